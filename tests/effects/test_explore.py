@@ -469,7 +469,7 @@ def test_a_program_that_runs_differently_each_time_is_refused(later):
         walkers = 3 if len(runs) == 1 else later
         yield Gather(*[walker("w", [], 1) for _ in range(walkers)])
 
-    with pytest.raises(ScheduleMismatch, match="make everything anew"):
+    with pytest.raises(ScheduleMismatch, match="recreate everything"):
         explore(program)
 
 

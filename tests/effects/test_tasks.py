@@ -344,7 +344,7 @@ def test_promises_are_completed_or_failed_once():
         yield CompletePromise(kept, 5)
         yield FailPromise(broken, KeyError("x"))
         for effect in (CompletePromise(kept, 6), FailPromise(broken, KeyError())):
-            with pytest.raises(RuntimeError, match="before"):
+            with pytest.raises(RuntimeError, match="already completed"):
                 yield effect
         for effect in (CompletePromise(5), FailPromise(5, KeyError())):
             with pytest.raises(TypeError):

@@ -303,7 +303,7 @@ def test_a_coroutine_function_needs_a_loop() -> None:
 
     with pytest.raises(TypeError, match="coroutine function"):
         bounded_map_sync(coroutine, [1], limit=1)
-    with pytest.raises(TypeError, match="gave a coroutine"):
+    with pytest.raises(TypeError, match="returned a coroutine"):
         run_bounded_sync(lambda item: coroutine(item), [1], limit=1)  # noqa: PLW0108
 
 

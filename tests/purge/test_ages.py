@@ -164,7 +164,7 @@ def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, wor
 def test_an_age_that_was_read_too_long_ago_is_read_again(
     root, old, monkeypatch, workers_of
 ) -> None:
-    monkeypatch.setattr(_files, "BELIEVED", 0.0)
+    monkeypatch.setattr(_files, "FRESH_FOR", 0.0)
     for number in range(40):
         old(root / f"{number}")
     look = _files.Files._read

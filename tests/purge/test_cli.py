@@ -153,7 +153,7 @@ def test_the_plan_in_json_names_every_limit(root) -> None:
     ran = run(root, "--dry-run", "--json", *words)
     plan = json.loads(ran.stdout.splitlines()[0])["plan"]
     assert plan["at most"] == "7 files"
-    assert plan["not faster than"] == "9 deletions a second"
+    assert plan["no faster than"] == "9 deletions a second"
 
 
 def test_include_and_exclude_can_be_repeated(root, old, left) -> None:

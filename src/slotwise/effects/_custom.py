@@ -1,4 +1,4 @@
-"""Custom effects: find and call the handler that a user has given for one."""
+"""Custom effects: find and call the handler that the user gave for one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def installed(
         if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Effect:
             raise TypeError(f"handlers are for subclasses of Effect, not for {redacted_repr(kind)}")
         if kind in builtin:
-            raise ValueError(f"{kind.__name__} is slotwise's own and takes no handler")
+            raise ValueError(f"{kind.__name__} is a built-in effect and can't have a handler")
         if not callable(handler):
             raise TypeError(
-                f"the handler of {kind.__name__} can't be called: {redacted_repr(handler)}"
+                f"the handler for {kind.__name__} is not callable: {redacted_repr(handler)}"
             )
     return dict(handlers)
 
@@ -39,7 +39,7 @@ def installed(
 def answer_custom(
     scheduler: Scheduler, task: Task[Any], effect: object, builtin: Mapping[type, Handler]
 ) -> object:
-    """Answer an effect by the handler of its class, or of the nearest base class."""
+    """Answer an effect with the handler for its class, or for the nearest base class."""
     if not isinstance(effect, Effect):
         _refuse(effect)
     use(effect)

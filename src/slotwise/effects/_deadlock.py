@@ -1,6 +1,6 @@
 """Describe a deadlock: which task waits for what, and who holds it.
 
-Only looking: who calls this has decided that it is a deadlock, and ends the tasks.
+This only reads: the caller has decided that it is a deadlock, and ends the tasks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> 
     """Describe the stuck tasks: all of them, unless some are given."""
     waiters: dict[Task[Any], object] = {}
     for task in scheduler.live if stuck is None else stuck:
-        if task._obstacle is not None:
-            waiters[task] = task._obstacle._awaited()
+        if task._blocker is not None:
+            waiters[task] = task._blocker._awaited()
     wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
     holders = _holders(scheduler, wanted)
     leaked = tuple(leak for semaphore in wanted for leak in leaks_of(semaphore))
@@ -61,14 +61,14 @@ def _holders(
 
 
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
-    """Return cycles in which each task needs the next: a shortest one of every component."""
+    """Return cycles in which each task needs the next: one shortest cycle per component."""
     needs = _without_loose_ends(needs)
     cycles = []
     in_a_cycle: set[Task[Any]] = set()
     for start in needs:
         if start in in_a_cycle:
             continue
-        # Breadth first, so that the way back to the start is a shortest one.
+        # Breadth first, so the first path back to the start is a shortest one.
         came_from: dict[Task[Any], Task[Any]] = {}
         to_do = [start]
         for task in to_do:
@@ -131,7 +131,7 @@ def _describe_waiter(
     if isinstance(what, Semaphore):
         names = [repr(holder.name) for holder in holders[what] if not holder._done]
         by = ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
-        text += f", held by {by}" if by else ", held by nobody who is still there"
+        text += f", held by {by}" if by else ", held by no live task"
     return f"{text} (at {filename}:{line})"
 
 

@@ -1,8 +1,7 @@
 """The effects a program can yield: plain descriptions of what it wants.
 
-Nothing here does anything, except to warn of effects that nobody yields. Arguments
-are kept as given and checked where the effect is yielded, so that a program can
-catch what is wrong with them.
+They do nothing themselves, except to warn when one is never yielded. Arguments are kept as given
+and checked where the effect is yielded, so that a program can catch the error.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ T = TypeVar("T")
 class Effect(Generic[T]):
     """Something a program asks for by yielding it; ``T`` is the type of the answer.
 
-    Subclass it for effects of your own, and give `run` a handler for them. One that
-    is dropped before it was yielded is a RuntimeWarning: most likely a ``yield`` is
-    missing.
+    Subclass it for effects of your own, and give `run` a handler for them. One that is dropped
+    without being yielded causes a RuntimeWarning: most likely a ``yield`` is missing.
     """
 
     __slots__ = ("_made_at", "_used")
 
-    _used: bool  # set when it was yielded, or something took it that will be
-    _made_at: Place  # set only while `_record_places`
+    _used: bool  # set once it was yielded, or is part of one that will be
+    _made_at: Place  # set only after `_record_places`
 
     def __del__(self) -> None:
         try:
@@ -46,7 +44,7 @@ class Effect(Generic[T]):
 
     @staticmethod
     def _record_places() -> None:
-        """Record where effects are made, from now on: for the warning."""
+        """From now on, record where effects are made, for the warning."""
         Effect.__new__ = _new_with_place  # type: ignore[method-assign,assignment]
 
     @property
@@ -116,13 +114,13 @@ def _short(value: object) -> str:
 
 
 class CreateSemaphore(Effect["Semaphore"]):
-    """A new semaphore of ``permits`` permits, all free.
+    """Create a semaphore with ``permits`` permits, all free.
 
     Args:
         permits: an int of at least 1.
-        name: for messages; ``semaphore-1``, ``semaphore-2``... unless given.
-        owned: only the task that acquired a permit may release it. Without this
-            any task may, as long as one is outstanding, which is how tasks signal.
+        name: shown in messages; ``semaphore-1``, ``semaphore-2``... by default.
+        owned: only the task that acquired a permit may release it. Otherwise any task may, as long
+            as one is outstanding: tasks can signal each other that way.
     """
 
     __slots__ = ("name", "owned", "permits")
@@ -137,11 +135,11 @@ class CreateSemaphore(Effect["Semaphore"]):
 
 
 class AcquireSemaphore(Effect[None]):
-    """Take ``n`` permits, waiting behind all who came earlier.
+    """Take ``n`` permits, waiting in order of arrival.
 
     Raises:
         AcquireTimeout: ``timeout`` seconds passed first; nothing is taken.
-        ValueError: ``n`` is below 1 or can never be had.
+        ValueError: ``n`` is below 1, or more than the semaphore has.
     """
 
     __slots__ = ("n", "semaphore", "timeout")
@@ -158,7 +156,7 @@ class AcquireSemaphore(Effect[None]):
 
 
 class TryAcquire(Effect[bool]):
-    """Take ``n`` permits if that passes nobody; False, and nothing taken, otherwise."""
+    """Take ``n`` permits if that passes no waiter; otherwise take none and answer False."""
 
     __slots__ = ("n", "semaphore")
 
@@ -171,10 +169,10 @@ class TryAcquire(Effect[bool]):
 
 
 class ReleaseSemaphore(Effect[None]):
-    """Give ``n`` permits back; the oldest waiters get them at once.
+    """Release ``n`` permits; the first waiters get them at once.
 
-    They count as those the task acquired last, and if it has too few, as those
-    of the oldest acquires of others.
+    The task's latest acquires are released first; if it has too few permits, the rest is taken from
+    the oldest acquires of other tasks.
 
     Raises:
         RuntimeError: fewer are outstanding, or the semaphore is ``owned`` and the
@@ -192,7 +190,7 @@ class ReleaseSemaphore(Effect[None]):
 
 
 class TransferPermit(Effect[None]):
-    """Make ``n`` of the task's permits those of another task."""
+    """Transfer ``n`` of the task's permits to another task."""
 
     __slots__ = ("n", "semaphore", "task")
 
@@ -208,8 +206,8 @@ class TransferPermit(Effect[None]):
 class WithPermit(Effect[T]):
     """Run a program while holding ``n`` permits, and answer its value.
 
-    The permits go back whatever happens to the program: there is no moment
-    at which they are taken and their release is not yet certain.
+    The permits are released whatever happens to the program: there is no moment at which they are
+    taken but their release is not yet guaranteed.
     """
 
     __slots__ = ("n", "program", "semaphore")
@@ -236,8 +234,8 @@ class SemaphoreInfo(Effect["SemaphoreState"]):
 class SemaphoreState:
     """The answer to `SemaphoreInfo`, as of that moment.
 
-    ``waiting`` is in the order of the queue. ``holders`` has each task once,
-    and includes ended tasks whose permits nobody has given back.
+    ``waiting`` is in the order of the queue. ``holders`` has each task once, including ended tasks
+    whose permits were not released.
     """
 
     available: int
@@ -279,8 +277,8 @@ class Wait(Effect[T]):
 class Gather(Effect[list[T]]):
     """The values of all, in the order given.
 
-    The first failure is raised at once, and the others go on. Programs are
-    spawned; when a gathering task is cancelled, those are cancelled with it.
+    The first failure is raised at once, and the others keep running. Programs are spawned, and
+    cancelled if the gathering task is cancelled.
     """
 
     __slots__ = ("targets",)
@@ -292,7 +290,7 @@ class Gather(Effect[list[T]]):
 class Race(Effect[T]):
     """The value or error of whichever ends first.
 
-    It arrives when the others were cancelled and have ended.
+    The others are cancelled, and have ended when it arrives.
     """
 
     __slots__ = ("targets",)
@@ -302,7 +300,7 @@ class Race(Effect[T]):
 
 
 class Cancel(Effect[None]):
-    """Ask a task to stop; it sees `TaskCancelledError` at its ``yield``. Does not wait."""
+    """Ask a task to stop, without waiting: it sees `TaskCancelledError` at its ``yield``."""
 
     __slots__ = ("task",)
 
@@ -311,9 +309,9 @@ class Cancel(Effect[None]):
 
 
 class Try(Effect["Outcome[T]"]):
-    """Run a program and answer its `Outcome`, so that its error can be looked at.
+    """Run a program and answer its `Outcome`, so that its error can be inspected.
 
-    The cancellation of the task itself is no outcome and goes through.
+    A cancellation of the task itself is not an outcome: it propagates.
     """
 
     __slots__ = ("program",)
@@ -324,7 +322,7 @@ class Try(Effect["Outcome[T]"]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What came of a `Try`: a value, or the error in its place."""
+    """The result of a `Try`: a value or an error."""
 
     value: T | None = None
     error: BaseException | None = None
@@ -368,7 +366,7 @@ class Await(Effect[T]):
 
 
 class CreatePromise(Effect["Promise[T]"]):
-    """A value that is not there yet: some task completes it, others wait for it."""
+    """Create a promise: a value that one task provides later and others wait for."""
 
     __slots__ = ("name",)
 
@@ -387,7 +385,7 @@ class CompletePromise(Effect[None]):
 
 
 class FailPromise(Effect[None]):
-    """Give a promise an error in place of its value."""
+    """Give a promise an error instead of a value."""
 
     __slots__ = ("error", "promise")
 

@@ -1,8 +1,8 @@
 """The exceptions and warnings of the effects API.
 
-Each is a SlotwiseError and the builtin a careful caller would expect. The one
-exception to that is `TaskCancelledError`: ``except Exception`` must not swallow
-a cancellation. `AcquireTimeout` is the one of all drivers, in `slotwise.errors`.
+Each is a SlotwiseError and also the builtin that fits. The one exception to that is
+`TaskCancelledError`: ``except Exception`` must not swallow a cancellation. `AcquireTimeout` is
+shared by all drivers, in `slotwise.errors`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class TaskCancelledError(BaseException):
 
 
 class ForeignSemaphoreError(SlotwiseError, RuntimeError):
-    """A handle was used in another run than the one that made it."""
+    """A semaphore was used in a run other than the one that made it."""
 
 
 class ForeignTaskError(SlotwiseError, RuntimeError):
-    """A task or promise was used in another run than the one that made it."""
+    """A task or promise was used in a run other than the one that made it."""
 
 
 class UnhandledEffectError(SlotwiseError, RuntimeError):
-    """A custom effect was yielded that no handler was given for."""
+    """A custom effect without a handler was yielded."""
 
 
 class StepLimitExceeded(SlotwiseError, RuntimeError):
@@ -46,15 +46,15 @@ class StepLimitExceeded(SlotwiseError, RuntimeError):
 
 
 class InvariantViolated(SlotwiseError, AssertionError):
-    """The invariant given to `explore` answered False."""
+    """The invariant given to `explore` returned False."""
 
 
 class ScheduleMismatch(SlotwiseError, RuntimeError):
-    """A schedule was replayed with a program that it does not fit."""
+    """A schedule was replayed with a program that it doesn't fit."""
 
 
 class PermitLeakWarning(SlotwiseError, RuntimeWarning):
-    """A task ended without giving back what it had acquired."""
+    """A task ended without releasing what it had acquired."""
 
 
 class UnretrievedTaskError(SlotwiseError, RuntimeWarning):
@@ -63,7 +63,7 @@ class UnretrievedTaskError(SlotwiseError, RuntimeWarning):
 
 @dataclass(frozen=True, slots=True)
 class LeakedPermits:
-    """Permits that a task left behind when it ended, by one acquire."""
+    """Permits of one acquire that a task had not released when it ended."""
 
     semaphore: Semaphore
     task: Task[Any]
@@ -80,7 +80,7 @@ class LeakedPermits:
 
 
 class DeadlockError(SlotwiseError, RuntimeError):
-    """Nothing can ever run again.
+    """Some or all tasks can never run again.
 
     Attributes:
         cycles: rings of tasks, each of which waits for the next.

@@ -2,7 +2,7 @@
 
 A program is run from its beginning for each schedule; there is no saved state.
 Code between two yields shares variables with all other code, so any two steps
-may conflict, and nothing is left out but what is no choice: a single ready task.
+may conflict, and every choice between ready tasks is explored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Exploration:
         schedules: how many were run.
         exhaustive: there are no others.
         failure: the first that failed, and how.
-        warnings: texts of the leaks and unseen errors in any of them.
+        warnings: texts about leaks and unretrieved errors in any of them.
     """
 
     schedules: int
@@ -59,23 +59,23 @@ def explore(
 ) -> Exploration:
     """Run a program along its schedules until one fails or none is left.
 
-    Schedules with few preemptions are tried first: most faults show there.
+    Schedules with few preemptions are tried first: most bugs show there.
 
     Args:
-        make_program: called for each schedule; it has to make everything anew
-            that the program changes. A ``@do`` function without parameters is one.
+        make_program: called for each schedule; it has to recreate everything that the program
+            changes. A ``@do`` function without parameters will do.
         invariant: called without arguments after every step; False or an
             AssertionError is a failure. So are an exception that leaves the root,
             a deadlock, and a run that takes too many turns.
         max_schedules: how many to try at most.
-        preemptions: leave out schedules with more switches than this away from
-            a task that could have gone on.
+        preemptions: skip schedules with more than this many switches away from a task that could
+            have continued.
         handlers: as for `run`.
-        max_turns: how often tasks may take turns in one schedule; beyond that it
+        max_turns: how many turns tasks may take in one schedule; beyond that it
             fails with StepLimitExceeded.
 
     Raises:
-        ScheduleMismatch: the program does not run the same way twice.
+        ScheduleMismatch: the program doesn't run the same way twice.
     """
     if not callable(make_program):
         raise TypeError(
@@ -116,7 +116,7 @@ def explore(
 
 def _not_repeatable(why: str) -> ScheduleMismatch:
     return ScheduleMismatch(
-        "the program does not run the same way twice; does make_program make everything anew"
+        "the program doesn't run the same way twice; does make_program recreate everything"
         f" that it changes? ({why})"
     )
 
@@ -128,9 +128,9 @@ def _texts(reports: Mapping[WarningReport, None]) -> tuple[str, ...]:
 class Frontier:
     """The schedules that are known but not yet run, by their number of preemptions.
 
-    Each is the beginning of one that was run, with another choice at its end.
-    The run goes on from there in the simplest way, and every other choice that
-    it passes is a schedule of its own: so each is run exactly once.
+    Each is the beginning of a schedule that was run, with another choice at its end. The run
+    continues from there with the simplest choices, and every alternative that it passes becomes a
+    schedule of its own. So each schedule is run exactly once.
     """
 
     __slots__ = ("_bound", "_by_preemptions", "left_out")

@@ -1,7 +1,6 @@
 """Answer the effects that concern neither semaphores nor waiting.
 
-This module completes the scheduler's table; importing it is what makes the
-effects work.
+Importing it completes the scheduler's table of effects.
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ def with_permit(scheduler: Scheduler, task: Task[Any], effect: WithPermit[Any]) 
     acquire.bracket = True
     program = scheduler.sited(task, effect.program)
     holding = _semaphore_effects.acquire(scheduler, task, acquire)
-    # One step: the permits are taken or queued for, and what gives them back is
-    # there already. A cancellation before it has begun gives them to the next.
+    # All in one step: once the permits are taken or queued for, the generator that releases them
+    # exists. If it is cancelled before the program begins, the next waiter gets them.
     bracket = _bracket(effect.semaphore, effect.n, program)
     next(bracket)
     scheduler.enter(task, bracket)
@@ -140,7 +139,7 @@ def _bracket(semaphore: Semaphore, n: int, program: object) -> Steps[Any]:
         except RuntimeError as misuse:
             if failure is None:
                 raise
-            # How the program ended comes first: a cancellation stays a cancellation.
+            # The program's own error takes precedence: a cancellation stays a cancellation.
             failure.add_note(str(misuse))
         finally:
             del failure  # no cycle with its own traceback

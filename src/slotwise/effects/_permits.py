@@ -1,9 +1,9 @@
 """Record which task acquired each permit, until the permit is released.
 
-Permits are known by their numbers, which come from the ledger and go back to it.
-They can be given back one by one, handed on, and outlive their task; so they are
-filed here, by acquire, and not in the ledger. Who may release them is decided in
-`_semaphore_effects`. Nothing here queues or wakes anyone.
+Permits have numbers, which come from the ledger and go back to it. They can be released one by one,
+be transferred, and outlive their task, so they are recorded here, by acquire, and not in the
+ledger. Who may release them is decided in `_semaphore_effects`. Nothing here queues or wakes
+anyone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class HeldPermits:
     """The unreleased permits of one acquire, and where it was made.
 
-    Where: the generator, and the instruction it had come to. Which line that is
-    is looked up when somebody asks; of most acquires nobody ever does.
+    The place is kept as the generator and the instruction it had reached. The line is looked up
+    only when somebody asks for it, which is rare.
     """
 
     __slots__ = (
@@ -53,8 +53,8 @@ class HeldPermits:
         self.charged_by: Task[Any] | None = None  # the last of those
 
 
-# Acquires of which something is left, oldest first. A plain dict is slow to take
-# the first of again and again: it passes over all that were taken before.
+# Acquires with permits left, oldest first. Taking the first entry of a plain dict again and again
+# is slow: it skips over every entry that was removed before.
 Holdings = OrderedDict[HeldPermits, None]
 
 
@@ -83,7 +83,7 @@ def file(
 
 
 def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[HeldPermits]:
-    """A task's acquires of a semaphore, oldest first: the list itself, filed with the task."""
+    """Return the task's own list of its acquires of a semaphore, oldest first."""
     if task._permit is not None:
         put_away(task)
     if task._held is None:
@@ -95,7 +95,7 @@ def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[HeldPermits]:
 
 
 def put_away(task: Task[Any]) -> None:
-    """File the permit that a task took last with the others, to make room for the next."""
+    """Move the permit that a task took last to the others, to make room for the next."""
     assert task._permit is not None
     semaphore, number, steps, instruction, order = task._permit
     task._permit = None
@@ -142,9 +142,9 @@ def enough(holdings: Iterable[HeldPermits], n: int) -> bool:
 def outstanding_of(semaphore: Semaphore) -> Holdings:
     """Return all acquires with unreleased permits, oldest first.
 
-    Only who releases what others have acquired needs to know which is the oldest.
-    So the list is made when that happens first, and kept up to date from then on,
-    which closes the scheduler's short way for this semaphore.
+    Only a task that releases what others acquired needs to know which is the oldest. So the list is
+    made when that first happens, and kept up to date from then on, which closes the scheduler's
+    quick lane for this semaphore.
     """
     if semaphore._outstanding is None:
         semaphore._lane = None
@@ -220,8 +220,8 @@ def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     numbers = take_latest(task, semaphore, min(n, held_by(task, semaphore)))
     missing = min(n - len(numbers), semaphore._ledger.in_use - len(numbers))
     if missing > 0:
-        # Releases of others were charged to this acquire, which now never was:
-        # so they are charged to the next oldest.
+        # Releases by other tasks were charged to this acquire, which now never happened, so they
+        # are charged to the next oldest.
         numbers += take_oldest(semaphore, outstanding_of(semaphore), missing, task)
     return numbers
 
@@ -240,7 +240,7 @@ def hand_on(semaphore: Semaphore, releaser: Task[Any], receiver: Task[Any], n: i
         )
         if not holding.numbers:
             forget(semaphore, holding)
-    # What was moved is as old as before: made anew, the list has it in its place.
+    # What was transferred keeps its age, so the list is made anew to have it in its place.
     semaphore._outstanding = None
 
 

@@ -1,8 +1,7 @@
 """Program, and the ``@do`` decorator that turns generator functions into programs.
 
 A program is a recipe and can be run any number of times: each run starts a
-generator of its own. What the generators yield means nothing here; the
-scheduler reads it.
+generator of its own. The scheduler interprets what the generators yield.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class Program(Generic[T]):
 
 
 def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
-    """Turn a generator function into a maker of programs.
+    """Turn a generator function into one that returns programs.
 
-    Inside it, ``yield`` an effect or a program to have its answer. A function
-    without any ``yield`` is a program too: one that only computes its value.
+    Inside it, ``yield`` an effect or a program to get its answer. A function without any ``yield``
+    is a program too: one that only computes its value.
 
     Raises:
-        TypeError: it is an ``async def``, or can't be called.
+        TypeError: it is an ``async def``, or not callable.
     """
     if not callable(function):
         raise TypeError(f"@do takes a generator function, not {redacted_repr(function)}")
@@ -66,8 +65,8 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
         for each in (called, getattr(called, "__call__", None))  # noqa: B004
     ):
         raise TypeError(
-            f"@do takes a generator function, and {name_of(function)} is an async def:"
-            " write def, and `yield Await(...)` for `await ...`"
+            f"@do takes a generator function, but {name_of(function)} is an async def:"
+            " write def, and `yield Await(...)` instead of `await ...`"
         )
     steps = function if isgeneratorfunction(function) else _as_steps(function)
 
@@ -80,7 +79,7 @@ def do(function: Callable[P, Steps[T]]) -> Callable[P, Program[T]]:
 
 
 def as_program(given: object, wanted_by: str) -> Program[Any]:
-    """``given`` as a program; a single effect is one of one step."""
+    """Return ``given`` as a program; a single effect becomes a program of one step."""
     if type(given) is Program:
         return given
     if isinstance(given, Effect):

@@ -39,11 +39,11 @@ def run(
     """Run a program and everything it spawns to the end, and return its value.
 
     The same program, with the same seed, runs the same way each time. Time is
-    virtual: it passes only while every task waits, and takes no time itself.
+    virtual: it advances only while every task waits, and waiting takes no real time.
 
     Args:
         program: what a ``@do`` function returned.
-        seed: draw the next ready task from it; without one they take turns.
+        seed: choose the next ready task pseudo-randomly; without a seed, tasks take turns.
         trace: called with the number of the step, the task and what it yields.
         max_steps: how many steps the program may take.
         handlers: custom effect classes, and the functions or ``@do`` functions
@@ -100,7 +100,7 @@ def watcher(trace: Trace | None, max_steps: int | None) -> Watcher:
         if limit is not None and step > limit:
             limit = step + _STEPS_TO_UNWIND
             raise StepLimitExceeded(
-                f"more than {max_steps} steps: task {task.name!r} was about to do {effect!r}"
+                f"more than {max_steps} steps: task {task.name!r} was about to perform {effect!r}"
             )
 
     return watch

@@ -1,7 +1,7 @@
 """run_async: the interpreter on the caller's running event loop, in real time.
 
-Programs are the same as under `run`. Here is the bridge: awaitables that tasks
-wait for, timers of the loop, and the cancellation that comes from outside.
+Programs are the same as under `run`. This is the bridge to the loop: awaitables that tasks wait
+for, timers, and cancellation from outside.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def run_async(
     """Run a program and everything it spawns to the end, and return its value.
 
     Other tasks of the event loop run whenever all of the program's ready tasks
-    have had a turn. Cancelling it cancels the program's tasks, and ends when
-    their ``finally`` blocks have.
+    have had a turn. Cancelling it cancels the program's tasks, and is complete when their
+    ``finally`` blocks have ended.
 
     Raises:
         DeadlockError: nothing could ever run again; or some tasks can't, because they
@@ -51,7 +51,7 @@ async def run_async(
         try:
             await bridge.pause()
         except asyncio.CancelledError as cancelled:
-            # Further ones wait until all tasks have ended, as between tasks.
+            # Only the first one stops the run, which then ends when all tasks have.
             if scheduler.abort is None:
                 scheduler.abort = cancelled
         scheduler.fire(scheduler.now())
@@ -85,7 +85,7 @@ class Bridge:
     def finds_deadlock(self) -> bool:
         """Stop the run if some of its tasks are stuck while the others await something.
 
-        A timer may be there to end it, as under `run`, so nothing is said while one runs.
+        Nothing is reported while a timer is set: as under `run`, it may be there to end the wait.
         """
         scheduler = self.scheduler
         if self.ready or self.looked or scheduler.stopping():
@@ -142,11 +142,10 @@ class Awaiting:
         future.add_done_callback(self.arrived)
 
     def withdraw_later(self) -> None:
-        """Cancel the awaitable; the task hears of it when that has ended.
+        """Cancel the awaitable; the task is told when that has ended.
 
-        It may end with a result after all: a slot that was granted in the same
-        moment, say. That must not be lost, so the task gets it, and sees its
-        cancellation at its next switch.
+        It may still end with a result, such as a slot that was granted at the same moment. That
+        must not be lost, so the task gets it, and sees its cancellation at its next switch.
         """
         self.future.cancel()
 

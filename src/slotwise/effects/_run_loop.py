@@ -15,16 +15,16 @@ from slotwise.effects._program import Program
 from slotwise.effects._reports import collect, issue
 from slotwise.effects._scheduler import Scheduler
 
-# How often tasks that wait in their `finally` for what can never come are
-# cancelled once more before their generators are closed.
+# How often tasks that are stuck in a `finally` are cancelled again before their generators are
+# closed.
 _LAST_CALLS = 10
 
 
 def drive(scheduler: Scheduler, program: Program[Any]) -> Iterator[None]:
     """Run a program and all its tasks; yield whenever nothing is ready.
 
-    The interpreter lets time pass then, or other work go on, and wakes who is
-    to be woken. Afterwards every task has ended.
+    The interpreter then lets time pass or other work run, and wakes tasks. When the iterator ends,
+    every task has ended.
     """
     try:
         scheduler.root = scheduler.spawn(program)
@@ -59,7 +59,7 @@ def _until_all_have_ended(scheduler: Scheduler) -> Iterator[None]:
         if scheduler.may_go_on():
             yield
             continue
-        # Some `finally` waits for what can never come.
+        # Some `finally` waits for what can never happen.
         if scheduler.abort is None:
             root_error = failure_of(scheduler)
             scheduler.abort = diagnose(scheduler)

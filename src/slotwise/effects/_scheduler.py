@@ -1,10 +1,9 @@
 """Scheduler: resume tasks, answer what they yield, and end them.
 
-It is the same for every interpreter and has no policy. An interpreter brings
-the queue of ready tasks and the choice among them (``ready`` and ``take``), the
-clock, and what to do while nothing is ready (it iterates over `drive`). How
-semaphores and waiting behave is in their modules; the answers to the other
-effects are in `_handlers`.
+It is the same for every interpreter and has no policy. An interpreter provides the queue of ready
+tasks and the choice among them (``ready`` and ``take``), the clock, and what to do while nothing is
+ready (it iterates over `drive`). How semaphores and waiting behave is in their modules; the answers
+to the other effects are in `_handlers`.
 
 A task is an explicit stack of generators, driven by one loop: programs may nest
 as deep as memory allows.
@@ -46,7 +45,7 @@ Watcher = Callable[[Task[Any], object], None]
 
 
 class _Sign(Enum):
-    PARKED = "the task waits; another one's turn"
+    PARKED = "the task waits: another one runs"
     ENTERED = "the task has a new innermost generator"
     ENDED = "what watchers are told when a task has ended"
 
@@ -65,7 +64,7 @@ class Scheduler:
 
     # Between any two resumptions:
     #   R1  a live task is parked, or in `ready` exactly once
-    #   R2  a parked task has an obstacle, which can wake it
+    #   R2  a parked task has a blocker, which can wake it
 
     parked: Final = PARKED
 
@@ -132,7 +131,7 @@ class Scheduler:
             steps = task._steps
             value = task._inbox
             error = task._thrown
-            task._inbox = task._thrown = task._obstacle = None
+            task._inbox = task._thrown = task._blocker = None
             while True:
                 try:
                     if error is None:
@@ -195,7 +194,7 @@ class Scheduler:
                             where = steps if steps.gi_yieldfrom is None else innermost(steps)
                             at = where.gi_frame.f_lasti
                             task._permit = (semaphore, number, where, at, next_order())
-                            value = semaphore = None  # not to keep it alive
+                            value = semaphore = None  # so as not to keep it alive
                             continue
                     semaphore = None
                 elif kind is ReleaseSemaphore:
@@ -255,7 +254,7 @@ class Scheduler:
                     break
                 if value is ENTERED:
                     steps = task._steps
-                    value = task._inbox  # nothing, unless it was begun already
+                    value = task._inbox  # nothing, unless it was started already
                     task._inbox = None
 
     def _end_task(self, task: Task[Any], value: Any, error: BaseException | None) -> bool:
@@ -315,8 +314,8 @@ class Scheduler:
         self.ready.append(task)
         return task
 
-    def park(self, task: Task[Any], obstacle: Blocker) -> Parked:
-        task._obstacle = obstacle
+    def park(self, task: Task[Any], blocker: Blocker) -> Parked:
+        task._blocker = blocker
         task._parked = True
         return PARKED
 
@@ -363,13 +362,13 @@ class Scheduler:
     # ---------------------------------------------------------- cancellation
 
     def cancel(self, task: Task[Any], *, again: bool = False) -> None:
-        """Have a task see `TaskCancelledError` where it is.
+        """Raise `TaskCancelledError` in a task, at its current ``yield``.
 
-        One that is already unwinding is left alone, so that its ``finally``
-        gets to its end; unless ``again``. What was spawned for its `Gather` or
-        `Race` is cancelled with it, and sees that first.
+        One that is already unwinding is left alone, so that its ``finally`` can complete, unless
+        ``again``. What was spawned for its `Gather` or `Race` is cancelled with it, and sees the
+        cancellation first.
         """
-        # Not by recursion: those may be waiting in a `Gather`, and so on.
+        # Not recursive: these may be waiting in a `Gather` too, and so on.
         stopped: list[tuple[Task[Any], TaskCancelledError]] = []
         to_do = [task]
         while to_do:
@@ -395,15 +394,15 @@ class Scheduler:
             # It has caused its own cancellation in the middle of an effect.
             task._pending = error
             return None
-        obstacle, task._obstacle = task._obstacle, None
-        if obstacle is not None:
-            withdraw_later = getattr(obstacle, "withdraw_later", None)
+        blocker, task._blocker = task._blocker, None
+        if blocker is not None:
+            withdraw_later = getattr(blocker, "withdraw_later", None)
             if withdraw_later is not None:
-                task._obstacle = obstacle
+                task._blocker = blocker
                 task._pending = error
                 withdraw_later()
                 return None
-            obstacle._withdraw(task)
+            blocker._withdraw(task)
         return error
 
     def raise_pending(self, task: Task[Any]) -> None:
@@ -421,9 +420,9 @@ class Scheduler:
     def fire(self, now: float) -> None:
         """Wake tasks whose timers are due, earliest first."""
         while (task := self.timers.pop_due(now)) is not None:
-            obstacle = task._obstacle
-            if type(obstacle) is Ticket:
-                obstacle.time_is_up()
+            blocker = task._blocker
+            if type(blocker) is Ticket:
+                blocker.time_is_up()
             else:
                 self.wake(task, None)
 
@@ -455,7 +454,7 @@ class Scheduler:
         return as_program(self.sited(task, given), wanted_by)
 
     def sited(self, task: Task[Any], given: object) -> object:
-        """An acquire that will be made by a generator of ours, as if by the user's own."""
+        """Return an acquire that a generator of ours will yield, placed where the user yielded."""
         use(given)
         if type(given) is AcquireSemaphore:
             return AcquireHere(given.semaphore, given.n, given.timeout, self.site_of(task))

@@ -41,8 +41,8 @@ _TURNS_TO_UNWIND = 10_000
 class Schedule(tuple[int, ...]):
     """The numbers of the tasks that were chosen, in order; for `replay`.
 
-    It remembers the invariant and the handlers that it was found with. A plain
-    tuple of the same numbers, in a test say, is as good with those given again.
+    It also has the invariant and the handlers that it was found with. A plain tuple of the same
+    numbers, for example in a test, works too if those are passed again.
     """
 
     invariant: Invariant | None
@@ -100,11 +100,11 @@ class Failure:
 
 
 class ScheduleRun:
-    """One run along a schedule: what the schedule says as far as it goes, then the simplest.
+    """One run: along a schedule as far as it goes, then by the simplest choices.
 
-    The simplest is to go on with the same task, and when that can't, with the
-    one that has been ready longest. A task that has gone on for very long is
-    made to let the others go first: it may be waiting for them in a loop.
+    The simplest choice is the same task again or, if that isn't ready, the one that has been ready
+    longest. A task that has been chosen for very long has to let the others go first: it may be
+    waiting for them in a loop.
     """
 
     __slots__ = (
@@ -160,7 +160,7 @@ class ScheduleRun:
             self.previous = task = ready.pop()
             return task
         if self.scheduler.abort is not None:
-            return ready.pop(0)  # what went wrong is known; the rest is tidying up
+            return ready.pop(0)  # the failure is known; the rest is clean-up
         choices = self.choices
         if len(choices) < len(self.schedule):
             number = self.schedule[len(choices)]
@@ -192,7 +192,7 @@ class ScheduleRun:
         if scheduler.abort is None:
             names = ", ".join(repr(task.name) for task in self.ready[:5])
             scheduler.abort = StepLimitExceeded(
-                f"the tasks took more turns than max_turns, and went on ({names}):"
+                f"the tasks took more turns than max_turns and are still running ({names}):"
                 " do they wait for each other in a loop?"
             )
             raise IndexError  # none to take: the scheduler unwinds
@@ -223,13 +223,13 @@ def replay(
     invariant: Invariant | None = None,
     handlers: Mapping[Any, Handler] | None = None,
 ) -> T:
-    """Run a program in the order of tasks that `explore` found; raises the same error.
+    """Run a program under a schedule that `explore` found, and raise the same error.
 
-    If the program has been mended, its value is returned: where the schedule
-    ends before the program does, tasks go on as long as they can.
+    If the program has been fixed, its value is returned. Where the schedule ends before the
+    program, each task continues as long as it can.
 
     Raises:
-        ScheduleMismatch: the program does not come to the schedule's choices.
+        ScheduleMismatch: the program doesn't have the schedule's choices.
     """
     if invariant is None:
         invariant = getattr(schedule, "invariant", None)
@@ -270,7 +270,7 @@ def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseExce
         again = mismatch
     note = ""
     if type(again) is not type(error):
-        note = f"a second run along this schedule ended differently ({again!r}): is it all fresh?"
+        note = f"a second run along this schedule ended differently: {again!r}"
     return Failure(error, schedule, tuple(rows), note)
 
 

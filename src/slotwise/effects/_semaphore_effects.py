@@ -1,7 +1,7 @@
 """Answer the semaphore effects: check the request, then apply the ledger's rule.
 
-How permits are queued for is in `_semaphores`, who has them in `_permits`. The
-scheduler takes and gives single permits that nobody waits for by itself.
+How permits are queued for is in `_semaphores`, who has them in `_permits`. Single permits that
+nobody waits for are taken and released by the scheduler itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class AcquireHere(AcquireSemaphore):
-    """An acquire for code further out; it answers with the `HeldPermits` if that is a bracket."""
+    """An acquire with the place of an outer program; for a bracket it answers the `HeldPermits`."""
 
     __slots__ = ("bracket", "site")
 
@@ -127,7 +127,7 @@ def acquire(
             holding = file(semaphore, task, [heappop(ledger.free)], steps, instruction)
             return holding if bracket else None
         if task._pending is None and stand_in_line(semaphore, task, steps, instruction, bracket):
-            task._obstacle = semaphore
+            task._blocker = semaphore
             task._parked = True
             return scheduler.parked
     n = _count(semaphore, n)
@@ -195,8 +195,9 @@ def release_holding(_scheduler: Scheduler, task: Task[Any], effect: ReleaseHoldi
     if numbers:
         forget(semaphore, holding)
     missing = effect.n - len(numbers) - holding.handed_on
-    # What others have released of it, the bracket releases of what is outstanding
-    # otherwise: as many releases as acquires. What its own task did is a mistake.
+    # If other tasks have released some of its permits, the bracket releases as many others that are
+    # outstanding, so that there are as many releases as acquires. If its own task did, that is a
+    # mistake.
     charged = holding.charged
     if charged and charged <= semaphore._ledger.in_use - len(numbers):
         numbers += take_oldest(semaphore, outstanding_of(semaphore), charged, task)
@@ -226,7 +227,7 @@ def transfer(scheduler: Scheduler, task: Task[Any], effect: TransferPermit) -> N
             f" {held or 'none'}"
         )
     if taker._done:
-        raise RuntimeError(f"task {taker.name!r} has ended: it can't be handed permits")
+        raise RuntimeError(f"can't transfer permits to task {taker.name!r}: it has ended")
     if taker is not task:
         hand_on(semaphore, task, taker, n)
 
@@ -255,9 +256,7 @@ EFFECTS: dict[type, Callable[..., Any]] = {
 
 def _ours(scheduler: Scheduler, given: object) -> Semaphore:
     if type(given) is not Semaphore:
-        raise TypeError(
-            f"a Semaphore made by CreateSemaphore is needed, not {redacted_repr(given)}"
-        )
+        raise TypeError(f"expected a Semaphore made by CreateSemaphore, not {redacted_repr(given)}")
     if given._scheduler is not scheduler:
         raise ForeignSemaphoreError(
             f"semaphore {given.name!r} was made in another run and can't be used in this one"

@@ -1,9 +1,8 @@
 """The semaphores of a run: the handle that programs have, and the queue behind it.
 
-The ledger that all drivers share decides who gets a permit. Those who want
-one permit for as long as it takes stand in its line, all others in its queue of
-claims. `_permits` records who was granted which permit; what programs
-may ask for is in `_semaphore_effects`.
+The ledger that all drivers share decides who gets a permit. Waiters for one permit without a
+timeout are in its line, all others in its queue of claims. `_permits` records who was granted which
+permit; what programs may ask for is in `_semaphore_effects`.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ class Semaphore(SameWhenCopied):
     permits: int
     owned: bool
     _scheduler: Scheduler
-    _lane: Scheduler | None  # the scheduler, while it may take the short way
+    _lane: Scheduler | None  # the scheduler, while its quick lane is open
     _ledger: Ledger[Ticket]
     _left: Holdings  # permits of tasks that have ended
     _outstanding: Holdings | None  # all of them; see outstanding_of
-    _places_left: int  # how many places in the line nobody stands in any more
+    _places_left: int  # how many places in the line were left
 
     # Between any two effects:
     #   S1  the numbers that are not free are those of the tasks and of _left
-    #   S2  nobody's permits are filed in the ledger's holders
-    #   S3  while anybody stands in the line, left places included, no number is free
+    #   S2  no permits are recorded in the ledger's holders
+    #   S3  while the line has any place, left ones included, no number is free
     #   S4  whoever has permits here has a reference to the semaphore; the scheduler has
     #       one only while _left is not empty
     #   S5  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
@@ -67,7 +66,7 @@ class Semaphore(SameWhenCopied):
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r} permits={self.permits}>"
 
-    # As the Obstacle of a task that stands in the line:
+    # As the Blocker of a task in the line:
 
     def _withdraw(self, task: Task[Any]) -> None:
         if task._place is None:
@@ -143,7 +142,7 @@ class Ticket(Claim):
         holding = file(self.semaphore, self.task, numbers, self.steps, self.instruction)
         return holding if self.bracket else None
 
-    # As an Obstacle:
+    # As a Blocker:
 
     def _withdraw(self, task: Task[Any]) -> None:
         semaphore = self.semaphore

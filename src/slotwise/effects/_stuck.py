@@ -2,8 +2,8 @@
 
 What a task waits for may come from outside (an awaitable, a timer) or from any
 task (a promise, a permit that anybody may release): then it can go on. Otherwise
-it needs certain tasks, and can go on if one of them can. The rest is stuck.
-The interpreter decides what to do about it.
+it needs certain tasks, and can go on if one of them can. The rest are stuck. The interpreter
+decides what to do about it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_stuck(scheduler: Scheduler) -> list[Task[Any]]:
 
 
 class _Search:
-    """Spreads from the tasks that can go on to those that they can help."""
+    """Spreads from the tasks that can go on to those that they can wake."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.able: set[Task[Any]] = set()  # they can go on
@@ -38,8 +38,8 @@ class _Search:
             self._file(task)
 
     def _file(self, task: Task[Any]) -> None:
-        obstacle = task._obstacle
-        what = obstacle._awaited() if task._parked and obstacle is not None else None
+        blocker = task._blocker
+        what = blocker._awaited() if task._parked and blocker is not None else None
         if isinstance(what, Semaphore) and what.owned and not what._left and task._timer is None:
             self.queues.setdefault(what, []).append(task)
             return
@@ -64,11 +64,11 @@ class _Search:
                 for semaphore in _semaphores_of(task):
                     for waiter in self.queues.pop(semaphore, ()):
                         self._can_go_on(waiter)
-            if isinstance(task._obstacle, Racing):
-                self._cancel(task._obstacle.targets)
+            if isinstance(task._blocker, Racing):
+                self._cancel(task._blocker.targets)
 
     def _cancel(self, targets: list[Any]) -> None:
-        """A race cancels those that lose it, and they what was spawned for them."""
+        """Note that a race cancels its losers, and these the tasks that were spawned for them."""
         to_do = list(targets)
         while to_do:
             target = to_do.pop()
@@ -76,17 +76,17 @@ class _Search:
                 continue
             self.cancelled.add(target)
             self._can_go_on(target)
-            if isinstance(target._obstacle, MultiWait):
-                to_do += target._obstacle.offspring
+            if isinstance(target._blocker, MultiWait):
+                to_do += target._blocker.offspring
 
 
 def _semaphores_of(task: Task[Any]) -> list[Semaphore]:
-    """Those that a task holds permits of, and the one it queues for: it may leave the queue."""
+    """Return the semaphores a task holds, and the one it queues for: it may leave the queue."""
     found = list(task._held or ())
     if task._permit is not None:
         found.append(task._permit[0])
-    if task._parked and task._obstacle is not None:
-        what = task._obstacle._awaited()
+    if task._parked and task._blocker is not None:
+        what = task._blocker._awaited()
         if isinstance(what, Semaphore):
             found.append(what)
     return found

@@ -1,7 +1,7 @@
 """Tasks and promises: what can be waited for.
 
-These are the handles that programs hold, and the bookkeeping of one task. How
-they come to run, end and wait is decided by the scheduler.
+These are the handles that programs hold, and the bookkeeping of one task. The scheduler decides
+when they run, wait and end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One permit: of what, its number, where it was acquired, as the generator and the
-# instruction it had come to, and when, as a number that counts up. The most common
-# record, so the cheapest to make.
+# One permit: its semaphore, its number, where it was acquired (the generator and the instruction it
+# had reached) and when (a number that counts up). It is the most common record, so it is the
+# cheapest to make.
 QuickPermit = tuple["Semaphore", int, Any, int, int]
 
 # When, in which order, whom to wake; see `_timers`.
@@ -84,7 +84,7 @@ class Future(Generic[T]):
         error.__traceback__ = self._traceback
         return error
 
-    # As an Obstacle: a task that waits for this.
+    # As the Blocker of a task that waits for this:
 
     def _withdraw(self, task: Task[Any]) -> None:
         if self._observers is not None:
@@ -119,12 +119,12 @@ class Task(Future[T]):
     """A program that runs beside others; made by `Spawn`."""
 
     __slots__ = (
+        "_blocker",
         "_cancellation",
         "_function",
         "_held",
         "_inbox",
         "_name",
-        "_obstacle",
         "_parked",
         "_pending",
         "_permit",
@@ -144,9 +144,9 @@ class Task(Future[T]):
     _parked: bool  # neither ready nor running
     # What it is or was last parked on. Kept until it is resumed, so that a
     # cancellation in between can give back what it was woken with.
-    _obstacle: Blocker | None
+    _blocker: Blocker | None
     _timer: Timer | None
-    _place: Place | None  # where it stands, while it stands in a line
+    _place: Place | None  # its place, while it is in a line
     # What it holds: the permit it took last, if that was one without a wait or
     # from the line, and all others by semaphore. `_permits` reads and writes them.
     _permit: QuickPermit | None
@@ -169,7 +169,7 @@ class Task(Future[T]):
         self._name = name
         self._done = self._parked = False
         self._value = self._error = self._traceback = self._observers = None
-        self._stack = self._inbox = self._thrown = self._obstacle = self._timer = None
+        self._stack = self._inbox = self._thrown = self._blocker = self._timer = None
         self._held = self._permit = self._cancellation = self._pending = self._place = None
         self._retrievals = 0
 

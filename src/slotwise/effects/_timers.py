@@ -1,8 +1,7 @@
 """The timers of a run's tasks, earliest first.
 
-A task has one timer at most. One that is dropped stays in the heap, dead, until
-it comes up or the dead are in the majority. The scheduler decides what happens when a
-timer is due.
+A task has one timer at most. A dropped one stays in the heap as a dead entry until it comes up or
+dead entries are in the majority. The scheduler decides what happens when a timer is due.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap: list[Timer] = []
-        self._count = 0  # breaks ties: who was first to ask is first
+        self._count = 0  # breaks ties: first come, first served
         self._dead = 0
 
     def set(self, task: Task[Any], when: float) -> None:

@@ -1,6 +1,6 @@
 """Read frames and tracebacks: find the user's lines, and what a task is handling.
 
-Only looking: nothing here changes a task.
+This only reads: nothing here changes a task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLOTWISE = str(Path(__file__).parent.parent) + os.sep
 
 
 def is_internal(code: CodeType) -> bool:
-    """Whether this is code of the effects, not of a user's program."""
+    """Whether this is code of slotwise.effects, not of a user's program."""
     return code.co_filename.startswith(_EFFECTS)
 
 
@@ -62,7 +62,7 @@ def _variables(steps: GeneratorType[Any, Any, Any]) -> list[object]:
     if frame is None:
         return []
     code = frame.f_code
-    in_cells = {*code.co_cellvars, *code.co_freevars}  # to which it does not refer itself
+    in_cells = {*code.co_cellvars, *code.co_freevars}  # which it doesn't refer to itself
     return [value for name, value in frame.f_locals.items() if name not in in_cells]
 
 
@@ -75,7 +75,7 @@ def _refers(objects: list[Any], error: BaseException) -> int:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception, and those during or because of whose handling it was raised."""
+    """Return an exception, its causes and contexts, and theirs."""
     found: dict[int, BaseException] = {}
     to_do: list[BaseException | None] = [error]
     while to_do:

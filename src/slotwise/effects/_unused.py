@@ -1,10 +1,10 @@
-"""The warning of an effect that was made and never yielded: it did nothing.
+"""Warn about an effect that was made and never yielded, so that it did nothing.
 
-It names the line where the effect was made. That is known at once if it was dropped by the
-statement that made it. Otherwise it is known where Python records the origins of objects
-(tracemalloc) or of coroutines (asyncio's debug mode, ``-X dev``), and from the first warning
-on that could not tell: recording it always would cost a fifth of what an effect costs. That
-first one names the lines of the program on which such effects are made.
+The warning names the line that made the effect. If the same statement dropped it, that line is
+known. Otherwise it is known if Python records the origins of objects (tracemalloc) or of coroutines
+(asyncio's debug mode, ``-X dev``), and after the first warning that could not name it: recording it
+always would make effects a fifth more expensive. That first warning names the lines of the program
+that make such effects.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from slotwise.effects._tracebacks import innermost, is_internal
 if TYPE_CHECKING:
     from slotwise.effects._effects import Effect
 
-# A file and a line there.
+# A file name and a line number.
 Place = tuple[str, int]
 
 
 def warn_unused(effect: Effect[Any]) -> None:
-    """Say that nobody has yielded an effect; called when it is dropped."""
+    """Warn that an effect was never yielded; called when it is dropped."""
     if sys.is_finalizing():
         return
     message = f"{effect!r} was made and never yielded, so it did nothing"
@@ -40,7 +40,7 @@ def warn_unused(effect: Effect[Any]) -> None:
 
 
 def calling_line() -> Place | None:
-    """The line that makes an effect; called by ``__new__`` of the effect."""
+    """Return the line that makes an effect; called by ``__new__`` of the effect."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_internal(frame.f_code):
         frame = frame.f_back
@@ -65,7 +65,7 @@ def _is_ours(frame: tracemalloc.Frame) -> bool:
 
 
 def _guessed(effect: Effect[Any], frame: FrameType | None) -> tuple[Place, str | None]:
-    """Where an effect was made, most likely; and None if that is certain, or words for why not."""
+    """Return where an effect was made, most likely, and the words for any doubt about it."""
     code: CodeType | None = None
     while frame is not None and code is None:
         if not is_internal(frame.f_code):
@@ -80,7 +80,7 @@ def _guessed(effect: Effect[Any], frame: FrameType | None) -> tuple[Place, str |
                 code = innermost(task._steps).gi_code
         frame = frame.f_back
     if code is None:
-        return ("<unknown>", 0), "; it was made nobody knows where"
+        return ("<unknown>", 0), "; where it was made is unknown"
     lines = _lines_making(effect, code)
     if not lines:
         place = code.co_filename, code.co_firstlineno
@@ -91,8 +91,8 @@ def _guessed(effect: Effect[Any], frame: FrameType | None) -> tuple[Place, str |
 
 
 def _lines_making(effect: Effect[Any], code: CodeType) -> list[int]:
-    """The lines of a program that make such effects, and don't yield them at once."""
-    from dis import get_instructions  # seldom needed, and not small
+    """Return the lines of a program that make such effects and don't yield them at once."""
+    from dis import get_instructions  # rarely needed, and slow to import
 
     names = {effect._kind, effect._kind.lower()}  # as in Cancel(task) and task.cancel()
     # A call begins where the name of what is called begins.

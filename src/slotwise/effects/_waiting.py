@@ -41,7 +41,7 @@ def wait(scheduler: Scheduler, task: Task[Any], effect: Wait[Any]) -> object:
         target._observers = {task: None}
     else:
         target._observers[task] = None
-    task._obstacle = target
+    task._blocker = target
     task._parked = True
     return scheduler.parked
 
@@ -72,7 +72,7 @@ class MultiWait:
         self.task = task
         self.seen: Future[Any] | None = None  # whose error or value the task was woken with
         self.targets: list[Future[Any]] = []
-        # Nobody else has a handle of these, so they end with the task that waits.
+        # Nobody else has a handle to these, so they end with the task that waits.
         self.offspring: list[Task[Any]] = []
         for item in given:
             use(item)
@@ -123,7 +123,7 @@ class MultiWait:
         self.seen = target
         self.scheduler.hand_over(target, self.task)
 
-    # As an Obstacle:
+    # As a Blocker:
 
     def _withdraw(self, _task: Task[Any]) -> None:
         self.leave()
@@ -183,7 +183,7 @@ class Racing(MultiWait):
             self.hand_over(self.winner)
 
     def _stop_losers(self) -> bool:
-        """Cancel all but the winner; False if none of them is still there."""
+        """Cancel all but the winner; return False if none of them is still running."""
         # Promises have nothing to stop.
         losers = [t for t in self.targets if isinstance(t, Task) and not t._done]
         self.losers.update(losers)
@@ -231,10 +231,10 @@ def fail_promise(scheduler: Scheduler, _task: Task[Any], effect: FailPromise) ->
 
 def _open_promise(scheduler: Scheduler, given: object) -> Promise[Any]:
     if not isinstance(given, Promise):
-        raise TypeError(f"a promise made by CreatePromise is needed, not {redacted_repr(given)}")
+        raise TypeError(f"expected a promise made by CreatePromise, not {redacted_repr(given)}")
     scheduler.check_ours(given)
     if given._done:
-        raise RuntimeError(f"promise {given.name!r} has been completed before")
+        raise RuntimeError(f"promise {given.name!r} is already completed")
     return given
 
 

@@ -47,7 +47,7 @@ class BoundedMap(Generic[R]):
 
     The run starts when the first result is requested, or with ``async with``.
     It ends with the source, with an error, with `aclose`, or when the loop over it
-    is left; ``async with`` waits until nothing of it runs any more.
+    is left; ``async with`` waits until none of it runs any more.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class BoundedMap(Generic[R]):
             if result is not NOTHING:
                 return cast("R", result)
             if workers.finished:
-                self._ending.refuse_if_left()  # closed by somebody else meanwhile
+                self._ending.refuse_if_left()  # somebody else has closed it meanwhile
                 self._ending.conclude()
                 raise StopAsyncIteration
             await self._news(workers)
@@ -99,8 +99,8 @@ class BoundedMap(Generic[R]):
     async def aclose(self) -> None:
         """Start nothing more, and wait until nothing runs.
 
-        What runs is cancelled, or finished with ``on_cancel="finish"``; plain
-        functions in threads always finish. Calling it again does no harm.
+        Running items are cancelled, or finish with ``on_cancel="finish"``; plain functions in
+        threads always finish. Calling it again is harmless.
         """
         self._ending.leave("it was closed")
         if self._workers is None:
@@ -138,7 +138,7 @@ class BoundedMap(Generic[R]):
             await self._wind_down(workers)
             self._flow.forget_results()
             carry(cancellation, self.report)
-            with suppress(Exception):  # the cancellation goes first
+            with suppress(Exception):  # the cancellation takes precedence
                 self._ending.conclude(silently=True)
             raise
 
@@ -147,7 +147,7 @@ class BoundedMap(Generic[R]):
         cancellation = None
         while not workers.finished:
             try:
-                # Ready results don't matter here: nobody will take them.
+                # Ready results don't matter: nobody will take them.
                 await _until_news(workers, results=False)
             except asyncio.CancelledError as again:
                 # Cancelled a second time: cancel instead of finishing.
@@ -157,7 +157,7 @@ class BoundedMap(Generic[R]):
             raise cancellation
 
     def _leave(self) -> None:
-        """Stop after the loop was left; nobody waits for it."""
+        """Stop because the loop was left; nobody waits for the end."""
         workers = self._workers
         if workers is None:
             return
@@ -167,7 +167,7 @@ class BoundedMap(Generic[R]):
 
 
 class _AsyncIteration(AsyncIterator[R]):
-    """One ``async for``; collected when the loop is left early."""
+    """One ``async for``; garbage-collected when the loop is left early."""
 
     __slots__ = ("_map",)
 
@@ -207,15 +207,15 @@ def bounded_map(
 ) -> BoundedMap[Any]:
     """Call ``fn`` with every item of ``source``, at most ``limit`` at once.
 
-    Items are pulled only as slots become free, and results that nobody takes hold
-    new items back, so the memory in use depends on ``limit`` alone.
+    Items are pulled only as slots become free, and none while too many results are not taken, so
+    memory use depends on ``limit`` alone.
 
     Args:
         fn: a coroutine function; or a plain one, which then runs in threads.
         source: an iterable or async iterable, possibly endless. With a plain
             ``fn`` an iterable is pulled by the worker threads, one at a time.
-        limit: how many run at once. Left out, it is the semaphore's value.
-        **settings: what `MapSettings` has, by keyword.
+        limit: how many run at once; by default the semaphore's value.
+        **settings: the fields of `MapSettings`, by keyword.
     """
     return BoundedMap(fn, source, check_settings(limit, settings))
 

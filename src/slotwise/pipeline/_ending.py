@@ -14,7 +14,7 @@ class Ending:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._concluded = False  # nobody is left who could take this end for a success
+        self._concluded = False  # nobody is left who could mistake this end for success
         self._progress_reported = False
         self.left: str | None = None  # how the consumer left before the end
 
@@ -27,12 +27,12 @@ class Ending:
         """Raise if the run was left: missing results must not look like the end of the source."""
         if self.left is not None:
             raise RuntimeError(
-                f"this run is over before its end: {self.left}; to continue after"
+                f"this run ended early: {self.left}; to continue after"
                 f" leaving a loop, keep its iterator: 'results = aiter(run)' or 'iter(run)'"
             )
 
     def conclude(self, *, silently: bool = False) -> None:
-        """Report progress a last time, and raise the error that ended the run, once.
+        """Report progress one last time, and raise the error that ended the run, once.
 
         Args:
             silently: don't raise; for callers that close the run.
@@ -59,5 +59,5 @@ class Ending:
 
 def carry(error: BaseException, report: Report) -> None:
     """Attach the report to an exception, so that it tells how far the run got."""
-    with suppress(Exception):  # it may have no room for attributes
+    with suppress(Exception):  # it may not accept attributes
         error.report = report  # type: ignore[attr-defined]

@@ -17,13 +17,13 @@ class MemoryLimitExceeded(SlotwiseError, MemoryError):
 
 
 def not_an_end(error: BaseException) -> BaseException:
-    """``error``, or a RuntimeError in place of one that a loop would take for its end.
+    """Return ``error``, or a RuntimeError instead of one that a loop would take for its end.
 
-    As generators do since PEP 479: StopIteration in a function that was called is a bug
-    in it, and never the end of the source.
+    As generators do since PEP 479: StopIteration from a called function is a bug in it, not the end
+    of the source.
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error
-    failure = RuntimeError(f"{type(error).__name__} was raised, and is not the end of the run")
+    failure = RuntimeError(f"{type(error).__name__} was raised, which doesn't end the run")
     failure.__cause__ = error
     return failure

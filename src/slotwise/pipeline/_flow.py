@@ -1,16 +1,16 @@
 """Decide what a run does next: what to pull, what may start, whether there is room.
 
-No task, thread, lock or waiting is in here: crews (`tasks`, `threads`) do that,
-and call these methods one at a time.
+There is no task, thread, lock or waiting in here: the workers (`_task_workers`, `_thread_workers`)
+do that, and call these methods one at a time.
 
 How much a run holds, whatever the amount of work:
   * at most ``limit`` items run;
   * at most ``2 * limit`` are between the source and the consumer: those that run,
-    and one finished result behind each of them, so that workers need not wait for
-    a consumer that is only unsteady;
+    and one finished result behind each of them, so that workers don't wait for a consumer that is
+    only irregular;
   * ``priority`` and ``group_key`` look ahead over at most ``limit`` items more;
-  * with ``semaphore`` items that wait for their slots, or give them back, count as
-    items that run: so the way to a server and back is not waited for one by one.
+  * with ``semaphore``, items that wait for their slots or release them count as running, so that
+    round trips to a server overlap.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class NextStep(Enum):
     """What a worker that is looking for work should do."""
 
     PULL = "take an item from the source"
-    AHEAD = "start the best of the items that were looked at"
+    AHEAD = "start the best of the items that were pulled ahead"
     WAIT = "wait until something changes"
-    OVER = "nothing is started any more"
+    OVER = "start nothing more"
     START = "start it"
 
 
@@ -51,7 +51,7 @@ class Flow:
     # Between any two calls:
     #   F1  report.in_flight is the number of items between begin() and their end
     #   F2  in_use is the sum of their weights, at most limit unless a semaphore counts them
-    #   F3  once over is True, nothing is pulled or looked at; once stopped is True,
+    #   F3  once over is True, nothing is pulled; once stopped is True,
     #       no item is begun either
     #   F4  asking is the number of items between ask() and asked()
 
@@ -82,7 +82,7 @@ class Flow:
         # The local limit counts weights, unless a semaphore does.
         self._semaphore = settings.semaphore
         self._counts_weight = settings.semaphore is None and settings.weight != 1
-        # Whether an item may start as soon as it is there.
+        # Whether an item may start as soon as it is pulled.
         self.unconditional = not (
             self._guard is not None
             or self._counts_weight
@@ -117,7 +117,7 @@ class Flow:
         return NextStep.PULL if self._has_room() else NextStep.WAIT
 
     def _held_by_memory(self, *, asking: bool = True) -> NextStep | None:
-        """WAIT, OVER, or None if an item may go on; ``asking``: others that are about to count."""
+        """Return WAIT, OVER, or None if an item may go on; ``asking`` counts waits too."""
         assert self._guard is not None
         pressure = self._guard.check()
         if pressure is Pressure.FREE:
@@ -142,7 +142,7 @@ class Flow:
         return self._ahead is not None and len(self._ahead) > 0 and self._has_room()
 
     def take_in(self, item: Any) -> WorkItem | None:
-        """An item came from the source; what to start, if that is decided by now.
+        """Take an item from the source; return what to start, if that is decided by now.
 
         A ``weight``, ``priority`` or ``group_key`` that raises, or returns a weight
         that never fits, fails this one item.
@@ -169,7 +169,7 @@ class Flow:
         return work
 
     def best(self) -> WorkItem:
-        """The highest priority of what was looked at, the first of equals."""
+        """Remove and return the item with the highest priority, the first of equals."""
         assert self._ahead is not None
         work = self._ahead.best()
         self.results.let_in(work)
@@ -201,7 +201,7 @@ class Flow:
     # ------------------------------------------------------------- may it start
 
     def may_start(self, work: WorkItem) -> NextStep | float:
-        """START, WAIT, OVER, or how many seconds to wait; with a semaphore: to ask it."""
+        """Return START, WAIT, OVER or seconds to wait; with a semaphore, START is to ask it."""
         if self.stopped:
             return NextStep.OVER
         if self._guard is not None:
@@ -213,12 +213,12 @@ class Flow:
                 # An item that doesn't fit is not passed: light items would starve a heavy one.
                 return NextStep.WAIT
             return self._pause_until(self._next_start)
-        # As many ask as there are workers: one that is queued early has its slot, on a
-        # server that is far away, a round trip earlier than one that asks when it is free.
+        # As many ask as there are workers: on a distant server, an item that is queued early has
+        # its slot a round trip earlier than one that asks when a slot is free.
         return self._pause_until(self._next_ask)
 
     def ask(self) -> None:
-        """An item waits for its slots of the semaphore, until `asked`."""
+        """Note that an item waits for its slots of the semaphore, until `asked`."""
         self._asking += 1
         if self.settings.max_per_second is not None:
             self._next_ask = time.monotonic() + 1 / self.settings.max_per_second
@@ -227,10 +227,10 @@ class Flow:
         self._asking -= 1
 
     def refused(self, work: WorkItem, error: Exception) -> None:
-        """The semaphore gave it no slots.
+        """Handle an item that the semaphore gave no slots.
 
-        More than it has now, since somebody resized it, is a failure of that item.
-        Closed, timed out, unreachable: nothing can run.
+        If the item wants more than the semaphore has after a resize, only that item fails. If the
+        semaphore is closed, timed out or unreachable, the run ends.
         """
         if isinstance(error, ValueError) and not isinstance(error, SlotwiseError):
             self.reject(work, error)
@@ -239,10 +239,9 @@ class Flow:
             self.finish(error)
 
     def may_begin(self) -> NextStep | float:
-        """START, WAIT, OVER or seconds, for an item that has its slots.
+        """Return START, WAIT, OVER or seconds to wait, for an item that has its slots.
 
-        Slots come as others give them back, not at the pace and for the memory of
-        this run: that is looked at again.
+        Slots come when others release them, so this run's pace and memory are checked again.
         """
         if self.stopped:
             return NextStep.OVER
@@ -290,12 +289,12 @@ class Flow:
         self.report.cancelled += 1
 
     def drop(self, work: WorkItem) -> None:
-        """It was let in and will not be started."""
+        """Drop an admitted item that will not be started."""
         work.raised = CancelledError
         self.results.give_up(work)
 
     def reject(self, work: WorkItem, error: BaseException) -> None:
-        """It was let in and failed before it began."""
+        """Count an admitted item that failed before it began."""
         self.results.give_up(work)
         if self.lanes is not None:
             self.lanes.ended(work.key, work.lane)

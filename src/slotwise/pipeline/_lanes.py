@@ -14,9 +14,9 @@ _IDLE_GROUPS = 16
 class Lanes:
     """Groups and their workers, which are numbers here.
 
-    A group keeps its worker while it has items under way, and among the groups
-    that have none as long as it is one of the latest; a new group gets the worker
-    that has been idle longest, or the next in turn if none is.
+    A group keeps its worker while it has items under way, and after that as long as it is one of
+    the latest idle groups. A new group gets the worker that has been idle longest or, if none is
+    idle, the next in turn.
     """
 
     def __init__(self, count: int) -> None:

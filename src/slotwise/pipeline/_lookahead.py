@@ -11,7 +11,7 @@ from slotwise.pipeline._work_item import WorkItem
 
 
 class Lookahead:
-    """A few items, looked at in advance; equal priorities keep the source's order."""
+    """A few items, pulled in advance; equal priorities keep the source's order."""
 
     def __init__(self, priority: Callable[[Any], Any]) -> None:
         self._priority = priority
@@ -22,7 +22,7 @@ class Lookahead:
         return len(self._heap)
 
     def add(self, work: WorkItem) -> None:
-        """Raises what the priority raises, also if it can't be compared; nothing is added then."""
+        """Add an item; if its priority raises, or can't be compared, raise that and add nothing."""
         rank = _Reversed(self._priority(work.item))
         if self._heap:
             rank < self._heap[0][0]  # noqa: B015  # raises here, not inside the heap

@@ -1,4 +1,4 @@
-"""Report: the counts of a run, readable at any time, also after it has ended.
+"""Report: the counts of a run, readable at any time, even after it has ended.
 
 The numbers are kept here and changed by the run alone; reading them costs the
 run nothing.
@@ -12,13 +12,13 @@ from typing import Any
 
 from slotwise._core.memory_guard import MemoryGuard, resident_memory
 
-# `rate_now` looks back over the latest whole span of this length, and the one that runs.
+# `rate_now` covers the latest whole span of this length, and the current one.
 _SPAN = 1.0
 FAILURES_KEPT = 100
 
 
 class Report:
-    """The counts of one run: live while it runs, final afterwards, also after a cancel."""
+    """The counts of one run: live while it runs, final afterwards, even after a cancellation."""
 
     __slots__ = (
         "_busy",
@@ -49,7 +49,7 @@ class Report:
         self.failed = 0
         """Items whose function raised."""
         self.cancelled = 0
-        """Items that were started and cancelled before they ended."""
+        """Items that were cancelled after they had started."""
         self.started = 0
         self.in_flight = 0
         """Items that are running now."""
@@ -117,7 +117,7 @@ class Report:
 
     @property
     def peak_memory(self) -> int:
-        """The largest `memory` that was seen."""
+        """The largest `memory` so far."""
         if self._guard is not None:
             return self._guard.peak_memory
         return max(self.memory, self._own_peak)
@@ -145,7 +145,7 @@ class Report:
         self._mark = self._previous_mark = (self._started, 0)
 
     def _moved(self, slots: int) -> None:
-        """Slots were taken, or given back (negative)."""
+        """Count slots that were taken, or released (negative)."""
         now = time.monotonic()
         self._busy += self._in_use * (now - self._last_moved)
         self._last_moved = now

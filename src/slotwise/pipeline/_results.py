@@ -1,7 +1,7 @@
 """Hold the results of a run until the consumer takes them, in order if asked.
 
-At most ``window`` items are between the source and the consumer. With ``ordered`` each
-has its place from the moment it is let in, and is taken when its turn comes.
+At most ``window`` items are between the source and the consumer. With ``ordered``, each has its
+place from the moment it is admitted, and is taken when its turn comes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Results:
     """The results of a run; none are kept unless they are ``consumed``."""
 
     # Between any two calls:
-    #   O1  outstanding counts what was let in and has neither failed nor been taken
+    #   O1  outstanding counts what was admitted and has neither failed nor been taken
     #       (nor, if nobody takes results, finished)
     #   O2  waiting counts the results that are ready or have to wait for earlier ones
     #   O3  with ordered, places has those that are outstanding, in order, and at most window
-    #       that were given up; the first is not one of these, so nobody waits for the
-    #       consumer to notice it
+    #       that were given up; the first is not one of these, so nothing waits until the consumer
+    #       notices it
 
     def __init__(self, *, window: int, consumed: bool, ordered: bool) -> None:
         self.outstanding = 0
@@ -52,7 +52,7 @@ class Results:
             self._places.append(work)
 
     def add(self, work: WorkItem, result: Any) -> None:
-        """``work`` has succeeded."""
+        """Note that ``work`` has succeeded."""
         if self._ordered:
             work.result = result
             self.waiting += 1
@@ -63,7 +63,7 @@ class Results:
             self.outstanding -= 1
 
     def give_up(self, work: WorkItem) -> None:
-        """``work`` will have no result."""
+        """Note that ``work`` will have no result."""
         self.outstanding -= 1
         if self._ordered:
             work.result = _GIVEN_UP
@@ -71,7 +71,7 @@ class Results:
             self._leave_places()
 
     def _leave_places(self) -> None:
-        """Remove those at the front that were given up, and all of them if they are many."""
+        """Remove places that were given up: those at the front, or all if they are many."""
         places = self._places
         while places and places[0].result is _GIVEN_UP:
             places.popleft()

@@ -27,10 +27,10 @@ class MapSettings(TypedDict, Generic[T], total=False):
     semaphore: Limit | None
     """Each item also takes slots of this limit, which may be shared with others."""
     weight: int | Callable[[T], int]
-    """How many slots an item takes, or a function that tells; 1."""
+    """How many slots an item takes, or a function that returns it. Default: 1."""
     ordered: bool
-    """Results come in the order of the source (with ``priority``: of the starts); an
-    item that takes long holds back at most ``2 * limit``. False."""
+    """Results come in the order of the source (with ``priority``: of the starts); a slow item holds
+    back at most ``2 * limit``. Default: False."""
     max_per_second: float | None
     """The most starts per second, evenly spaced."""
     max_items: int | None
@@ -46,8 +46,8 @@ class MapSettings(TypedDict, Generic[T], total=False):
     the results that are ready; "skip" and "collect" count failures and go on, and
     "collect" keeps the first 100."""
     on_cancel: OnCancel
-    """Whether what runs is cancelled (the default) or finished when the run is cancelled,
-    closed or left."""
+    """Whether running items are cancelled (the default) or finish when the run is cancelled, closed
+    or left."""
     on_progress: Callable[[Report], object] | None
     """Called with the report at most ten times a second, by whoever finished an item,
     and at the end."""
@@ -55,7 +55,7 @@ class MapSettings(TypedDict, Generic[T], total=False):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The same, checked, with what was left out filled in."""
+    """The same, checked, with the defaults filled in."""
 
     limit: int
     semaphore: Limit | None = None
@@ -74,7 +74,7 @@ class Settings:
         check_count("limit", self.limit)
         if not callable(self.weight):
             check_count("weight", self.weight)
-            # The semaphore has its own word on what fits it, and may be resized.
+            # The semaphore itself decides what fits it, and may be resized.
             if self.semaphore is None and self.weight > self.limit:
                 raise ValueError(
                     f"a weight of {self.weight} never fits into a limit of {self.limit}"
@@ -119,9 +119,9 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
-    """Whether calling ``fn`` returns a coroutine: also through partial() and ``async __call__``."""
+    """Whether calling ``fn`` returns a coroutine, even through partial() or ``async __call__``."""
     if not callable(fn):
-        raise TypeError(f"fn must be a function of an item, not {redacted_repr(fn)}")
+        raise TypeError(f"fn must be a function that takes an item, not {redacted_repr(fn)}")
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004  # its kind is asked for, not whether it is there
     )

@@ -40,10 +40,12 @@ class BoundedMapSync(Generic[R]):
         consumed: bool = True,
     ) -> None:
         if is_coroutine_function(fn):
-            raise TypeError(f"{fn!r} is a coroutine function; it needs bounded_map and a loop")
+            raise TypeError(
+                f"{fn!r} is a coroutine function; it needs bounded_map and an event loop"
+            )
         iterator = iterator_of(source)
         if not isinstance(iterator, Iterator):
-            raise TypeError(f"an async source needs bounded_map and a loop: {source!r}")
+            raise TypeError(f"an async source needs bounded_map and an event loop: {source!r}")
         self._flow = Flow(settings, consumed=consumed)
         self._settings = settings
         kind = ThreadWorkers if self._flow.lanes is None else ThreadLanes
@@ -69,10 +71,10 @@ class BoundedMapSync(Generic[R]):
                 if result is not NOTHING:
                     return cast("R", result)
                 if workers.finished:
-                    self._ending.refuse_if_left()  # closed by another thread meanwhile
+                    self._ending.refuse_if_left()  # another thread has closed it meanwhile
                     break
                 workers.wait()
-        except BaseException as interruption:  # Ctrl-C: end in order, then pass it on
+        except BaseException as interruption:  # Ctrl-C: end in order, then re-raise it
             self._ending.leave("its consumer was interrupted")
             carry(interruption, self.report)
             self.close()
@@ -88,7 +90,7 @@ class BoundedMapSync(Generic[R]):
         self.close()
 
     def close(self) -> None:
-        """Start nothing more, and wait for what runs: threads can't be cancelled."""
+        """Start nothing more, and wait for running items: threads can't be cancelled."""
         self._ending.leave("it was closed")
         self._workers.stop()
         while not self._workers.finished:
@@ -102,14 +104,14 @@ class BoundedMapSync(Generic[R]):
             self._workers.stop()
 
     def _leave(self) -> None:
-        """Stop after the loop was left; nobody waits for it."""
+        """Stop because the loop was left; nobody waits for the end."""
         if self._workers.opened:
             self._ending.leave("a loop over it was left early")
             self._workers.stop()
 
 
 class _Iteration(Iterator[R]):
-    """One ``for``; collected when the loop is left early."""
+    """One ``for``; garbage-collected when the loop is left early."""
 
     __slots__ = ("_map",)
 

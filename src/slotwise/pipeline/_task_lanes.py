@@ -52,7 +52,7 @@ class TaskLanes(TaskWorkers):
         except asyncio.CancelledError as error:
             if self.flow.stopped:
                 raise
-            self.flow.source_failed(error)  # by a stranger: there is no more, and not in silence
+            self.flow.source_failed(error)  # cancelled from outside: the run must not look complete
         finally:
             self._leader = None
             self._nudge()
@@ -60,7 +60,7 @@ class TaskLanes(TaskWorkers):
     async def _lane(self, number: int) -> None:
         """One worker, for all items of its groups, in the source's order."""
         queue = self._queues[number]
-        # Until nothing will come any more.
+        # Until no more items will come.
         while queue or (self._leader is not None and not self.flow.stopped):
             try:
                 if queue:
@@ -70,7 +70,7 @@ class TaskLanes(TaskWorkers):
             except asyncio.CancelledError:
                 if self.flow.stopped:
                     raise
-                await self._forget_cancellation()  # by a stranger, and nobody else has this lane
+                await self._forget_cancellation()  # from outside; the lane has no other worker
 
     async def _start(self, work: WorkItem) -> None:
         self.flow.left_lane_queue()

@@ -50,7 +50,7 @@ class TaskWorkers:
         self._source = source
         self._pull_now: Callable[[], Any] | None = None
         self._pull_later: Callable[[], Awaitable[Any]] | None = None
-        # The other one is not an end but a bug of the source.
+        # The other one is not an end but a bug in the source.
         self._no_more: type[Exception] = (
             StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
         )
@@ -63,11 +63,11 @@ class TaskWorkers:
         self._opened = False
         self._stopped = False
         self._streak = 0
-        self._resting = 0  # workers that let the loop run and then go on
+        self._resting = 0  # workers that let the loop run before they continue
         self._sleepers: list[asyncio.Future[None]] = []
         self._semaphore = flow.settings.semaphore
         self._has_progress = flow.settings.on_progress is not None
-        self._unbegun: set[asyncio.Task[Any]] = set()  # who has left the lead and not begun
+        self._unbegun: set[asyncio.Task[Any]] = set()  # those that have left the lead and not begun
         self._releasing: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------ for the owner
@@ -93,8 +93,8 @@ class TaskWorkers:
         return not self._tasks and (self.flow.over or not self._opened) and not self._hiring
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
-        """Call ``wake`` at the next result or end; False if there is one already."""
-        del results  # in one thread there is none between a look and this call
+        """Call ``wake`` at the next result or end; return False if there is one already."""
+        del results  # in one thread, none can arrive between a look and this call
         self._news.listen(wake)
         return True
 
@@ -122,7 +122,7 @@ class TaskWorkers:
         return [self._leader, self._fetch, *self._unbegun]
 
     def stop_from_anywhere(self, *, cancel: bool) -> None:
-        """Like `stop`, from any thread, also when the loop is gone."""
+        """Like `stop`, from any thread, even when the loop is gone."""
         if self.finished and self._opened:
             return
         if asyncio._get_running_loop() is self._loop:
@@ -156,20 +156,20 @@ class TaskWorkers:
     def _left(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the flow has it; this only says that it was looked at
+            task.exception()  # the flow has it; this only marks it as retrieved
         if not self._tasks:
             self._all_left()
             self._news.notify()
 
     def _all_left(self) -> None:
         if not self.flow.over:
-            self._start_worker_soon()  # who led was cancelled by a stranger; somebody else goes on
+            self._start_worker_soon()  # the leader was cancelled from outside
 
     # ------------------------------------------------------------------ working
 
     async def _work(self) -> None:
         task = this_task()
-        # Once for every item: one coroutine less where nothing has to be waited for.
+        # Runs for every item: saves a coroutine where there is nothing to wait for.
         lead = self._next if self.flow.unconditional else self._lead
         while self._leader is None:
             self._leader = task
@@ -225,7 +225,7 @@ class TaskWorkers:
                     work = flow.take_in(item)
                     if work is not None:
                         return work
-                    if flow.stopped:  # its weight or priority could not be told
+                    if flow.stopped:  # its weight or priority raised
                         self._give_up()
                 elif flow.looked_ahead:
                     return flow.best()
@@ -269,7 +269,7 @@ class TaskWorkers:
         return await self._wait_until(work, lambda: self.flow.may_start(work))
 
     async def _wait_until(self, work: WorkItem, verdict: Callable[[], NextStep | float]) -> bool:
-        """Wait until the verdict on ``work`` is START; it is given up if that never comes."""
+        """Wait until the verdict on ``work`` is START; give it up if that never comes."""
         while True:
             step = verdict()
             if step is NextStep.START:
@@ -288,7 +288,7 @@ class TaskWorkers:
                 raise
 
     def _interrupted(self, work: WorkItem, error: asyncio.CancelledError) -> None:
-        """Handle the cancellation of a task that waits to start: by us, or by somebody else."""
+        """Handle the cancellation of a task that waits to start: ours, or one from outside."""
         if self.flow.stopped:
             self.flow.drop(work)
         else:
@@ -309,7 +309,7 @@ class TaskWorkers:
                 self._unbegun.discard(task)
                 self._releasing.add(task)
                 await block.__aexit__(getattr(work, "raised", None), None, None)
-        except Exception as error:  # of the semaphore: those of the item are the flow's
+        except Exception as error:  # the semaphore's: the flow handles those of the item
             self.flow.finish(error)
             self._item_ended()
         finally:
@@ -317,7 +317,7 @@ class TaskWorkers:
             self._releasing.discard(task)
 
     async def _acquire(self, work: WorkItem) -> AcquisitionContext | None:
-        """Take the item's slots; None if it gets none."""
+        """Take the item's slots; return None if it gets none."""
         assert self._semaphore is not None
         self.flow.ask()
         try:
@@ -340,7 +340,7 @@ class TaskWorkers:
         flow = self.flow
         flow.begin(work)
         try:
-            # In a copy of the caller's context. A worker starts in one, which serves every
+            # In a copy of the caller's context. A worker starts in one, which is used for every
             # item until one of them changes it. Most often both are empty, and quick to compare.
             context = copy_context()
             if (context or self._context) and not is_same(context, self._context):
@@ -354,7 +354,7 @@ class TaskWorkers:
             flow.fail(work, error)
         except Exception as error:
             flow.fail(work, error)
-        except BaseException as error:  # an exit: the loop ends with it
+        except BaseException as error:  # SystemExit or KeyboardInterrupt: it ends the loop
             flow.fail(work, error)
             raise
         else:
@@ -377,12 +377,12 @@ class TaskWorkers:
             self._nudge()
 
     async def _forget_cancellation(self) -> None:
-        """Clear a cancellation by somebody else: it failed one item, not the next one."""
+        """Clear a cancellation from outside: it failed one item, not the next one."""
         task = this_task()
         while task.cancelling():
             task.uncancel()
         try:
-            await asyncio.sleep(0)  # before 3.13 one that was not delivered yet is still on its way
+            await asyncio.sleep(0)  # before 3.13, one that was not delivered yet is still pending
         except asyncio.CancelledError:
             pass
 

@@ -1,12 +1,10 @@
 """ThreadWorkers: run a plain function over a source with threads that pull their own items.
 
-The pattern is that of `tasks`: one worker at a time leads, pulls, waits until its
-item may start, leaves the lead, takes slots for it if there is a semaphore, and runs
-it. A thread is started when nobody leads
-and nobody is idle.
+The pattern is that of `_task_workers`: one worker at a time leads, pulls, waits until its item may
+start, leaves the lead, takes slots for it if there is a semaphore, and runs it. A thread is started
+when nobody leads and nobody is idle.
 
-Threads can't be cancelled: a run that is stopped starts nothing any more and waits
-for what runs.
+Threads can't be cancelled: a stopped run starts nothing more and waits for running items.
 
 What to pull and whether it may start is decided by `_flow`; runs with ``group_key`` are
 in `_thread_lanes`.
@@ -33,7 +31,7 @@ from slotwise.pipeline._listeners import Listeners
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._work_item import WorkItem
 
-# Releases an item's slots; it is told what the work ended with, if it didn't succeed.
+# Releases an item's slots; it gets the type of the exception, if the work failed.
 _GiveBack: TypeAlias = "Callable[[type[BaseException] | None], object]"
 
 _numbers = itertools.count(1)
@@ -43,7 +41,7 @@ class ThreadWorkers:
     """The workers of one run; every method may be called from any thread.
 
     Args:
-        flow: the decisions; only touched with the lock held.
+        flow: makes the decisions; only used with the lock held.
         fn: runs without the lock.
         source: pulled without the lock, by one thread at a time.
         loop: the event loop that an async source, and waiting for a contended
@@ -60,17 +58,18 @@ class ThreadWorkers:
         self.flow = flow
         self._fn = fn
         self._source = source
-        # The other one is not an end but a bug of the source.
+        # The other one is not an end but a bug in the source.
         self._no_more: type[Exception] = (
             StopAsyncIteration if isinstance(source, AsyncIterator) else StopIteration
         )
         # The caller's, as it was when the run was opened. Each item runs in a copy of it,
         # and the source in one copy for its whole life, whichever thread pulls.
         self._context = self._pulling = Context()
-        # Reentrant: the collector may end a forgotten run (`__del__`) in a thread that holds it.
+        # Reentrant: garbage collection may end a forgotten run (`__del__`) in a thread that holds
+        # it.
         self._lock = fork.new_lock()
-        self._changed = threading.Condition(self._lock)  # who waits for its item to be let go
-        self._idle = threading.Condition(self._lock)  # who waits for the lead
+        self._changed = threading.Condition(self._lock)  # workers waiting to start their items
+        self._idle = threading.Condition(self._lock)  # workers waiting for the lead
         self._until_news = threading.Condition(self._lock)  # a consumer without an event loop
         self._news = Listeners()
         self._threads = 0
@@ -101,9 +100,9 @@ class ThreadWorkers:
         return not self._threads and (self.flow.over or not self.opened)
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
-        """Call ``wake``, in any thread, at the next result or end; False if there is one already.
+        """Call ``wake``, in any thread, at the next result or end.
 
-        Without ``results``, only the end is news that is there already.
+        Return False if there is one already; without ``results``, if the end is.
         """
         with self._lock:
             if self.finished or (results and self.flow.results.first_is_ready):
@@ -154,7 +153,7 @@ class ThreadWorkers:
         self._threads += 1
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads to be had
+        except RuntimeError as error:  # no more threads available
             self._threads -= 1
             if not self._threads or args:
                 self.flow.finish(error)
@@ -281,7 +280,7 @@ class ThreadWorkers:
         except asyncio.CancelledError as error:
             if flow.stopped:
                 flow.drop(work)
-            else:  # the loop was closed, or a stranger cancelled all that ran in it
+            else:  # the loop was closed, or somebody cancelled everything in it
                 flow.reject(work, error)
         except Exception as error:
             flow.refused(work, error)
@@ -303,7 +302,7 @@ class ThreadWorkers:
             if inspect.iscoroutine(result):
                 result.close()
                 raise TypeError(
-                    f"{self._fn!r} gave a coroutine, so it should run in the event loop:"
+                    f"{self._fn!r} returned a coroutine, so it should run in the event loop:"
                     f" pass a coroutine function (async def)"
                 )
         except BaseException as error:
@@ -349,8 +348,8 @@ class ThreadWorkers:
             acquired = semaphore.try_acquire_sync(slots)
             if acquired is not None:
                 return partial(_release, semaphore, acquired)
-        # The way through the loop can be cancelled without losing the place in the
-        # queue, which a blocking wait can't.
+        # Unlike a blocking wait, a wait in the loop can be cancelled without losing the place in
+        # the queue.
         block = semaphore.cm(slots)
         self._run_on_loop(block.__aenter__())
         return partial(_leave, block)

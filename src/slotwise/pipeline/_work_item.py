@@ -12,7 +12,7 @@ class WorkItem:
 
     __slots__ = ("item", "key", "lane", "raised", "result", "weight")
 
-    raised: type[BaseException]  # what its work ended with, if it didn't succeed; else not set
+    raised: type[BaseException]  # what its work raised; not set if it succeeded
 
     def __init__(self, item: Any, weight: int) -> None:
         self.item = item

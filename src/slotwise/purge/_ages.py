@@ -1,8 +1,8 @@
 """Read the ages of one directory's names with every worker that has nothing else to do.
 
 The kernel can look up many ages in a directory at once, but removes names one at a
-time. So one worker, the *owner* of the batch, deletes, and the others read ahead of
-it, only so far that an age is still fresh when its file is deleted.
+time. So one worker, the *owner* of the batch, deletes, and the others read ahead of it, just far
+enough that an age is still fresh when its file is deleted.
 
 Nothing here deletes, and nothing here decides what is old: `_files` does.
 """
@@ -18,15 +18,15 @@ from typing import NamedTuple, Protocol
 
 from slotwise.purge._tree import DirectoryNode
 
-# For how long an age is believed that was read ahead, and what the owner can delete in
-# the time that is read ahead: the rest of it is for a delay on the way.
-BELIEVED = 0.2
+# For how long an age that was read ahead counts as fresh, and for how much of that time deletions
+# are read ahead; the rest allows for delays.
+FRESH_FOR = 0.2
 _AHEAD = 0.15
-# Readers come in bursts: while an age is read, the kernel removes nothing from the
-# directory, so many reads at a time cost one wait. The next burst begins when no more
-# old names than these are left of the last one.
+# Readers come in bursts: while an age is read, the kernel removes nothing from the directory, so
+# many reads at once cost one wait. The next burst begins when at most this many old names of the
+# last one are left.
 _FEW_LEFT = 2
-# How many old names are read ahead while nobody knows yet how long a deletion takes.
+# How many old names are read ahead before it is known how long a deletion takes.
 _FIRST_BURST = 8
 
 
@@ -35,7 +35,7 @@ class Old(NamedTuple):
 
     name: str
     found: os.stat_result
-    believed_until: float
+    fresh_until: float
 
 
 class Stoppable(Protocol):
@@ -47,13 +47,13 @@ class Stoppable(Protocol):
 class Rates:
     """What a worker has measured: the share of old files, and how long a deletion takes.
 
-    It is kept from batch to batch: the next names are most likely like the last ones.
+    It is kept from batch to batch: the next names are most likely similar.
     """
 
     __slots__ = ("most_ahead", "seconds_per_deletion", "seen", "seen_old")
 
     def __init__(self) -> None:
-        # Until the first age is known, every name may be old.
+        # Until the first age is known, every name counts as old.
         self.seen = 1.0
         self.seen_old = 1.0
         self.seconds_per_deletion: float | None = None
@@ -61,13 +61,13 @@ class Rates:
 
     def note_deletion(self, seconds: float) -> None:
         before = self.seconds_per_deletion
-        # A quarter of the weight for the last one: what it waited for may be over, or go on.
+        # The last one has a quarter of the weight: what it waited for may be over, or go on.
         seconds = seconds if before is None else (3 * before + seconds) / 4
         self.seconds_per_deletion = seconds
         self.most_ahead = max(_FEW_LEFT, _AHEAD / seconds)
 
     def begin_batch(self) -> None:
-        """Let what was seen so far count for less."""
+        """Reduce the weight of what was seen so far."""
         self.seen_old = max(self.seen_old / 2, 1.0)
         self.seen = max(self.seen / 2, self.seen_old)
 
@@ -77,12 +77,12 @@ class Ages:
 
     # Between any two changes, which are made under a lock of the batch's own:
     #   A1  every name is in _names, in the hands of a reader, in _old, or was handed out
-    #   A2  readers take no name while what is read ahead would not go in time
+    #   A2  readers take no name while what was read ahead would not be deleted in time
     #   A3  the owner doesn't leave while somebody reads: readers use its descriptor
 
     def __init__(self, node: DirectoryNode, names: list[str], rates: Rates) -> None:
         self.node = node
-        self.kept = False  # some name stays
+        self.kept = False  # some name is kept
         self.offered = False  # the workers know that it wants readers
         self._names = deque(names)
         self._old: deque[Old] = deque()
@@ -97,7 +97,7 @@ class Ages:
     # ------------------------------------------------------------- for readers
 
     def wanted_readers(self) -> int:
-        """How many more names may be read now; without the lock, a good guess."""
+        """How many more names may be read now; without the lock, an estimate."""
         rates = self._rates
         share, most = rates.seen_old / rates.seen, rates.most_ahead
         ahead = len(self._old) + self._reading * share
@@ -139,7 +139,7 @@ class Ages:
         call_readers: Callable[[Ages, int], None],
         run: Stoppable,
     ) -> Iterator[Old]:
-        """Give the old names one by one, and read ages oneself while there is none.
+        """Yield the old names one by one; while there is none, the owner reads ages too.
 
         ``read`` reads one age and puts the outcome here; ``call_readers`` wakes that many
         idle workers.

@@ -24,13 +24,13 @@ from slotwise.purge._errors import AuditAbandoned, AuditFailed, AuditRefused
 log = logging.getLogger("slotwise.purge")
 
 _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
-_RETRY = 0.05  # seconds between two looks at a pipe that has no reader, or is full
-_TELL_AFTER = 1.0  # seconds that a pipe is full before this is logged
-_GIVE_UP_AFTER = 0.2  # the same before a run that is stopping gives it up: its reader may be slow
+_RETRY = 0.05  # seconds between two attempts on a pipe that has no reader, or is full
+_TELL_AFTER = 1.0  # seconds for which a pipe is full before that is logged
+_GIVE_UP_AFTER = 0.2  # the same before a stopping run gives up: the reader may only be slow
 
 
 def descriptor_of(path: str) -> int | None:
-    """The descriptor of this process that a path like /dev/fd/3 names."""
+    """Return the descriptor of this process that a path like /dev/fd/3 names."""
     number = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", path, re.ASCII)
     return int(number[1]) if number else _STREAMS.get(path)
 
@@ -48,8 +48,8 @@ class Audit:
         self._is_stopping = is_stopping
         self._lock = threading.Lock()
         self._torn = False  # a line was begun and not completed
-        # A regular file always takes the whole line. Of anything else at most so much is
-        # written as fits when it is writable at all.
+        # A regular file always takes the whole line. Anything else gets at most as much as surely
+        # fits when it is writable.
         self._can_be_full = not stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
@@ -73,22 +73,22 @@ class Audit:
                         f"the audit file {path} can't be opened: {error.strerror}"
                     ) from error
             if not told:
-                # An error, as nothing is deleted meanwhile: it must not be missed.
+                # Logged as an error, since nothing is deleted meanwhile.
                 log.error("waiting: no process reads the audit from the pipe %s", path)
                 told = True
             time.sleep(_RETRY)
         return None
 
     def before(self, op: str, path: str, size: int) -> None:
-        """Write what is about to be deleted.
+        """Write down what is about to be deleted.
 
         Raises:
-            AuditFailed: it could not be written, so it must not be done.
+            AuditFailed: it could not be written, so the deletion must not be done.
         """
         self._write({"time": time.time(), "op": op, "path": path, "size": size})
 
     def failed(self, op: str, path: str, size: int, error: str) -> None:
-        """Write that what `before` has announced was not done.
+        """Write that the deletion `before` announced was not done.
 
         Raises:
             AuditFailed: it could not be written.
@@ -108,14 +108,14 @@ class Audit:
         os.close(self._fd)
 
     def _write(self, line: dict[str, object]) -> None:
-        # ASCII only: names that are not UTF-8 come back from json.loads as Python had them.
+        # ASCII only: json.loads returns names that are not UTF-8 as Python had them.
         data = json.dumps(line).encode("ascii") + b"\n"
         with self._lock:
             if self._torn:
                 data = b"\n" + data
             written = 0
             try:
-                while written < len(data):  # one call, unless the disk gets full in the middle
+                while written < len(data):  # one call, unless the disk fills up in the middle
                     written += self._write_some(data[written:])
             except OSError as error:
                 self._torn = self._torn or written > 0
@@ -136,7 +136,7 @@ class Audit:
             return 0
 
     def _wait_until_writable(self) -> None:
-        """Wait, but not in ``write``: that would be out of reach of signals.
+        """Wait, but not in ``write``, which signals could not interrupt.
 
         Raises:
             AuditAbandoned: nothing could be written, and the run is stopping.
@@ -160,9 +160,9 @@ class Audit:
 def _open(path: str) -> int:
     descriptor = descriptor_of(path)
     if descriptor is not None:
-        # The same open file: another one of its own would write over what is in it.
+        # Use the same open file: a second one would overwrite what is in it.
         return os.dup(descriptor)
-    # Without O_NONBLOCK a pipe that nobody reads would hold us here, out of reach of signals.
+    # Without O_NONBLOCK, a pipe that nobody reads would block here, out of reach of signals.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     opened = os.open(path, flags, 0o640)
     if os.isatty(opened):

@@ -1,4 +1,4 @@
-"""Write a removal to the audit before it is done, and write that it failed if it does."""
+"""Write a removal to the audit before it is done and, if it fails, that it failed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def audited(run: Run, op: str, node: DirectoryNode, name: str, size: int) -> Iterator[None]:
-    """Around the removal of ``name`` from ``node``.
+    """Audit the removal of ``name`` from ``node``, which is the block.
 
     Raises:
-        AuditFailed: it could not be written. The run is stopped, and the block not begun.
+        AuditFailed: it could not be written. The run is stopped, and the block is not run.
     """
     audit = run.audit
     if audit is None:

@@ -1,11 +1,10 @@
 """Limits over a whole purge: the most deletions in total, and per second.
 
-Each is exact, however many threads come at once. Operations in flight are in `gates`.
+Each is exact, however many threads use it. Operations in flight are limited in `_gates`.
 
 Neither is one of slotwise's own limits. A cap counts successes, and its waiters learn when
-the last one has been used; a semaphore counts what is held. None of our rates works in
-threads without importing asyncio, which makes the start of a purge more than half as slow
-again.
+the last one has been used; a semaphore counts what is held. Our rates need asyncio even in threads,
+and importing it makes the start of a purge take more than half as long again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import time
 class Cap:
     """The most deletions in total; 0 is no cap.
 
-    Who asks while the last ones are still under way waits to hear whether they
-    succeed, so that the cap is neither passed nor missed.
+    A worker that asks while the last deletions are under way waits to see whether they succeed, so
+    that the cap is reached exactly.
     """
 
     # Between any two calls:

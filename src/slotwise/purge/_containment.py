@@ -13,7 +13,7 @@ from slotwise.purge._descriptors import Descriptors
 from slotwise.purge._identity import identity_of
 from slotwise.purge._tree import DirectoryNode
 
-# A root that is renamed between the two questions is asked for again, a few times.
+# If the root is renamed between the two questions, both are asked again, this often.
 _TRIES = 3
 # This many "../" still fit into a path.
 _STEPS = 1000

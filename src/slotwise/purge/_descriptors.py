@@ -20,14 +20,14 @@ from slotwise.purge._identity import identity_of
 from slotwise.purge._plan import OPEN_DIRECTORY
 from slotwise.purge._tree import CLOSED, DirectoryNode
 
-# When all descriptors are in use, others give theirs back within a few operations; who
-# has waited for two seconds waits for somebody outside of the purge.
+# When all descriptors are in use, other workers free theirs within a few operations. After two
+# seconds, it must be something outside the purge that holds them.
 _PAUSE = 0.01
 _PAUSES = 200
 
 
 class Descriptors:
-    """The descriptors of all nodes, about ``most`` of them at the most."""
+    """The descriptors of all nodes, about ``most`` at most."""
 
     def __init__(self, most: int) -> None:
         self.most = max(4, most)
@@ -46,7 +46,7 @@ class Descriptors:
         """Return the node's descriptor, which stays open until `unpin`.
 
         Raises:
-            OSError: it was closed and is not to be found again where it was.
+            OSError: it was closed and can't be found again where it was.
         """
         if self._pin_open(node):
             return node.fd
@@ -120,7 +120,7 @@ class Descriptors:
             time.sleep(_PAUSE)
 
     def _give_room(self) -> bool:
-        """Keep fewer open from now on; False if there is nothing to close."""
+        """Keep fewer open from now on; return False if there is nothing to close."""
         with self._lock:
             self.most = max(4, self.open - 4)
             closing = self._too_many()

@@ -20,8 +20,8 @@ from slotwise.purge._tree import DirectoryNode
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
 
-# A directory that was listed in several batches while it was changed may not have
-# shown everything; it is listed again this often before it is believed to be in use.
+# A directory that changed while it was listed in several batches may not have shown everything. It
+# is listed again this often before it counts as in use.
 _LISTINGS = 3
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 # Stop trying siblings once this many more of them were not empty than were.
@@ -40,8 +40,8 @@ class Directories:
         self._min_depth = options.min_depth
         self._dry_run = options.dry_run
         self._plain = run.plain
-        # A mount point can't be removed. Where only devices tell file systems apart, they
-        # have to be looked at first: an empty subvolume has its own, and could be removed.
+        # A mount point can't be removed. Where only device numbers tell file systems apart, they
+        # are checked first: an empty subvolume has its own number, and could be removed.
         self._tells_mounts = not options.one_file_system or run.root.identity.mount is not None
 
     def finished(self, node: DirectoryNode, *, kept: bool, listings: int = 0) -> None:
@@ -58,8 +58,8 @@ class Directories:
     def remove_empty(self, node: DirectoryNode, names: list[str]) -> list[str]:
         """Remove the empty ones of the directories in ``node``; return the others.
 
-        For a worker that is alone: a removal that succeeds takes one operation or two instead
-        of the dozen that a look inside takes, and one that fails does no harm.
+        For a worker that is alone: a successful removal takes one or two operations instead of the
+        dozen that a look inside takes, and a failed one does no harm.
         """
         run = self._run
         if not (self._remove and self._plain and self._tells_mounts) or (
@@ -67,8 +67,8 @@ class Directories:
         ):
             return names
         gates, access, rmdir, fd = self._gates, os.access, os.rmdir, node.fd
-        # One that may not be read is an error, as it is for a dry run and for several workers,
-        # though the kernel would remove it. To root nothing is unreadable.
+        # An unreadable one is an error, as in a dry run and with several workers, though the kernel
+        # would remove it. Root can read everything.
         all_readable = os.geteuid() == 0
         others: list[str] = []
         gone = 0
@@ -77,7 +77,7 @@ class Directories:
                 if (
                     len(others) > gone + _MOST_FAILURES_AHEAD
                     or run.stopping
-                    or not run.one_is_enough  # it is slow here: the others help to look
+                    or not run.one_is_enough  # it is slow here: the others help
                     or not run.directories.reserve()
                 ):
                     return others + names[tried:]
@@ -91,7 +91,7 @@ class Directories:
                         done = True
                     else:
                         others.append(name)
-                except OSError:  # in use, most likely: whoever visits it says what it is
+                except OSError:  # in use, most likely: the visit will tell
                     others.append(name)
                 finally:
                     gates.delete_out()

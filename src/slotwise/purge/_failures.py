@@ -27,7 +27,7 @@ class Failures:
         self._samples: list[dict[str, str]] = []
 
     def add(self, op: str, path: Callable[[], str], error: OSError) -> None:
-        """Count an error; ``path`` is asked for only if it becomes a sample."""
+        """Count an error; ``path`` is called only if it becomes a sample."""
         kind = kind_of(error)
         words = error.strerror or str(error)
         with self._lock:

@@ -1,10 +1,10 @@
 """Delete the old files among the names of a batch.
 
-The worker that deletes a file reads its age right before. If anything made it wait in
+The worker that deletes a file reads its age right before that. If anything made it wait in
 between (a gate, the rate limit, a cap, the audit's disk), an age that is no longer fresh is
-read again. Fresh means read within the last millisecond, or within a few times as long as
-the reading took: a removal takes longer than a reading, and with a tighter bound nearly
-every age was read twice on a busy machine.
+read again. Fresh means read within the last millisecond, or within a few times as long as the read
+took: a removal takes longer than a read, and with a tighter bound nearly every age was
+read twice on a busy machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import attrgetter
 from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
-from slotwise.purge._ages import BELIEVED, Ages, Old, Rates
+from slotwise.purge._ages import FRESH_FOR, Ages, Old, Rates
 from slotwise.purge._audited import audited
 from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 FRESH = 0.001
 _READINGS = 8
 _STILL_FRESH = 0.1
-_KIND = S_IFMT(0xFFFF)  # the bits of a mode that say what it is
+_KIND = S_IFMT(0xFFFF)  # the bits of a mode that hold the file type
 # How many files a worker deletes before it passes its turn on.
 _TURN = 16
 
 
 class Touched(OSError):
-    """A file was modified while its deletion waited. It stays, which is not an error."""
+    """A file was modified while its deletion waited. It is kept, which is not an error."""
 
 
 class Files:
@@ -55,11 +55,11 @@ class Files:
         self._dry_run = options.dry_run
         self._plain = run.plain and not run.files.most
         self._slot: AcquisitionResult | None = None
-        self._kept = False  # some file of the batch in work stays
+        self._kept = False  # some file of the current batch is kept
         self._rates = Rates()
 
     def purge(self, node: DirectoryNode, names: list[str]) -> bool:
-        """Delete the old ones; return whether any of them stays."""
+        """Delete the old ones; return whether any is kept."""
         if node.depth + 1 < self._min_depth:
             self._tally.files_scanned += len(names)
             return True
@@ -77,16 +77,16 @@ class Files:
         turns = run.limits.turns
         turns.take()
         try:
-            for count, (name, found, believed_until) in enumerate(self._old_ones(node, names)):
-                # A directory that was begun is finished first. Once all are begun they take
-                # turns, to end together: the last one alone would leave all others idle.
+            for count, (name, found, fresh_until) in enumerate(self._old_ones(node, names)):
+                # A directory that was started is finished first. Once all are started they take
+                # turns, to end together: one last directory would leave the other workers idle.
                 if count and not count % _TURN and run.workers.all_begun:
                     turns.pass_on()
                 tally.files_to_purge += 1
                 try:
                     gates.delete_in()
                     try:
-                        if time.monotonic() > believed_until:
+                        if time.monotonic() > fresh_until:
                             found, _ = self._read_again(name, fd)
                         os.unlink(name, dir_fd=fd)
                     finally:
@@ -99,7 +99,7 @@ class Files:
             turns.give()
 
     def _old_ones(self, node: DirectoryNode, names: list[str]) -> Iterator[Old]:
-        """Give the old files one by one. Idle workers, if there are any, read ahead."""
+        """Yield the old files one by one. Idle workers, if there are any, read ahead."""
         run = self._run
         for start in range(0, len(names), _TURN):
             if run.workers.may_help:
@@ -118,18 +118,18 @@ class Files:
                     yield old
 
     def _look_at(self, node: DirectoryNode, name: str, ahead: float = 0.0) -> Old | None:
-        """Read one age: the file if it is old, else note that it stays.
+        """Read one age; return the file if it is old, otherwise note that it is kept.
 
-        What is read ahead is believed for ``ahead`` seconds.
+        What is read ahead counts as fresh for ``ahead`` seconds.
         """
         self._tally.files_scanned += 1
         try:
-            found, believed_until = self._read(name, node.fd)
+            found, fresh_until = self._read(name, node.fd)
         except OSError as error:
             self._failed(node, name, error)
             return None
         if self._is_old(found):
-            return Old(name, found, time.monotonic() + ahead if ahead else believed_until)
+            return Old(name, found, time.monotonic() + ahead if ahead else fresh_until)
         self._kept = True
         return None
 
@@ -139,7 +139,7 @@ class Files:
         taken: str | None = name
         while taken is not None:
             more = workers.may_help and not run.stopping
-            taken = self._read_for(ages, taken, ahead=BELIEVED, more=more)
+            taken = self._read_for(ages, taken, ahead=FRESH_FOR, more=more)
 
     def _read_for(
         self, ages: Ages, name: str, *, ahead: float = 0.0, more: bool = False
@@ -158,11 +158,11 @@ class Files:
         return taken
 
     def _purge_without_gates(self, node: DirectoryNode, names: list[str]) -> int:
-        """The same for a worker that is alone, which is when every microsecond counts.
+        """Do the same for a worker that is alone: here every microsecond counts.
 
-        It goes through the gates once for all: one worker does one thing at a time, and
-        waits for nobody. Returns how many names were looked at before others were asked
-        to help, or the run to stop.
+        It enters the gates once for all names: one worker does one thing at a time, and waits for
+        nobody. Returns how many names were processed before others had to help, or the run was
+        stopped.
         """
         run, tally, gates = self._run, self._tally, self._gates
         workers, done = run.workers, 0
@@ -170,8 +170,8 @@ class Files:
         read_stat, unlink = os.stat, os.unlink
         kept = False
         old = purged = freed = 0
-        # In the same order as a re-read of an age: other workers may still be active,
-        # and if each had what the other waits for, neither would ever go on.
+        # In the same order as a re-read of an age: other workers may still be active, and a
+        # different order could deadlock.
         gates.delete_in()
         gates.scan_in()
         try:
@@ -179,7 +179,7 @@ class Files:
                 if not workers.one_works:
                     break
                 done += 1
-                tally.files_scanned += 1  # the others can wait: this one shows the speed
+                tally.files_scanned += 1  # the other counts can wait: this one shows the speed
                 try:
                     found = read_stat(name, dir_fd=fd, follow_symlinks=False)
                     if age_of(found) >= cutoff or found.st_mode & _KIND != S_IFREG:
@@ -215,14 +215,14 @@ class Files:
         try:
             for old in self._old_ones(node, names):
                 try:
-                    # Before the gate: those who wait for the shared limit must not keep out those
-                    # whom they wait for.
+                    # Before the gate: workers that wait for the shared limit must not block those
+                    # that hold it.
                     if run.shared_limit is not None and self._slot is None:
                         self._slot = run.shared_slot()
                         if self._slot is None:
                             self._kept = True
                             return
-                        old = old._replace(believed_until=0.0)  # however short the wait was
+                        old = old._replace(fresh_until=0.0)  # however short the wait was
                     run.limits.turns.take()
                     try:
                         if not self._remove(node, old, check):
@@ -269,7 +269,7 @@ class Files:
             if time.monotonic() > fresh_until:
                 found, fresh_until = self._read_again(name, fd)
             with audited(self._run, "unlink", node, name, found.st_size):
-                if time.monotonic() > fresh_until:  # the audit's disk took its time
+                if time.monotonic() > fresh_until:  # the audit's disk was slow
                     found, _ = self._read_again(name, fd)
                 os.unlink(name, dir_fd=fd)
         finally:
@@ -286,8 +286,8 @@ class Files:
         self._gates.scan_in()
         try:
             asked = time.monotonic()
-            # Not `DirEntry.stat`, which remembers: where listings tell no types (NFS
-            # without READDIRPLUS), that would be the age at the time of the listing.
+            # Not `DirEntry.stat`, which caches: where listings don't include types (NFS without
+            # READDIRPLUS), that would be the age at the time of the listing.
             found = os.stat(name, dir_fd=fd, follow_symlinks=False)
             answered = time.monotonic()
         finally:
@@ -295,7 +295,7 @@ class Files:
         return found, answered + min(max(_READINGS * (answered - asked), FRESH), _STILL_FRESH)
 
     def _read_again(self, name: str, fd: int) -> tuple[os.stat_result, float]:
-        """The same after a wait.
+        """Do the same after a wait.
 
         Raises:
             Touched: it is not old any more.
@@ -306,7 +306,7 @@ class Files:
         return found, fresh_until
 
     def _failed(self, node: DirectoryNode, name: str, error: OSError) -> None:
-        """Note that a file stays, unless it is gone, and count the error if it is one."""
+        """Note that a file is kept, unless it is gone, and count the error if it is one."""
         if error.errno == errno.ENOENT:
             return
         self._kept = True

@@ -1,11 +1,11 @@
 """Limit the operations in flight, and hand out turns to read ages and delete.
 
 This doesn't use slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`).
-Entering and leaving through a queue in C costs a twentieth of what a `MemorySemaphore` costs,
-and happens twice per file. And `slotwise.memory` needs asyncio, whose import makes the start
-of a purge more than half as slow again, which for a small tree is most of it. A gate doesn't
-need what those semaphores offer beyond a number (owners, a ttl, timeouts, resizing). The limit
-that several machines share is one of ours, in `_shared_limit`.
+Entering and leaving through a queue in C costs a twentieth of what a `MemorySemaphore` costs, and
+happens twice per file. And `slotwise.memory` needs asyncio: importing it makes the start of a purge
+take more than half as long again, and for a small tree the start is most of the purge. A gate
+doesn't need what those semaphores offer beyond a number (owners, a ttl, timeouts, resizing). The
+limit that several machines share is one of ours, in `_shared_limit`.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Turns:
 class Limits:
     """The limits that all workers share: scanning, deleting, and doing both in turn.
 
-    A file's age is read just before the file goes. Whoever read it should not find a
-    queue at the next gate, so no more have a turn than could delete soon after.
+    A file's age is read just before it is deleted. A worker that has read it should not find a
+    queue at the next gate, so no more workers have a turn than could delete soon after.
     """
 
     def __init__(self, scanning: int, deletion: int, workers: int) -> None:
-        # No gate ever has more inside than there are workers.
+        # No gate ever admits more than there are workers.
         self.scan = Gate(min(scanning, workers))
         self.delete = Gate(min(deletion, workers))
         self.turns = Turns(min(scanning, deletion) + deletion)

@@ -5,10 +5,10 @@ path below the root. There, ``*`` and ``?`` stop at a slash and ``**`` doesn't: 
 pattern that matches too little deletes too little. One that can't match anything is
 rejected: what it was meant to protect would be deleted.
 
-File names may be hostile, so a match must not take time that grows with a power of their
-length. What stands between two stars is looked for from left to right, and where it is
-found first, it stays: if the rest does not match after the first place, it does not match
-after a later one either. Atomic groups say that to the regular expression.
+File names may be hostile, so the time of a match must not grow with a power of their length. The
+text between two stars is searched from left to right, and its first occurrence is final: if the
+rest doesn't match after the first occurrence, it doesn't match after a later one either. Atomic
+groups tell that to the regular expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Match = Callable[[str], object]
 
 
 class Globs:
-    """Several patterns as one question; `names` and `paths` are None where none asks."""
+    """Several patterns as one test; `names` and `paths` are None if no pattern needs them."""
 
     __slots__ = ("names", "paths")
 
@@ -47,7 +47,7 @@ class Globs:
 
 
 def _below(pattern: str, roots: Iterable[str]) -> str:
-    """A pattern with a slash, as a path below the root."""
+    """Return a pattern with a slash as a path below the root."""
     below = pattern
     if pattern.startswith("/"):
         for root in roots:
@@ -59,10 +59,10 @@ def _below(pattern: str, roots: Iterable[str]) -> str:
                 f"{pattern!r} matches nothing: it is absolute, and not below the root"
                 f" (below it, that would be {'./' + pattern.lstrip('/')!r})"
             )
-    # "./a//b/" is a/b: what is to be left must not go for its spelling.
+    # "./a//b/" is a/b: spelling must not decide whether something is deleted.
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if not parts:
-        raise ValueError(f"{pattern!r} is the root itself, which always stays")
+        raise ValueError(f"{pattern!r} is the root itself, which is never removed")
     if ".." in parts:
         raise ValueError(f"{pattern!r} matches nothing: there is no '..' in a path below the root")
     return "/".join(parts)
@@ -82,8 +82,8 @@ def _any_of(patterns: list[str]) -> Match | None:
 
 
 def _translated(pattern: str) -> str:
-    """The regular expression of a pattern, in blocks that begin at a ``**``."""
-    blocks: list[tuple[str, list[str]]] = [("", [""])]  # how each begins; what its stars part
+    """Return the regular expression of a pattern, in blocks that begin at a ``**``."""
+    blocks: list[tuple[str, list[str]]] = [("", [""])]  # how each begins; its parts between stars
     for piece in _pieces(pattern):
         if piece in ("**", "**/"):
             start, parts = blocks[-1]
@@ -98,14 +98,14 @@ def _translated(pattern: str) -> str:
     text = ""
     for at, (start, parts) in enumerate(blocks):
         following = blocks[at + 1][0] if at + 1 < len(blocks) else None
-        # As in 'a**/b', which also means 'ab': after a later 'a' it may match after all.
+        # As in 'a**/b', which also matches 'ab': it may match only after a later 'a'.
         movable = following == "**/" and parts[-1][-1:] != "/" and parts != [""]
         text += _block(start, parts, last=following is None, movable=movable)
     return text
 
 
 def _pieces(pattern: str) -> Iterator[str]:
-    """``*``, ``**`` and ``**/``, and all else as regular expressions of one character."""
+    """Yield ``*``, ``**`` and ``**/``, and everything else as one-character regular expressions."""
     at = 0
     while at < len(pattern):
         star = next((star for star in ("**/", "**", "*") if pattern.startswith(star, at)), "")
@@ -128,10 +128,10 @@ def _pieces(pattern: str) -> Iterator[str]:
 
 
 def _block(start: str, parts: list[str], *, last: bool, movable: bool) -> str:
-    """Parts with stars between them; ``start`` is the ``**`` before them, if any."""
+    """Return the parts with stars between them; ``start`` is the ``**`` before them, if any."""
     text = parts[0]
     for at, part in enumerate(parts[1:], 1):
-        # The last part of all has to be at the end, not where it is found first.
+        # The very last part has to be at the end, not at its first occurrence.
         fixed = not movable and not (last and at == len(parts) - 1)
         text += f"(?>[^/]*?{part})" if fixed else f"[^/]*{part}"
     if start:

@@ -1,7 +1,7 @@
 """Ask ``statx`` which mount a directory is on, and whether a file is immutable.
 
-The mount id tells a bind mount of the same file system apart. Without ``statx``, the
-device number has to do.
+The mount id tells a bind mount of the same file system apart. Without ``statx``, only the device
+number is compared.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def _find_statx(library: type[ctypes.CDLL]) -> Any:
     return function
 
 
-# PyDLL keeps the GIL: a call about an open descriptor never waits. One about a name may.
+# PyDLL keeps the GIL: a call on an open descriptor never waits. A call with a name may.
 _statx = _find_statx(ctypes.PyDLL)
 _statx_of_a_name = _find_statx(ctypes.CDLL)
 _buffer = _Buffer()
 
 
 def identity_of(fd: int) -> Identity:
-    """Return what ``fd`` refers to; ``mount`` is None where the kernel doesn't tell."""
+    """Return what ``fd`` refers to; ``mount`` is None where the kernel doesn't say."""
     if _statx is not None:
         raw = _buffer.raw
         if _statx(fd, b"", _AT_EMPTY_PATH, _WANTED, raw) == 0:
@@ -75,7 +75,7 @@ def same_mount(one: Identity, other: Identity) -> bool:
 def is_frozen(fd: int, name: str | None = None) -> bool:
     """Whether a directory, or a name in it, is immutable or append-only, as ``chattr`` makes it.
 
-    False where the kernel does not tell.
+    False where the kernel doesn't say.
     """
     if _statx_of_a_name is None:
         return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AgeBy = Literal["mtime", "atime", "ctime"]
 AGES: dict[AgeBy, str] = {"mtime": "st_mtime_ns", "atime": "st_atime_ns", "ctime": "st_ctime_ns"}
 
-# Some 2,700 years: older than any file, and a date that the calendar still has.
+# About 2,700 years: older than any file, and still a date that datetime accepts.
 _MOST_DAYS = 1_000_000
 
 
@@ -98,9 +98,7 @@ class PurgeOptions:
                     f"{what} must be a list of patterns, not the string {redacted_repr(given)}"
                 )
             if not all(isinstance(pattern, str) and pattern for pattern in given):
-                raise ValueError(
-                    f"{what} must be patterns that are not empty, not {redacted_repr(given)}"
-                )
+                raise ValueError(f"{what} must be non-empty patterns, not {redacted_repr(given)}")
             object.__setattr__(self, what, tuple(given))
         for what in ("remove_empty_dirs", "one_file_system", "dry_run", "allow_dangerous_root"):
             check_flag(what, getattr(self, what))

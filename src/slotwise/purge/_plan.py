@@ -58,9 +58,7 @@ class Plan:
         if options.max_files_to_delete:
             rows.append(("at most", f"{options.max_files_to_delete:,} files"))
         if options.max_delete_per_second:
-            rows.append(
-                ("not faster than", f"{options.max_delete_per_second:g} deletions a second")
-            )
+            rows.append(("no faster than", f"{options.max_delete_per_second:g} deletions a second"))
         if options.deadline is not None:
             rows.append(("stop after", f"{options.deadline:g} s"))
         if not options.one_file_system:
@@ -104,7 +102,7 @@ def make_plan(root: str | os.PathLike[str], options: PurgeOptions) -> Plan:
             audit_path = os.path.realpath(options.audit)
             _refuse_audit_below(audit_path, found)
             if descriptor_of(os.fspath(options.audit)) is not None:
-                audit_path = os.fspath(options.audit)  # a pipe has no other name
+                audit_path = os.fspath(options.audit)  # a pipe can't be resolved
         real = os.path.realpath(path)
         names = (real, os.path.abspath(path))  # noqa: PTH100  # a Path forgets what was typed
         return Plan(
@@ -145,7 +143,7 @@ def _refuse_dangerous(path: str, found: os.stat_result) -> None:
     for uid in {os.getuid(), os.geteuid()}:
         try:
             homes.append(Path(pwd.getpwuid(uid).pw_dir or "/"))
-        except KeyError:  # no such user in the data base, as in many containers
+        except KeyError:  # no such user, as in many containers
             continue
     for home in homes:
         try:
@@ -158,7 +156,7 @@ def _refuse_dangerous(path: str, found: os.stat_result) -> None:
 
 
 def _refuse_audit_below(audit: str, root: os.stat_result) -> None:
-    """Climb from the file upwards and look for the root by inode, since names can lie."""
+    """Climb from the file upwards and compare inodes with the root, since names can mislead."""
     for directory in Path(audit).parents:
         try:
             if os.path.samestat(directory.stat(), root):

@@ -36,13 +36,13 @@ class AsyncEFSPurger:
     async def purge(self) -> PurgeReport:
         """Purge in threads; the event loop stays free.
 
-        After a cancellation nothing more is started; it waits for what is in flight.
+        After a cancellation nothing more is started, and operations in flight are waited for.
 
         Raises:
             RootRefused: the root must not be purged.
             AuditRefused: the audit file can't be used.
         """
-        import asyncio  # loaded, if anybody can call this; `slotwise purge` starts without it
+        import asyncio  # already loaded if this is called; `slotwise purge` starts without it
 
         loop = asyncio.get_running_loop()
         plan = make_plan(self.root, self.options)
@@ -85,9 +85,9 @@ def purge(
 ) -> PurgeReport:
     """`AsyncEFSPurger.purge` for callers without an event loop; blocks.
 
-    After Ctrl-C nothing more is started; it is raised when what is in flight has ended.
+    After Ctrl-C nothing more is started; it is raised when operations in flight have ended.
     """
-    from concurrent.futures import Future, wait  # not small, and `slotwise purge` needs it not
+    from concurrent.futures import Future, wait  # slow, and `slotwise purge` needs neither
 
     plan = make_plan(root, PurgeOptions(**flags))
     ended: Future[PurgeReport] = Future()
@@ -116,7 +116,7 @@ def purge(
     try:
         threading.Thread(target=work, name="slotwise-purge-watch", daemon=True).start()
     except BaseException as error:
-        if ended.cancel():  # it has not begun, and never will
+        if ended.cancel():  # it has not started, and never will
             plan.close()
             raise
         interruption = error

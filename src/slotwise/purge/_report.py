@@ -7,7 +7,7 @@ from typing import Any
 
 SAMPLES_KEPT = 20
 
-# What ends a purge early as it was asked to: not an error.
+# Reasons to end early that were asked for, and are not errors.
 ASKED_FOR = ("max_files_to_delete", "max_empty_dirs_to_delete", "deadline")
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -32,7 +32,8 @@ class PurgeReport:
     peak_memory_mb: float = 0.0
     dry_run: bool = False
     stopped_by: str | None = None
-    """None if all was visited; else a cap, "deadline", a signal, "cancelled", or what failed."""
+    """None if everything was visited; else a cap, "deadline", a signal, "cancelled", or what
+    failed."""
 
     @property
     def failures(self) -> int:

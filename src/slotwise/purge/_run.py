@@ -38,9 +38,10 @@ log = logging.getLogger("slotwise.purge")
 _SPARE_DESCRIPTORS = 12
 # A worker has a directory open, its listing, and for a moment one more.
 _DESCRIPTORS_PER_WORKER = 3
-# From this limit on, it makes no difference that one worker keeps a token for a batch.
+# From this limit on, it doesn't matter that one worker keeps a token for a batch.
 _ROOMY = 16
-# Looks at speed, memory and signals; five slow ones bring all workers within 100 ms.
+# Seconds between checks of speed, memory and signals; five slow checks start all workers, within
+# 100 ms.
 _TICK = 0.01
 
 
@@ -130,7 +131,7 @@ class Run:
         """Like `stop`, for signal handlers: takes no lock, which this thread may hold already."""
         if self._stopped_by is None and not self.stopping:
             self._stopped_by = reason
-        self.stopping = True  # the watch sees it at its next look
+        self.stopping = True  # the watch sees it at its next check
         self.workers.one_works = False
 
     def _watch(self) -> None:
@@ -188,7 +189,7 @@ class Run:
         return self.workers.wanted == 1 and self._within_limits
 
     def shared_slot(self) -> AcquisitionResult | None:
-        """Return a slot of the shared limit; None stops the run, as nothing may be deleted."""
+        """Return a slot of the shared limit; None stops the run: nothing may be deleted."""
         assert self.shared_limit is not None
         slot = self.shared_limit.acquire()
         if slot is None and self.shared_limit.error is not None and not self.stopping:
@@ -260,15 +261,15 @@ class Run:
 def _workers_for(options: PurgeOptions) -> int:
     scanning, deletion = options.max_concurrency_scanning, options.max_concurrency_deletion
     if options.max_delete_per_second is not None:
-        return scanning  # more of them would only wait for their turn
-    # With just as many workers as operations may be in flight, the last directories would
-    # be begun when most workers have nothing left to do. So as many again are on their way,
-    # for the end (`Files._purge`), and meanwhile for the gates, which never lack a queue.
+        return scanning  # more would only wait for their turn
+    # With only as many workers as operations in flight, the last directories would be started when
+    # most workers have nothing left to do. So there are twice as many, for the end
+    # (`Files._purge`), and meanwhile to keep a queue at the gates.
     return scanning + deletion + 2 * min(scanning, deletion)
 
 
 def _room(workers: int) -> tuple[int, int]:
-    """How many workers, and directories kept open, the limit of descriptors has room for."""
+    """Return how many workers and open directories the limit on descriptors allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20

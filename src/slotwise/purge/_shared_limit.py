@@ -34,7 +34,7 @@ class SharedLimit:
         return cls(open_semaphore(options.name, options.max_concurrency_deletion, options.url))
 
     def acquire(self) -> AcquisitionResult | None:
-        """Return a slot; None if the purge was stopped or the server can't be reached."""
+        """Return a slot; None if the purge was stopped or the server is unreachable."""
         try:
             acquired: AcquisitionResult = self._waits.run(self._semaphore.acquire())
         except asyncio.CancelledError:

@@ -5,8 +5,8 @@ second thread in the same directory would only wait. Its entries are handled in
 batches; its directories go to the stack for other workers, or are visited right
 here when the stack is full.
 
-What happens to files is in `_files`, to directories that are done in `_directories`,
-who the workers are in `_workers`.
+Files are handled in `_files`, finished directories in `_directories`; the workers are in
+`_workers`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Walker:
                 self._leave(latest)
 
     def read_ages(self, ages: Ages, name: str) -> None:
-        """Help another worker to read the ages of its batch, as long as it wants that."""
+        """Help another worker to read the ages of its batch, as long as it wants help."""
         started, before = time.perf_counter(), self.tally.files_scanned
         self._files.read_ahead(ages, name)
         read = self.tally.files_scanned - before
@@ -230,11 +230,11 @@ class Walker:
                             tally.symlinks += 1
                         else:
                             tally.special_files += 1
-                except OSError as error:  # a file system that keeps no types had to be asked
+                except OSError as error:  # the file system lists no types and had to be asked
                     if error.errno != errno.ENOENT:
                         run.error("stat", node, entry.name, error)
                         kept = True
-        except OSError as error:  # what was read so far is worked on
+        except OSError as error:  # what was read so far is processed
             run.error("list", node, None, error)
             return False, True
         finally:

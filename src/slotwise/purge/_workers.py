@@ -43,8 +43,8 @@ class Workers:
         self._run = run
         self.most = most
         options = run.plan.options
-        # With as many workers at it, there is enough to do for either limit. A quarter more
-        # than that, as a reader has to wait while its directory's owner deletes.
+        # With this many workers busy, either limit is fully used. A quarter more, since a reader
+        # has to wait while its directory's owner deletes.
         scanning = options.max_concurrency_scanning
         self._most_helped = min(scanning, options.max_concurrency_deletion) * 5 // 4
         self._most_readers = scanning
@@ -53,13 +53,13 @@ class Workers:
         self.failure: BaseException | None = None
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._starting = threading.Lock()  # the stack size for new threads is the process's
+        self._starting = threading.Lock()  # the stack size for new threads is process-wide
         self._stack: list[Entry | None] = [None]
         self._most_stacked = max(_SMALLEST_STACK, _STACK_PER_WORKER * most)
         self._workers = 0
         self._start_again_at = 0.0
         self._idle = 0  # how many of them wait for something to do
-        self._waking = 0  # and how many have been called, and not yet come
+        self._waking = 0  # and how many were woken and have not yet run
         self._gone = threading.Condition(self._lock)
         self._readers = 0
         self._readable: deque[Ages] = deque()  # batches that want help with their ages
@@ -75,7 +75,7 @@ class Workers:
     @wanted.setter
     def wanted(self, wanted: int) -> None:
         self._wanted = wanted
-        # Read for each file: one plain attribute says whether to go on alone.
+        # Read for each file, so a plain attribute: whether to continue alone.
         self.one_works = wanted == 1 and not self._run.stopping
 
     # ----------------------------------------------------------- for the run
@@ -145,8 +145,8 @@ class Workers:
         with self._lock:
             room = max(0, self._most_stacked - len(self._stack))
             if room < len(names) and descriptors.open >= descriptors.most:
-                # Visiting them from within a listing costs a descriptor for each level, and
-                # those are scarcer now than memory: the stack grows by this one batch.
+                # Visiting them from within a listing costs a descriptor per level, and descriptors
+                # are scarcer now than memory: the stack grows by this one batch.
                 room = len(names)
             self._stack.extend([(node, name, 0) for name in names[:room]])
             self._wake(min(room, len(names)))
@@ -186,7 +186,7 @@ class Workers:
         return least - self._waking
 
     def _wake(self, count: int) -> None:
-        """Call idle workers, each of them once; under the lock."""
+        """Wake idle workers, each of them once; under the lock."""
         count = max(0, min(count, self._idle))
         self._idle -= count
         self._waking += count
@@ -200,8 +200,8 @@ class Workers:
             ages = self._readable[0]
             name = ages.take()
             if name is not None:
-                # All readers at one batch until it has enough: while an age is read nothing
-                # can be removed from its directory, so many reads at a time cost one wait.
+                # All readers work on one batch until it has enough: while an age is read, nothing
+                # can be removed from its directory, so many reads at once cost one wait.
                 return ages, name
             self._readable.popleft()
             ages.offered = False
@@ -228,7 +228,7 @@ class Workers:
                     threading.Thread(
                         target=self._worker, name="slotwise-purge", daemon=True
                     ).start()
-                except RuntimeError as error:  # as many threads as the machine allows
+                except RuntimeError as error:  # the machine allows no more threads
                     with self._lock:
                         self._workers -= missing - number
                         left = self._workers
@@ -236,7 +236,7 @@ class Workers:
                         raise
                     if not self._start_again_at:
                         log.warning("no more than %d workers for now: %s", left, error)
-                    # Others may have taken all threads for a moment: it is not the end of it.
+                    # Others may have taken all threads for a moment, so try again later.
                     self._start_again_at = time.monotonic() + _RETRY_START
                     return
         finally:
@@ -265,7 +265,7 @@ class Workers:
             while True:
                 if run.stopping or (self.busy and self._workers > self.wanted):
                     if self._stack:
-                        self._wake(1)  # who may have been called for it is not there any more
+                        self._wake(1)  # the worker that was woken for it may have ended
                     return False
                 if self._stack or (reading := self._take_age()) is not None:
                     break
