@@ -335,7 +335,7 @@ def test_an_exception_that_leaves_the_root_is_a_failure():
 
     result = explore(program)
     assert isinstance(result.failure.error, KeyError)
-    assert "ends by KeyError" in str(result.failure)
+    assert "ends with KeyError" in str(result.failure)
     with pytest.raises(KeyError):
         replay(program, result.failure.schedule)
 

@@ -213,7 +213,7 @@ class ScheduleRun:
             raise
         if holds is False:
             name = getattr(self.invariant, "__name__", "invariant")
-            did = "ended" if effect is ENDED else f"came to {_clip(effect)}"
+            did = "ended" if effect is ENDED else f"reached {_clip(effect)}"
             raise InvariantViolated(f"{name}() is False after {task.name!r} {did}")
 
 
@@ -279,7 +279,7 @@ def _text(task: Task[Any], effect: object) -> str:
         return _clip(effect)
     if task._error is None:
         return "ends"
-    return _clip_text(f"ends by {type(task._error).__name__}: {task._error}")
+    return _clip_text(f"ends with {type(task._error).__name__}: {task._error}")
 
 
 def _clip(effect: object) -> str:
