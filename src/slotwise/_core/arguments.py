@@ -95,6 +95,12 @@ def check_name(given: object) -> str | None:
     return check_text("name", given)
 
 
+def check_names(given: object) -> None:
+    """Refuse a single name where several are expected: its letters are not names."""
+    if isinstance(given, str):
+        raise TypeError(f"names must be an iterable of names, not the str {redacted_repr(given)}")
+
+
 def check_text(what: str, given: str) -> str:
     """Return a str that can be encoded: one without lone surrogates."""
     if not given.isascii():

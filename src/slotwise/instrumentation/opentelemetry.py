@@ -53,7 +53,7 @@ def instrument(
     """
     global _current
     if isinstance(keys, str):
-        raise TypeError(f"keys must be several names, not the str {keys!r}")
+        raise TypeError(f"keys must be an iterable of names, not the str {keys!r}")
     uninstrument()
     provider = meter_provider or metrics.get_meter_provider()
     if provider not in _instruments:

@@ -134,7 +134,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
 
     async def __aenter__(self) -> Self:
         key = next_key()
-        if self.key is not None:  # nothing comes between this look and the next line
+        if self.key is not None:  # nothing runs between this check and the next line
             raise context_reused(self._title)
         self.key = key
         tracker = self.semaphore._tracker
@@ -175,7 +175,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
     def leave_interrupted(self) -> None:
         super().leave_interrupted()
         tracker = self.semaphore._tracker
-        if tracker.line or tracker.attention:  # it may have come before they were looked after
+        if tracker.line or tracker.attention:  # the exception may have come before that
             tracker.look_after_waiters()
 
 
@@ -202,7 +202,7 @@ class TimedMemoryAcquisition(MemoryAcquisition):
     __slots__ = ("task", "ttl")
 
     ttl: float | None
-    task: asyncio.Task[Any] | None  # whom to cancel at the end; not set if nobody
+    task: asyncio.Task[Any] | None  # to cancel when the ttl ends; not set if none
 
     def take(self) -> bool:
         if not MemoryAcquisition.take(self):
@@ -228,7 +228,7 @@ class TimedMemoryAcquisition(MemoryAcquisition):
 
     async def __aenter__(self) -> Self:
         key = next_key()
-        if self.key is not None:  # nothing comes between this look and the next line
+        if self.key is not None:  # nothing runs between this check and the next line
             raise context_reused(self._title)
         self.key = key
         tracker = self.semaphore._tracker
@@ -295,7 +295,7 @@ class GeneralMemoryAcquisition(TimedMemoryAcquisition):
     def give(self) -> bool:
         return self.semaphore._tracker.take_back(self)
 
-    # Not those of a single slot.
+    # Not the quick lane's, which take a single slot.
     __aenter__ = BaseAcquisition.__aenter__
     __aexit__ = BaseAcquisition.__aexit__
 
@@ -307,4 +307,4 @@ class ReplacingMemoryAcquisition(GeneralMemoryAcquisition):
 
     replaces = True
 
-    replaced: Sequence[MemoryClaim]  # whom it has replaced; set once it asked
+    replaced: Sequence[MemoryClaim]  # the holders it has replaced; set once it asked

@@ -1,7 +1,8 @@
 """Adaptive limits in memory: every hold is timed, and its end may move the value.
 
 How the value moves is in `slotwise._ledger.adaptation`. On the quick lane, a block that succeeds
-only notes how long it was held: until the time that the adaptation has named, that moves nothing.
+only notes how long it was held: that can't move the value before the time that the adaptation has
+set.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class AdaptiveTracker(Tracker):
         self.adaptation = adaptation(options, microseconds(now))
         self.is_expiring = False
         self.untold: deque[Change] = deque()  # changes that the hooks don't know yet
-        # How long those were held that succeeded on the quick lane, all before `look_at`.
+        # How long blocks that succeeded on the quick lane were held, all before `look_at`.
         self.succeeded: list[float] = []
         self.look_at = 0.0
         self._look_later(now)
@@ -81,7 +82,7 @@ class AdaptiveTracker(Tracker):
 
     @property
     def is_resized(self) -> bool:
-        """Whether it would be a loss to forget it."""
+        """Whether forgetting it would lose something."""
         return self.adaptation.is_worth_keeping(microseconds(clock.now()))
 
     def expire(self, now: float) -> tuple[list[MemoryClaim], list[MemoryClaim], list[MemoryClaim]]:
@@ -168,7 +169,7 @@ class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
 
     async def __aenter__(self) -> Self:
         key = next_key()
-        if self.key is not None:  # nothing comes between this look and the next line
+        if self.key is not None:  # nothing runs between this check and the next line
             raise context_reused(self._title)
         self.key = key
         tracker = self.semaphore._tracker
@@ -243,7 +244,7 @@ def new_tracker(
     registry: Registry | None = None,
     holders: dict[Hashable, MemoryClaim] | None = None,
 ) -> Tracker:
-    """The tracker of a fixed value, or of one that moves."""
+    """Return a tracker for a fixed value, or for one that moves."""
     if isinstance(value, Adaptive):
         return AdaptiveTracker(value, name, registry, holders)
     return Tracker(value, name, registry, holders)

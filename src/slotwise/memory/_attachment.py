@@ -1,8 +1,8 @@
 """The tracker behind a MemorySemaphore: found by name, asked for its state, resized, closed.
 
 A tracker that nobody uses retires, and its name may get another one; an instance that still has
-the retired one is attached to the new one when it needs a slot. Which trackers there are, the
-registry knows; what is held and who waits, the tracker.
+the retired one is attached to the new one when it needs a slot. The registry knows all trackers; a
+tracker knows what is held and who waits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from slotwise._core.closing import Closure
     from slotwise.memory._semaphore import MemorySemaphore
 
-# For an instance that must not take slots by itself: nothing can be taken from it.
+# For an instance that must not use the quick lane: this tracker never has free slots.
 DETACHED = Tracker(1)
 DETACHED.retire_if_idle()
 
 
 def find_tracker(name: str, value: int | Adaptive) -> Tracker:
-    """Return what a new instance is attached to, *in the section*.
+    """Return the tracker for a new instance, *in the section*.
 
     In conflict, or while the name is closing, it is one that can't be used: the
     instance asks again when it needs a slot.
@@ -117,7 +117,7 @@ def is_locked(semaphore: MemorySemaphore) -> bool:
 
 
 def estimate(semaphore: MemorySemaphore, slots: int) -> float | None:
-    """When a newcomer would get its slots, *in the section*; None if nobody knows."""
+    """When a newcomer would get its slots, *in the section*; None if unknown."""
     tracker = known(semaphore)
     if is_ended(semaphore) or _closure_of(semaphore) is not None:
         return None
@@ -154,7 +154,7 @@ def resize(semaphore: MemorySemaphore, value: int) -> None:
 
 
 def pause(semaphore: MemorySemaphore, seconds: float) -> None:
-    """Let nothing be granted for so long to any instance, *in the section*."""
+    """Grant nothing to any instance for that long, *in the section*."""
     tracker = known(semaphore) or current(semaphore)
     if tracker.closed:
         raise tracker.closed_error(tracker.closure)
@@ -166,7 +166,7 @@ def switch(
     change: Callable[[Tracker], None],
     note: Callable[[str], object],
 ) -> None:
-    """Close or open what is behind the name, and have the registry note it."""
+    """Close or open the tracker of the name, and note it in the registry."""
 
     def apply() -> None:
         tracker: Tracker | None = semaphore._tracker

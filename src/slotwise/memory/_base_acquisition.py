@@ -18,10 +18,10 @@ from slotwise.memory._ids import id_of, next_key
 
 
 class BaseAcquisition(BaseClaim, AcquisitionContext):
-    """Mixed into a claim, before it: one object is the context manager, the claim and the result.
+    """A mixin before a claim: one object is the context manager, the claim and the result.
 
-    It is made by ``cm()`` alone, which also fills in what all of a kind have: a call of
-    ``__init__`` would be a tenth of an uncontended acquisition.
+    Only ``cm()`` makes it, and sets its attributes itself: a call of ``__init__`` would cost a
+    tenth of an uncontended acquisition.
     """
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
     @property
     @abstractmethod
     def _title(self) -> str:
-        """What messages call the limit."""
+        """The limit, as messages name it."""
 
     @property
     def acquisition_id(self) -> str:
@@ -49,7 +49,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
 
     @property
     def waited(self) -> float:
-        # Found out when somebody asks: the quick lane doesn't look at the clock.
+        # Computed when somebody asks: the quick lane doesn't read the clock.
         claim: Any = self
         began: float | None = getattr(claim, "waiting_since", None)
         return 0.0 if began is None else max(claim.since - began, 0.0)
@@ -85,7 +85,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
 
     async def __aenter__(self) -> Self:
         key = next_key()
-        if self.key is not None:  # nothing comes between this look and the next line
+        if self.key is not None:  # nothing runs between this check and the next line
             raise context_reused(self._title)
         self.key = key
         if not self.take():
@@ -105,7 +105,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         try:
             if not self.take():
                 self._wait_sync()
-        except BaseException:  # a signal handler's, for one, when it had its slot already
+        except BaseException:  # such as a signal handler's, when it already had its slot
             self.give()
             raise
         return self
@@ -125,7 +125,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         self.give()
 
     def leave_interrupted(self) -> None:
-        """Leave the block all the same when a signal handler raised meanwhile."""
+        """Leave the block even though a signal handler raised meanwhile."""
         self.give()
 
 

@@ -2,7 +2,7 @@
 
 Every verb here decides in the section and acts after it: claims whose wait has ended are
 queued inside and woken outside, in the order of the grants. A grant that can't be delivered
-goes to the next waiter. The ledger that a tracker is decides who is granted what.
+goes to the next waiter. A tracker is a ledger itself, which decides who is granted what.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 
-# Of all semaphores and tiers of this process: their keys are unique.
+# For all semaphores and tiers of this process, whose keys are unique.
 ttl_cancels = TtlCancels()
 
 
 # A claim of a ledger, with `since`, `timeout`, `waker` and so on: see `MemoryClaim`.
 C = TypeVar("C", bound=Any)
 
-# When the deadlines were looked at, whose ttl was over, and the cancels of their tasks.
+# When the deadlines were checked, the claims whose ttl had ended, and the cancels of their tasks.
 Due = tuple[float, list[C], list[TtlCancel]]
 
 
 class BaseTracker(BaseLedger[C]):
     """A ledger in the section, with its alarm and the waiters to wake.
 
-    It is a ledger and not only has one: that is one object less for each name, and a
-    look-up less for the quick lane. The verbs of the ledger belong in the section; those
-    defined here go there by themselves, unless they say that they must be called in it.
+    It is a ledger, instead of having one: that saves an object for each name, and the quick lane a
+    look-up. The ledger's own methods must be called in the section; those defined here enter it
+    themselves, unless they say that they must be called in it.
     """
 
     # Those of the subclasses: a class can't inherit from two that have slots.
@@ -75,7 +75,7 @@ class BaseTracker(BaseLedger[C]):
             # `exclusive_or_later`, written out
             postponed.append((self._change, (work, args), deliver_posted))
             run_postponed()
-        except BaseException:  # a signal handler's: what was posted is delivered all the same
+        except BaseException:  # a signal handler's: what was posted is still delivered
             deliver_posted()
             raise
 
@@ -85,10 +85,11 @@ class BaseTracker(BaseLedger[C]):
     # ------------------------------------------------------------- acquiring
 
     def ask(self, claim: C, make_waker: Callable[[], Waker], overload: Overload | None) -> list[C]:
-        """Ask for slots, *in the section*; return who is granted now, the claim last if it is.
+        """Ask for slots, *in the section*; return who is granted now, this claim last if it is one
+        of them.
 
         A claim that is not granted waits, and has a waker; or it has a failure if it
-        doesn't want to wait. ``overload``: whom the limit that it was made by refuses at once.
+        doesn't want to wait. ``overload`` says which newcomers are refused at once.
         """
         self._check(claim)
         timeout, now = claim.timeout, clock.now()
@@ -123,14 +124,14 @@ class BaseTracker(BaseLedger[C]):
 
     @abstractmethod
     def _full_error(self, claim: C) -> LimitFull | None:
-        """The error of a claim that doesn't fit, if it may not wait either."""
+        """Return the error of a claim that doesn't fit and may not wait."""
 
     @abstractmethod
     def _try(self, claim: C, now: float) -> list[C]:
         """Grant a claim its slots if they are free, without queueing it."""
 
     def _replace(self, claim: C, now: float) -> list[C]:  # noqa: ARG002 - of semaphores
-        """Take over slots from a holder; return who is granted now, the claim last if it is."""
+        """Take over slots from a holder; return who is granted now, as `ask` does."""
         return []
 
     @abstractmethod
@@ -138,7 +139,7 @@ class BaseTracker(BaseLedger[C]):
         """Grant a claim its slots, or queue it until then."""
 
     def _expect_waking(self, waker: Waker) -> None:
-        """Somebody begins to wait, and sleeps on ``waker``."""
+        """Note that somebody begins to wait, on ``waker``."""
 
     def _after_change(self, granted: list[C], now: float) -> list[C]:
         """Every change of the ledger ends with this, *in the section*."""
@@ -173,7 +174,7 @@ class BaseTracker(BaseLedger[C]):
     # ---------------------------------------------------------------- waking
 
     def post(self, claims: Sequence[C]) -> None:
-        """Have those woken whose wait has ended, *in the section*, after those posted before."""
+        """Post claims whose wait has ended, *in the section*, to be woken after earlier ones."""
         for claim in claims:
             post(self._prepare_to_wake(claim))
 
@@ -181,7 +182,7 @@ class BaseTracker(BaseLedger[C]):
         return prepare_to_wake(claim.waker, self, claim)
 
     def post_refused(self, claims: Sequence[C], error: Callable[[C], Exception]) -> None:
-        """Have those told that get nothing, *in the section*.
+        """Post the claims that are refused, *in the section*.
 
         Their errors are made outside the section: there may be very many.
         """
@@ -219,12 +220,12 @@ class BaseTracker(BaseLedger[C]):
     def _ring(self, when: float) -> None:
         """End the holds and the waits whose time is up."""
         if when != self.alarm:
-            return  # an earlier alarm has been set since and has seen to this
+            return  # an earlier alarm was set since then, and did this
         exclusive_or_later(self._end_due, then=self._tell_due)
 
     def _end_due(self) -> Due[C]:
-        # Before the deadlines are looked at: a quick taker whose deadline comes
-        # too late for this look finds no alarm set, and sets one.
+        # Before the deadlines are checked: an acquisition on the quick lane whose deadline this
+        # check misses finds no alarm set, and sets one.
         self.alarm = NEVER  # type: ignore[misc] # a slot of the subclasses
         now = clock.now()
         holders, waiters, granted = self.expire(now)
@@ -246,7 +247,7 @@ class BaseTracker(BaseLedger[C]):
 
     def _tell_due(self, due: Due[C]) -> None:
         now, holders, cancels = due
-        deliver_posted()  # first: what follows runs other people's code
+        deliver_posted()  # first: what follows runs users' code
         for claim in holders:
             claim.lost.set(messages.ttl_ended(claim.ttl))
         for cancel in cancels:

@@ -1,4 +1,4 @@
-"""When adaptive values of this process have moved, by the wall clock."""
+"""Tell by the wall clock when adaptive values of this process have moved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from slotwise._wait import clock
 
 
 def in_epoch_seconds(changes: Iterable[Change]) -> list[Change]:
-    """Changes by the clock of this process, as its users get them."""
+    """Return changes with epoch seconds instead of seconds of the monotonic clock."""
     epoch = time.time() - clock.now()
     return [Change(each.at + epoch, each.old, each.new, each.reason) for each in changes]

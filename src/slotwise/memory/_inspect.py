@@ -24,7 +24,7 @@ from slotwise.memory._tracker import Tracker
 
 
 def holders(tracker: Tracker) -> list[Claimant]:
-    """The acquisitions, the oldest grant first; then the blocks that have none."""
+    """Return the acquisitions, the oldest grant first; then the blocks without one."""
     with lock:
         slots = Snapshot(tracker)
     show = _Show()
@@ -38,7 +38,7 @@ def holders(tracker: Tracker) -> list[Claimant]:
 
 
 def waiters(tracker: Tracker) -> list[Claimant]:
-    """In the order of the queue."""
+    """Return the waiters in the order of the queue."""
     with lock:
         line = list(tracker.line)
         claims = tracker.in_turn()
@@ -54,7 +54,7 @@ def waiters(tracker: Tracker) -> list[Claimant]:
 
 
 def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
-    """The acquisitions of tiers, the oldest grant first."""
+    """Return the acquisitions of tiers, the oldest grant first."""
     with lock:
         leases = list(tracker.holders.values())
     show = _Show()
@@ -62,7 +62,7 @@ def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
 
 
 def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
-    """In the order of arrival."""
+    """Return the waiters in the order of arrival."""
     with lock:
         leases = [(lease, lease.group.parked_at) for lease in tracker.waiting.values()]
     show = _Show()
@@ -73,15 +73,15 @@ def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
 
 
 class _Show:
-    """What is shown of a claim or a block; what is the same of all is looked up once."""
+    """Makes what is shown of a claim or a block; what they share is looked up once."""
 
     def __init__(self) -> None:
         self._host = socket.gethostname()
         self._pid = os.getpid()
-        self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # of the clock
+        self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # when the clock was 0
 
     def _since(self, claim: MemoryClaim | MemoryPathAcquisition) -> datetime | None:
-        since: float | None = getattr(claim, "since", None)  # not known of the quick lane
+        since: float | None = getattr(claim, "since", None)  # not known on the quick lane
         return None if since is None else self._began + timedelta(seconds=since)
 
     def claim(self, claim: MemoryClaim, slot_number: int | None) -> Claimant:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slotwise.memory")
 
-# For who can't wait for a call: `logged[DEBUG]`, and a KeyError if it isn't known.
-# While somebody listens to events it is not the logger's, and says yes: that closes the quick lane.
+# For code that can't afford a call: `logged[DEBUG]`, which is a KeyError if it isn't known. While
+# somebody listens to events, it isn't the logger's cache and is True: that closes the quick lane.
 logged = log.cached_answers(logger)
 perhaps_wanted = logged.get
 

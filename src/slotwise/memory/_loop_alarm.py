@@ -1,9 +1,9 @@
-"""LoopAlarm: a timer of the event loop that all who wait are tasks of.
+"""LoopAlarm: a timer of the event loop whose tasks are the only waiters.
 
-Every other alarm is the timekeeper's, whose thread rings whatever an event loop does. To be
-woken by it costs a task two changes of threads. A loop's own timer costs neither, but rings late
-while the loop is busy, and up to a millisecond late when it is not. That matters to nobody if
-all who wait are tasks of this loop; if somebody else waits too, it is not used.
+Every other alarm is set in the timer thread, which rings whatever an event loop does; being woken
+by it costs a task two thread switches. A loop's own timer costs none, but rings late while the loop
+is busy, and up to a millisecond late when it isn't. That doesn't matter if all waiters are tasks of
+this loop; if others wait too, it is not used.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class LoopAlarm:
 
     def __init__(self) -> None:
         self.when = NEVER  # it is set; a later time is ignored
-        # Whose tasks all are that wait; None if others wait too.
+        # The loop whose tasks all waiters are; None if others wait too.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def expect(self, waker: Waker, *, alone: bool) -> None:
-        """Somebody begins to wait, ``alone`` or not."""
+        """Note that somebody begins to wait, ``alone`` or not."""
         loop = None if isinstance(waker, LockType) else waker.get_loop()
         if loop is self._loop:
             return
         self._loop = loop if alone and _is_usable(loop) else None
-        self.when = NEVER  # another loop's, and perhaps that is closed
+        self.when = NEVER  # another loop's, which may be closed
 
     def set(
         self,
@@ -47,7 +47,7 @@ class LoopAlarm:
         ring: Callable[[float], None],
         allowed: Callable[[], bool],
     ) -> bool:
-        """Have ``ring`` called at ``when``, at the latest; False if that can't be."""
+        """Have ``ring`` called at ``when``, at the latest; return False if that is impossible."""
         if self.when <= when:
             return True
         loop = self._loop
@@ -61,5 +61,5 @@ class LoopAlarm:
 
 
 def _is_usable(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether its timers are by the clock, to a millisecond."""
+    """Whether its timers follow our clock, to a millisecond."""
     return isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is _own_time

@@ -42,7 +42,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     path: Path
     since: float  # when it began to wait, then when it was granted; not by the quick lane
     timeout: float | None  # the longest wait
-    label: str  # what the slots are for; not set if nobody said it
+    label: str  # what the slots are for; not set without one
     waiting_since: float  # set if it had to wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
@@ -122,14 +122,14 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         return True
 
     def end(self) -> bool:
-        """`give`, for somebody else than its holder."""
+        """Like `give`, for somebody other than its holder."""
         return self.give()
 
     # --------------------------------------------------- the context manager
 
     async def __aenter__(self) -> Self:
         key = next_key()
-        if self.key is not None:  # nothing comes between this look and the next line
+        if self.key is not None:  # nothing runs between this check and the next line
             raise messages.context_reused(self._title)
         self.key = key
         # `take`, written out: the call would cost a tenth of the whole. Compared with it by
@@ -182,7 +182,7 @@ class TimedMemoryPathAcquisition(MemoryPathAcquisition):
     __slots__ = ("task", "ttl")
 
     ttl: float | None
-    task: asyncio.Task[Any] | None  # whom to cancel when the ttl ends; not set if nobody
+    task: asyncio.Task[Any] | None  # to cancel when the ttl ends; not set if none
 
 
 class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
@@ -200,7 +200,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
             return False
         with lock:  # `exclusive`, written out
             if section.busy:
-                return False  # `_wait` says that it can't be
+                return False  # `_wait` raises the error
             section.busy = True
             try:
                 self.since = now = clock.now()
@@ -233,7 +233,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
             tracker.take_back(self)
         return True
 
-    # Not those of a single slot.
+    # Not the quick lane's, which take a single slot.
     __aenter__ = BaseAcquisition.__aenter__
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:

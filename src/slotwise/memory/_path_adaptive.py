@@ -1,4 +1,4 @@
-"""Acquisitions of tiers in memory some of which are adaptive: timed, and with an outcome.
+"""Acquisitions of memory tiers of which some are adaptive: timed, and with an outcome.
 
 How the values move is in `slotwise._ledger.adaptation`. Nobody takes the quick lane here.
 """

@@ -1,6 +1,6 @@
-"""Acquisitions of tiers in memory while somebody listens to events: told of, never quick.
+"""Acquisitions of memory tiers while somebody listens to events: reported, never quick.
 
-`MemoryPaths.cm` makes these instead of those in `_path_acquisition` then.
+`MemoryPaths.cm` then makes these instead of those in `_path_acquisition`.
 """
 
 from __future__ import annotations

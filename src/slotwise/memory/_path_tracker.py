@@ -75,14 +75,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def __init__(
         self, specs: Sequence[TierSpec], name: str | None, predecessor: PathTracker | None = None
     ) -> None:
-        """``predecessor``: one of the name that has ended, whose holders have to leave first."""
+        """``predecessor`` is an ended tracker of the name, whose holders have to leave first."""
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
-        # Whether both slots and rates are taken: then `rated_lane` is the quick way.
+        # Whether both slots and rates are taken: then `rated_lane` is the quick lane.
         self.is_rated = (
             self.refills is not None and self.queue.widest is not None and not self.has_adaptive
         )
-        # Of a rate alone, without keys, there is one node, forever.
+        # A single rate without keys has one node, forever.
         self.only_rate: RateNode | None = None
         if len(specs) == 1 and isinstance(specs[0].value, Rate) and not specs[0].keyed:
             self.only_rate = self.tiers[0].make(None, clock.now())
@@ -98,7 +98,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.loop_alarm = LoopAlarm()
         self.woken = Woken()
         # How long paths are held. It is timed only while somebody waits, or with `times_all`;
-        # of a path that the quick lane took, nobody knows since when.
+        # the quick lane doesn't record since when a path is held.
         self.holds = HoldTimes()
         self.times_all = False
         self.is_expiring = False
@@ -110,7 +110,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         """Remember at most ``max_idle_keys`` idle keys of each tier."""
         for tier in self.tiers:
             tier.max_idle = max_idle_keys
-        # Most keys are in the narrowest tier; the others are looked at along with it.
+        # Most keys are in the narrowest tier; the others are checked along with it.
         self.roomy = max_idle_keys
 
     # ------------------------------------------------------------- acquiring
@@ -144,7 +144,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return limit_full(self.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
     def estimate(self, path: tuple[Hashable, ...], needs: Sequence[int] | None) -> float | None:
-        """When a newcomer would get a path, *in the section*; None if nobody knows."""
+        """When a newcomer would get a path, *in the section*; None if unknown."""
         if self.closed:
             self._reopen_perhaps()
         if needs is not None:
@@ -205,13 +205,13 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self.loop_alarm.expect(waker, alone=len(self.waiting) == 1)
 
     def _ring_when_refilled(self, now: float) -> None:
-        """Have those served who lack only time, when that has passed."""
+        """Have those who lack only time served when it has passed."""
         when = self.queue.next_refill()
         if when < NEVER and not self.loop_alarm.set(when, now, self._ring_in_loop, self._is_roomy):
             self._ring_by(when)
 
     def _is_roomy(self) -> bool:
-        """Whether nothing is lost if it is looked at late, by what a loop is late at most."""
+        """Whether nothing is lost if the check is as late as a loop's timer can be."""
         refills = self.refills
         assert refills
         node = refills[0][2]
@@ -221,7 +221,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _next_alarm(self) -> float:
         if self.loop_alarm.when <= self.queue.next_refill():
-            # A loop has its own for the others.
+            # For refills, a loop has its own alarm.
             return min(BaseLedger.next_deadline(self), self.next_pause_end())
         return self.next_deadline()
 
@@ -238,12 +238,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return self.go_on(now)
 
     def correct(self, key: int, costs: Mapping[int, int]) -> list[MemoryPathAcquisition]:
-        """Correct what an acquisition took of rates, *in the section*: who is granted now."""
+        """Correct what was taken of rates, *in the section*; return who is granted now."""
         now = clock.now()
         return self._after_change(self.charge(key, costs, now), now)
 
     def fill(self, index: int, key: str | None) -> list[MemoryPathAcquisition]:
-        """Fill a bucket, *in the section*: who is granted now."""
+        """Fill a bucket, *in the section*; return who is granted now."""
         now = clock.now()
         return self._after_change(self.refill_tier(index, key, now), now)
 
@@ -309,7 +309,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def keep_value(
         self, index: int, value: int | None, key: str | None
     ) -> list[MemoryPathAcquisition]:
-        """Freeze a tier or one key of it, *in the section*: who is granted now."""
+        """Freeze a tier or one key of it, *in the section*; return who is granted now."""
         now = clock.now()
         granted = self.freeze(index, value, key, now, one=key is not None)
         return self._after_change(granted, now)
@@ -322,7 +322,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     # None of these waits or fails: a garbage collection may call them anywhere.
 
     def take_back(self, lease: MemoryPathAcquisition) -> None:
-        """Free what a lease held that is no holder any more."""
+        """Free what a lease held that is no longer a holder."""
         self.change_or_later(self._take_back, lease)
 
     def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
@@ -389,7 +389,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def change_value(
         self, index: int, value: int | Rate, key: str | None
     ) -> list[MemoryPathAcquisition]:
-        """Change the value of a tier or of one key, *in the section*: whose wait this ends."""
+        """Change a tier's or a key's value, *in the section*; return whose wait this ends."""
         now = clock.now()
         refused, granted = self.resize(index, value, key, now, one=key is not None)
         for claim in refused:
@@ -398,7 +398,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return refused + self._after_change(granted, now)
 
     def begin_pause(self, seconds: float, index: int, key: str | None) -> bool:
-        """Grant nothing of a tier, or of one key of it, for so long, *in the section*.
+        """Grant nothing of a tier, or of one key of it, for that long, *in the section*.
 
         Return False if it is closed.
         """
@@ -466,7 +466,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return no_slot(self.title, claim.timeout or 0, self._fullness(claim))
 
     def _fullness(self, claim: MemoryPathAcquisition) -> str:
-        """Says which tier is in the way."""
+        """Say which tier is in the way."""
         return fullness(self, self.specs, claim.path, claim.needs, clock.now())
 
     def _never_fits(self, path: tuple[Hashable, ...], needs: Sequence[int]) -> ValueError | None:

@@ -65,13 +65,13 @@ _NO_LANE.attention = True
 
 # Those with a name, as long as somebody has an object of it.
 _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
-# Names that are closed everywhere, which here is in this process: for its whole life.
+# Names that are closed everywhere, which here means in this process, for its whole life.
 _closures: dict[str, Closure] = {}
 
 
 _AdaptiveKinds = type[AdaptiveMemoryPathAcquisition] | type[ObservedAdaptiveMemoryPathAcquisition]
 
-# What `cm` makes: others while somebody listens to events, so that the quick lane needs no look.
+# What `cm` makes: others while somebody listens to events, so the quick lane needs no check.
 _Plain: type[MemoryPathAcquisition] = MemoryPathAcquisition
 _Timed: type[TimedMemoryPathAcquisition] = TimedMemoryPathAcquisition
 _Large: type[LargeMemoryPathAcquisition] = LargeMemoryPathAcquisition
@@ -99,12 +99,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     Args:
         tiers: narrow to wide.
-        name: what objects share the tiers by; None makes private ones.
+        name: the name that objects share; None makes private tiers.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
-        max_idle_keys: how many idle keys of each keyed tier are kept at most,
-            those used last; None remembers all until they are forgotten by `forget_idle`.
-        overload: whom it refuses at once.
+        max_idle_keys: keep at most this many idle keys of each keyed tier, those used last; None
+            keeps all until `forget_idle` forgets them.
+        overload: which newcomers it refuses at once.
         closed_error: makes what is raised once it is closed.
     """
 
@@ -148,7 +148,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._specs = tuple(tiers)
         self._options = options_of(tiers)  # of adaptive ones
         self._tracker = exclusive(_tracker_for, tiers, name)
-        # Whose quick lane is taken; a ttl leads past it.
+        # Whose quick lane is used; with a ttl, nobody's.
         self._lane = self._tracker if ttl is None else _NO_LANE
         if overload is not None and overload.sheds:
             exclusive(self._tracker.time_all_holds)
@@ -164,7 +164,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         label: str | None = None,
         needs: Needs | None = None,
     ) -> MemoryPathAcquisition:
-        """A context manager for one acquisition, whose result it gives."""
+        """Return a context manager for one acquisition."""
         lease: MemoryPathAcquisition
         if self._options is not None:
             lease = adaptive = _Adaptive()
@@ -406,7 +406,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker.resume()
 
     def _current(self) -> PathTracker:
-        """The tracker that the name has now, *in the section*; it may be a later one."""
+        """Return the tracker that the name has now, *in the section*; it may be a later one."""
         name = self._tracker.name
         return self._tracker if name is None else _named.get(name, self._tracker)
 
@@ -438,7 +438,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
 
 def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
-    """The tracker behind a name, *in the section*, or a new one."""
+    """Return the tracker behind a name, *in the section*, or a new one."""
     if name is None:
         return PathTracker(tiers, None)
     now = clock.now()

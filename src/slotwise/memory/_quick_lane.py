@@ -9,10 +9,10 @@ This is the rule, to be read; why it is safe beside those who have the lock is e
             `MemoryAcquisition.__aexit__` and ``give``, `TimedMemoryAcquisition.__aexit__`
 
 Each copy says so, and ``tests/memory/test_quick_lane_copies.py`` compares it with the rule: the
-same looks in the same order, and the same outcome in every state of a tracker.
+same checks in the same order, and the same outcome in every state of a tracker.
 
-A signal handler may raise after every call, which is where CPython runs it: a number that was
-popped is lost then before it has a name. It is looked for, see `undo_take`.
+CPython runs signal handlers after calls, and any of them may raise: then a number that was just
+popped is stored nowhere. `undo_take` searches for it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def take(tracker: Tracker) -> int:
 
 
 def give(tracker: Tracker, number: int) -> None:
-    """Give a slot back that nobody is noted to hold any more."""
+    """Give back a slot that is no longer recorded as held."""
     if tracker.line or tracker.attention:
         tracker.hand_over(number)
     else:
         try:
             heappush(tracker.free, number)
-        finally:  # also if a signal handler raises
+        finally:  # even if a signal handler raises
             if tracker.line or tracker.attention:
                 tracker.look_after_waiters()
 
@@ -58,9 +58,9 @@ def give(tracker: Tracker, number: int) -> None:
 def undo_take(tracker: Tracker, number: int, numbers_of_blocks: Iterable[int]) -> None:
     """Give back what a call had in hand when a signal handler raised.
 
-    ``number`` is 0 if the call doesn't know it: it has just been popped. Then it is in nobody's
-    hands. If it is the only number of which that is so, it is found; if there are others, of
-    another thread or of another instance's blocks, nobody can tell them apart, and it is lost.
+    ``number`` is 0 if the call doesn't know it: it has just been popped. Then it is neither free
+    nor held. If it is the only such number, it is found; if there are others, of another thread or
+    of another instance's blocks, they can't be told apart, and it is lost.
     """
     if not number:
         in_hand = Snapshot(tracker).numbers_without_claim()
@@ -84,13 +84,13 @@ class Snapshot:
         self._top = tracker.top
 
     def claims(self) -> list[MemoryClaim]:
-        """Those who hold slots, the oldest grant first."""
+        """Return those who hold slots, the oldest grant first."""
         # Named semaphores share their table of holders.
         tracker = self._tracker
         return [claim for claim in self._holders if claim.semaphore._tracker is tracker]
 
     def numbers_without_claim(self) -> set[int]:
-        """The slot numbers that are neither free nor held by an acquisition: those of blocks."""
+        """Return the slot numbers of blocks: neither free nor held by an acquisition."""
         numbers = set(range(1, self._top + 1))
         numbers.difference_update(self._free, *self._reserve)
         for claim in self.claims():

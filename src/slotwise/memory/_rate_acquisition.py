@@ -1,6 +1,6 @@
-"""MemoryRateAcquisition: what was taken at once of a rate alone, which holds nothing.
+"""MemoryRateAcquisition: what was taken at once of a single rate, which holds nothing.
 
-Whoever has to wait for it is a claim of its ledger, as everywhere.
+Waiters are claims of the ledger, as everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PATH = (None,)
 _ONE_UNIT = (1,)
 
-_observed = False  # whether somebody listens to events, who is told by another way
+_observed = False  # whether somebody listens to events, which are made elsewhere
 
 
 def _switch(listening: bool) -> None:
@@ -40,7 +40,7 @@ class MemoryRateAcquisition(AcquisitionResult):
 
     _slot_number = 0
 
-    __init__ = object.__init__  # what it is made of is filled in by `take_rate`
+    __init__ = object.__init__  # `take_rate` sets its attributes
 
     key: int
     paths: MemoryPaths

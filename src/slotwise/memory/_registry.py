@@ -46,9 +46,9 @@ class Registry:
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
         self._holders: dict[Hashable, MemoryClaim] = {}
-        # Of instances whose tracker was retired; other instances are closed with their tracker.
+        # For instances whose tracker was retired; other instances are closed with their tracker.
         self.generations = Generations()
-        # Of names closed everywhere, which may have no tracker, with their value then.
+        # Names closed everywhere, which may have no tracker, with their value at the time.
         self._closures: dict[str, tuple[Closure, int]] = {}
 
     def __len__(self) -> int:

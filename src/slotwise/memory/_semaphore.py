@@ -23,6 +23,7 @@ from slotwise._core.arguments import (
     check_flag,
     check_label,
     check_name,
+    check_names,
     check_on_full,
     check_pause,
     check_reason,
@@ -35,7 +36,6 @@ from slotwise._core.messages import display
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
-from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.trio_run import running_trio
@@ -82,8 +82,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ``name=None`` makes a private one.
 
     Args:
-        value: how many slots there are; or an `Adaptive`, which finds out.
-        name: what instances share it by.
+        value: how many slots there are; or an `Adaptive`, which finds the number.
+        name: the name that instances share.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
@@ -120,8 +120,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         max_waiting: int | None = None,
         shed: str | None = None,
     ) -> None:
-        # Names come and go by the hundred thousand, so what is as it should be
-        # is not looked at twice.
+        # Names come and go by the hundred thousand, so valid arguments are not checked twice.
         self._adaptive: Adaptive | None = None
         self._value: int
         if isinstance(value, int):
@@ -163,7 +162,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if self._overload is not None and self._overload.sheds:
             tracker.time_all_holds()
         self._is_plain = self._ttl is None and self._adaptive is None
-        # Of an adaptive one whose blocks may take the quick lane.
+        # Set if it is adaptive and its blocks may take the quick lane.
         self._quick_options = self._adaptive if self._ttl is None else None
         if self._ttl is not None:
             tracker.young_deadlines = tracker.timed().young
@@ -295,7 +294,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         try:
             if not lease.take():
                 await self._acquire(lease)
-        except BaseException:  # a signal handler's, for one, when it had its slot already
+        except BaseException:  # such as a signal handler's, when it already had its slot
             lease.give()
             raise
         return lease
@@ -358,7 +357,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return self._get(lease)
 
     async def _acquire_and_tell(self, lease: MemoryAcquisition) -> None:
-        """`_acquire` if somebody wants to know of it."""
+        """`_acquire` while it is logged, or somebody listens to events."""
         started = self._begin(lease)
         try:
             try:
@@ -391,7 +390,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._tracker.tell_kicked(cast("MemoryAcquisition", each))
 
     def _begin(self, lease: MemoryAcquisition) -> float:
-        """What comes before asking the ledger; the time, if anybody wants to know it."""
+        """Prepare to ask the ledger; return the time if the acquisition may be logged."""
         if self._cancel_task_after_ttl and lease.ttl is not None:
             cast("TimedMemoryAcquisition", lease).task = running_task()
         if not perhaps_wanted(DEBUG, True):
@@ -402,7 +401,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def _note_acquired(self, lease: MemoryAcquisition, started: float) -> None:
         try:
             _log.acquired(lease, self._tracker, started)
-        except BaseException:  # a handler's, and the caller will never know the id
+        except BaseException:  # a signal handler's, and the caller will never know the id
             lease.give()
             raise
 
@@ -420,7 +419,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         # Not a coroutine that does it once it is awaited: a signal handler that raises before that
         # would cost the slot.
         if outcome is not None:
-            check_outcome(outcome)  # what is wrong releases nothing
+            check_outcome(outcome)  # an invalid outcome releases nothing
         try:
             return known(self.release_sync(acquisition_id, outcome=outcome))
         except BaseException:
@@ -455,12 +454,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return holder.give()
 
     def _release_interrupted(self, acquisition_id: str | AcquisitionResult) -> None:
-        """Release it all the same when a signal handler raised meanwhile."""
+        """Release it even though a signal handler raised meanwhile."""
         if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
             acquisition_id.leave_interrupted()
 
     def _holder(self, key: int) -> tuple[MemoryAcquisition | None, Tracker]:
-        """The acquisition behind a key, if it is one of this semaphore, and its tracker."""
+        """Return the acquisition behind a key, if it is one of this semaphore, and its tracker."""
         tracker = _attachment.known(self) or self._tracker
         holder = tracker.holders.get(key)
         # Named semaphores share their table of holders.
@@ -505,9 +504,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 at_once = False
                 try:
                     tracker.line.append(future)
-                    # The last look of who queues, in the ledger's order. Busy comes first:
-                    # who is in the section may have numbers in hand that it puts back;
-                    # who goes there later sees the line before it takes any.
+                    # The last check after queueing, in the ledger's order. `busy` comes first: a
+                    # thread in the section may have numbers in hand that it puts back; one that
+                    # enters later sees the line before it takes any.
                     if (
                         section.busy
                         or tracker.free
@@ -618,7 +617,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         undo_take(self._tracker, number, self._numbers)
 
     async def _enter_slowly(self) -> None:
-        """Enter a block that can neither take the quick lane nor stand in its line."""
+        """Enter a block that can neither take the quick lane nor wait in its line."""
         if self._blocks_have_claims():
             self._enter_block(await self.acquire())
         else:
@@ -648,7 +647,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     # ------------------------------------------------------ looking, steering
 
     def locked(self) -> KnownAnswer:
-        """Whether a newcomer would have to wait: ``await`` it or use it as a bool."""
+        """Return whether a newcomer would have to wait: ``await`` it or use it as a bool."""
         return KnownAnswer(self.locked_sync())
 
     async def _locked(self) -> bool:
@@ -675,7 +674,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     async def get_acquired_stats(
         cls, names: Iterable[str] | None = None, limit: int = 100
     ) -> dict[str, SemaphoreStats]:
-        """The statistics of the named semaphores of this process, fullest first.
+        """Return the statistics of the named semaphores of this process, fullest first.
 
         Idle ones are left out unless they are asked for by name.
 
@@ -690,8 +689,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         cls, names: Iterable[str] | None = None, limit: int = 100
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
-        if isinstance(names, str):
-            raise TypeError(f"names must be several names, not the str {redacted_repr(names)}")
+        check_names(names)
         return registry.stats(names, check_count("limit", limit))
 
     async def holders(self) -> list[Claimant]:
@@ -700,9 +698,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def holders_sync(self) -> list[Claimant]:
         """Return who holds slots now, the longest first.
 
-        Blocks of ``async with semaphore:`` come last, with their slot number alone: they
-        have no acquisition, and no id that they could be kicked by. When a slot was
-        granted is known if it has a ttl, a label or several slots, or was waited for.
+        Blocks of ``async with semaphore:`` come last, with their slot number alone: they have no
+        acquisition, and no id to kick them by. When a slot was granted is known if it has a ttl, a
+        label or several slots, or was waited for.
         """
         tracker = _attachment.known(self)
         return [] if tracker is None else _inspect.holders(tracker)
@@ -721,13 +719,13 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         """Like `kick`.
 
         Raises:
-            ValueError: it is a block of ``async with semaphore:``, which can't be told.
+            ValueError: it is a block of ``async with semaphore:``, which can't be kicked.
         """
         acquisition_id = acquisition_id_of(acquisition_id)
         if is_id_of_block(acquisition_id):
             raise ValueError(
-                f"{acquisition_id!r} is a block of 'async with semaphore:', which can't be told"
-                " that it was kicked; only what acquire() or cm() took can be kicked"
+                f"{acquisition_id!r} is a block of 'async with semaphore:', which can't be"
+                " kicked; only what acquire() or cm() returned can"
             )
         key = key_of(acquisition_id)
         if key is None:

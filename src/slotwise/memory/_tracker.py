@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
 
-# Of a table that may be long, to find some to name in a message.
+# How many entries of a long table are searched for holders to name in a message.
 _HOLDERS_LOOKED_AT = 100
 
 _NO_DEADLINES: dict[Hashable, float] = {}
@@ -100,7 +100,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.closure: Closure | None = None
         self.last_used = glance.time
         self.alarm = NEVER  # when `_ring` is called next
-        # The ledger's, for the quick lane of semaphores with a ttl.
+        # The ledger's own, for the quick lane of semaphores with a ttl.
         self.young_deadlines = _NO_DEADLINES
         # The one event loop that may use the ledger's line outside the section.
         self.home: asyncio.AbstractEventLoop | None = None
@@ -154,7 +154,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         elif not self.waiting:
             self._timed_holds().begin(now)
         if claim.head_start:
-            self._leave_line_open_to_nobody()  # nobody knows there since when they wait
+            self._close_line()  # the line doesn't record since when they wait
         return self.request(claim, now, wait_until=until)
 
     def _replace(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
@@ -200,7 +200,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _withdraw(self, claim: MemoryClaim) -> list[MemoryClaim]:
         if claim.named or not claim._slot_number:
             return super()._withdraw(claim)
-        # Once: a wake-up that is lost with its loop is withdrawn, and so is the waiter's task.
+        # Only once: both a wake-up that is lost with its loop and the waiter's task withdraw it.
         number, claim._slot_number = claim._slot_number, 0
         return self._put_back_in_section(number)
 
@@ -267,7 +267,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     try:
                         future.set_result(number)
                         return
-                    except asyncio.InvalidStateError:  # cancelled, and left standing there
+                    except asyncio.InvalidStateError:  # cancelled, and still in the line
                         woken.discard(future)
                         self.ended_tickets -= 1
                 else:  # it came while the home was about to change
@@ -310,10 +310,10 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _time_all_holds(self) -> None:
         if not self.times_all:
             self.times_all = self.attention = True
-            self._leave_line_open_to_nobody()
+            self._close_line()
             self._timed_holds().begin(clock.now())
 
-    def _leave_line_open_to_nobody(self) -> None:
+    def _close_line(self) -> None:
         self.asyncio_home = None
         self.home, self.has_moved, self.has_no_line = None, True, True
 
@@ -323,7 +323,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return self.holds
 
     def _note_end(self, slots: int, now: float) -> None:
-        """A holder leaves: how long it was here counts if somebody waits."""
+        """Note that a hold ends: how long it was counts if somebody waits."""
         if self.holds is not None and (self.waiting or self.times_all):
             self.holds.end(now, self.in_use, slots)
 
@@ -336,10 +336,10 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             super()._lower_attention()
 
     def estimate(self, slots: int) -> float | None:
-        """When a newcomer would get its slots, *in the section*; None if nobody knows."""
+        """When a newcomer would get its slots, *in the section*; None if unknown."""
         if slots > self.value:
             raise messages.too_many_slots(display(self.name), slots, self.value)
-        self._leave_line_open_to_nobody()  # nothing is timed there
+        self._close_line()  # nothing is timed there
         line = max(len(self.line) - max(self.ended_tickets, 0), 0)
         paused_for = self.paused_for()
         if not line and not self.waiting and self.in_use + slots <= self.value:
@@ -381,13 +381,13 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _settle_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
         # If the home changed in that very moment, the new one may have tidied
-        # the line and missed it. To stand there twice does no harm.
+        # the line and missed it. Being in it twice does no harm.
         if not future.done() and future not in self.line:
             self.line.append(future)
         return self._look_after_waiters()
 
     def leave_line(self, future: asyncio.Future[int]) -> None:
-        """A block stops waiting: hand its grant on, or leave an ended ticket behind."""
+        """Stop the wait of a block: hand its grant on, or leave an ended ticket behind."""
         self.woken.discard(future)
         if not future.cancelled():
             if future.done():
@@ -395,12 +395,12 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     self.withdraw(_line_grant(future, future.result()))
                 return
             try:
-                future.cancel()  # collected with its loop, it was pending still
+                future.cancel()  # garbage-collected with its loop while still pending
             except RuntimeError:
-                pass  # cancelled all the same; the closed loop can't tell anybody
+                pass  # it is cancelled; the closed loop can't tell anybody
         self.ended_tickets += 1
         if self.free or self.circulating < self.value:
-            self.look_after_waiters()  # interrupted before it had looked for the last time
+            self.look_after_waiters()  # interrupted before its last check
         if (
             self.ended_tickets > _FEW_ENDED
             and self.ended_tickets * 2 > len(self.line)
@@ -430,7 +430,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def change_value(self, value: int, declared: int) -> None:
         """Change the value, *in the section*.
 
-        ``declared`` is the value that the instance was made with that asks.
+        ``declared`` is the value that the asking instance was made with.
         """
         if self.closed:
             raise self.closed_error(self.closure)
@@ -440,7 +440,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.post(self._after_change(granted, now))
 
     def begin_pause(self, seconds: float, now: float) -> None:
-        """Grant nothing for so long, *in the section*."""
+        """Grant nothing for that long, *in the section*."""
         if seconds > 0:
             self.pause(now + seconds)
             self._ring_by(self.paused_until)
@@ -507,7 +507,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             error = self._closed_error_maker()
             return partial(self._refuse, deque([cast("MemoryClaim", claim)]), error)
         future = cast("asyncio.Future[int]", claim.key)
-        if future.done():  # cancelled, and left standing in the line
+        if future.done():  # cancelled, and still in the line
             self.ended_tickets -= 1
             return partial(self._pass_on, [cast("MemoryClaim", claim)])
         return prepare_to_wake(
@@ -537,7 +537,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             refusals.add(waker, claim, 0, None if self.retired else failure)
 
     def refused(self, claim: MemoryClaim | LineGrant) -> None:
-        """Nobody waits any more for what was brought: see to it, unless its task does."""
+        """Withdraw a grant that nobody waits for any more, unless its task does."""
         if isinstance(claim, LineGrant):
             self.ended_tickets -= 1
             self.withdraw(cast("MemoryClaim", claim))

@@ -1,6 +1,6 @@
-"""The trackers with a name whose rates are not full, or that are paused.
+"""The named trackers whose rates are not full, or that are paused.
 
-What was taken of a rate, and a pause, is not forgotten when nobody has an object of the name.
+What was taken of a rate, and a pause, must not be forgotten when nobody has an object of the name.
 """
 
 from __future__ import annotations

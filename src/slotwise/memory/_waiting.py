@@ -19,7 +19,7 @@ from slotwise.memory._base_tracker import BaseTracker, C
 
 
 class Waiting(Generic[C]):
-    """Mixed into what callers acquire."""
+    """A mixin for what callers acquire."""
 
     __slots__ = ()
 

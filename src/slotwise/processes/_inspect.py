@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from slotwise._core.arguments import check_count, check_name
-from slotwise._core.redaction import redacted_repr
+from slotwise._core.arguments import check_count, check_name, check_names
 from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
@@ -57,8 +56,7 @@ def get_acquired_stats(
     directory: str, wanted: Iterable[str] | None, limit: int
 ) -> dict[str, SemaphoreStats]:
     """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
-    if isinstance(wanted, str):
-        raise TypeError(f"names must be several names, not the str {redacted_repr(wanted)}")
+    check_names(wanted)
     check_count("limit", limit)
     found = {}
     asked = list(dict.fromkeys(names(directory) if wanted is None else wanted))

@@ -17,6 +17,7 @@ from slotwise._core.arguments import (
     Unset,
     check_count,
     check_label,
+    check_names,
     check_on_full,
     check_pause,
     check_reason,
@@ -27,7 +28,6 @@ from slotwise._core.messages import too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.paths import Needs, Path
 from slotwise._core.priorities import check_priority
-from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.unreachable import check_local_slots, check_unreachable
@@ -497,8 +497,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             limit: how many are returned at most.
             config: the server and the namespace.
         """
-        if isinstance(names, str):
-            raise TypeError(f"names must be several names, not the str {redacted_repr(names)}")
+        check_names(names)
         check_count("limit", limit)
         config = RedisConfig() if config is None else config
         shared = shared_client_for(config)
