@@ -32,7 +32,7 @@ for i = 2, #ARGV, 5 do
   local at, verb, held, sample = tonumber(ARGV[i]), ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   local slots = tonumber(ARGV[i + 4])
   local record, window = adaptation_record(it)
-  local quickly = verb == 'end' and slots == 1 and count_in_window(window, sample, 0, at)
+  local quickly = verb == 'end' and slots == 1 and count_in_window(window, sample, 1, 0, at)
   if verb == 'freeze' then freeze(it, at, held > 0 and held or nil)
   elseif verb == 'thaw' then thaw(it, at)
   else note_end(it, at, held, sample, slots) end
@@ -119,8 +119,9 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
 
 def test_a_record_that_was_spoilt_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
     source = SOURCE + (
-        "return {adaptation_record(read_adaptation(read_adaptive(ARGV[1]), ARGV[2], ARGV[3], 5,"
-        " tonumber(ARGV[4])))}"
+        "local record, window = adaptation_record("
+        "read_adaptation(read_adaptive(ARGV[1]), ARGV[2], ARGV[3], 5, tonumber(ARGV[4])))"
+        "return {record, table.concat({struct.unpack(WINDOW, window)}, ' ')}"
     )
     rules = text_of(Adaptive(7, 2, 9))
     fresh = client.eval(source, 0, rules, "", "", "")

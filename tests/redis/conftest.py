@@ -27,7 +27,7 @@ def server(shared_server: Server) -> Server:
 @pytest.fixture
 def client(server: Server) -> Iterator[redis.Redis]:
     """A plain client, to look at keys with."""
-    with server.client(decode_responses=True) as client:
+    with server.client(decode_responses=True, encoding_errors="surrogateescape") as client:
         yield client
 
 

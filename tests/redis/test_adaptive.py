@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._window import read_window
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, SemaphoreClosed, ValueConflict
@@ -22,9 +23,9 @@ ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
 
 def window_of(client: redis.Redis, name: str) -> dict[str, int]:
     """What is counted in the window of a semaphore."""
-    text = client.hget(Keys(NAMESPACE, name).state, ".window")
-    names = ("begin", "ends", "need", "calls", "succeeded", "busy", "failed")
-    return dict(zip(names, map(int, text.removeprefix("frozen ").split()), strict=True))
+    names = ("mark", "begin", "ends", "need", "calls", "succeeded", "busy", "failed")
+    packed = client.hget(Keys(NAMESPACE, name).state, ".window")
+    return dict(zip(names, read_window(packed), strict=True))
 
 
 async def outcome_of(limit: RedisSemaphore, client: redis.Redis, name: str) -> str:
@@ -354,7 +355,9 @@ async def test_what_was_lost_or_spoilt_is_begun_anew(
     async with limit.cm() as acquired:
         acquired.dropped()
     assert limit.value == 7
-    for facts in ({".adapt": "x"}, {".window": "1 2"}, {".changes": "x\n1 2"}, {".value": "x"}):
+    windows = ("", "1 2", b"\x03" + bytes(56), b"\x01" + b"\x7f" * 56, b"\xff" * 57)
+    spoilt: list[dict[str, str | bytes]] = [{".window": window} for window in windows]
+    for facts in ({".adapt": "x"}, {".changes": "x\n1 2"}, {".value": "x"}, *spoilt):
         client.hset(keys.state, mapping=facts)
         await limit.release(await limit.acquire())
         assert limit.value == 7, facts

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._window import read_window
 from tests.redis.test_paths_against_ledger import INTERVAL, Pair, some_of
 
 from slotwise._core.adaptive import OUTCOMES, Adaptive, Errors, Latency, Outcome
@@ -121,8 +122,8 @@ class AdaptivePathPair(Pair):
         assert set(records) == {write_node(node.tier, node.key) for node in self.begun}
         for node, begun in self.begun.items():
             name = write_node(node.tier, node.key)
-            _, record, window = records[name].split(";")
-            begin, _, _, *counted = window.removeprefix("frozen ").split(" ")
+            _, record, window = records[name].split(";", 2)
+            _, begin, _, _, *counted = read_window(window)
             if isinstance(begun.options.algorithm, Errors):
                 counted = counted[1:3]
             words = [*record.split(" "), begin, *counted]

@@ -11,7 +11,7 @@ from typing import Any
 
 from slotwise._core import messages
 from slotwise._core.adaptive import Adaptive, Change, Outcome
-from slotwise._core.outcomes import Outcomes
+from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._core.paths import pausing
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import ValueConflict
@@ -22,13 +22,13 @@ from slotwise.redis._shared_client import has_issued
 class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
     """Slots of an adaptive semaphore, and how the work under them ended."""
 
+    __slots__ = OUTCOME_SLOTS
+
     def take_sample(self) -> str:
-        outcome = self.outcome
-        held_us = max(int((time.monotonic() - self.since) * 1_000_000), 0)
+        sample = f" {self.outcome[0]}{int((time.monotonic() - self.since) * 1_000_000)}"
         if self.retry_after:
-            retry_after = f"{int(self.retry_after * 1_000_000)}{self._pause_mark()}"
-            return f" {outcome[0]}{held_us} {retry_after}"
-        return f" {outcome[0]}{held_us}"
+            sample += f" {int(self.retry_after * 1_000_000)}{self._pause_mark()}"
+        return sample
 
     def _pause_mark(self) -> str:
         """Whether nothing is to be granted until then; with the numbers of the tiers."""

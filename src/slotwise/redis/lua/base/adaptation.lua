@@ -47,6 +47,16 @@ local function read_fields(it, fields, text)
   return i == #fields
 end
 
+-- What is counted in a window (base/window.lua), and since when; nil if it is spoilt.
+local function unpack_window(window)
+  if #(window or '') ~= WINDOW_BYTES then return nil end
+  local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
+  local is_known = mark == 1 or mark == 2
+  if is_known and math.max(math.abs(begin), math.abs(ends), need, calls, succeeded, busy, failed) < 2^60 then
+    return begin, calls, succeeded, busy, failed
+  end
+end
+
 -- The adaptation of a record; a new one if there is none or it was spoilt, at `value` if that may be.
 local function read_adaptation(rules, record, window, at, value)
   local it = {rules = rules, changes = {}}
@@ -59,19 +69,18 @@ local function read_adaptation(rules, record, window, at, value)
           mean = 0, cut = 0}
     window = ''
   end
-  local seen = {}
-  if not read_fields(seen, {'begin', 'ends', 'need', 'calls', 'succeeded', 'busy', 'failed'},
-                     string.gsub(window or '', '^frozen ', '')) then
+  local begin, calls, succeeded, busy, failed = unpack_window(window)
+  if not begin then
     restart(it, at, 0)
   elseif rules.window then
-    it.begin, it.calls, it.succeeded, it.busy, it.failed = seen.begin, seen.calls, seen.succeeded, seen.busy, seen.failed
+    it.begin, it.calls, it.succeeded, it.busy, it.failed = begin, calls, succeeded, busy, failed
   else
-    it.since, it.succeeded, it.used = seen.begin, seen.succeeded, seen.busy
+    it.since, it.succeeded, it.used = begin, succeeded, busy
   end
   return it
 end
 
--- The texts of .adapt and .window.
+-- .adapt, a text, and .window, packed.
 local function adaptation_record(it)
   local words, rules = {}, it.rules
   for i, field in ipairs(rules.window and OF_LATENCY or OF_ERRORS) do
@@ -79,8 +88,7 @@ local function adaptation_record(it)
   end
   local window = rules.window and {it.begin, it.begin + rules.window, rules.need, it.calls, it.succeeded, it.busy, it.failed}
     or {it.since, 0, it.value, it.succeeded, it.succeeded, it.used, 0}
-  local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', unpack(window))
-  return table.concat(words, ' '), (it.frozen == 1 and 'frozen ' or '') .. text
+  return table.concat(words, ' '), struct.pack(WINDOW, it.frozen == 1 and 2 or 1, unpack(window))
 end
 
 -- Take another value. What has changed is added to `it.changes`: "at_us old new reason".

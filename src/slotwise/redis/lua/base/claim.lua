@@ -11,24 +11,14 @@
 --   owner     "!secret host pid label" (proof.lua); a path through tiers stands in front of it;
 --             "pid/grace" if it keeps its slots for some seconds after a kick (semaphore/kick.lua)
 --
--- It is written and read here alone. Those who need a part of it on a fast path read that part.
+-- It is written and read here and in base/claim_in_full.lua alone. Here is what the fast halves of scripts need of
+-- it, since every function costs each call.
 local function claim_text(interval, ttl, ticket, granted, numbers, token, owner)
   return interval .. ' ' .. ttl .. ' ' .. ticket .. ' ' .. granted .. ' ' .. numbers .. ' ' .. token .. ' ' .. owner
 end
 
 local function waiting_claim_text(interval, ttl, ticket, owner)
   return interval .. ' ' .. ttl .. ' ' .. ticket .. ' 0 0 0 ' .. owner
-end
-
--- All of it; nil for garbage too.
-local function parse_claim(text)
-  local interval, ttl, ticket, granted, numbers, token, owner =
-    string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%d[%d,-]*) (%d+) (.*)$')
-  if not (tonumber(interval) and tonumber(ticket)) then return nil end
-  return {
-    interval = interval, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers,
-    number = tonumber(string.match(numbers, '^%d+')), token = tonumber(token), owner = owner,
-  }
 end
 
 -- The ttl and slot number of a claim that holds one slot, and since when, else nil.
@@ -40,31 +30,4 @@ end
 -- Interval, ttl, ticket and owner of a claim that waits, else nil.
 local function waiting_claim(text)
   return string.match(text or '', '^(%S+) (%S+) (%S+) 0 0 0 (.*)$')
-end
-
--- The slot numbers of a claim, "0" while it waits; nil for what parse_claim doesn't understand.
-local function numbers_in(text)
-  local interval, ticket, numbers = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) %d+ ')
-  return tonumber(interval) and tonumber(ticket) and numbers or nil
-end
-
-local function owner_in(text)
-  return string.match(text or '', '^%S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
-end
-
--- ---------------------------------------------------------------- numbers as text: "1-3,7"
-
-local function range(low, high)
-  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
-end
-
-local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
-  local following = string.gmatch(text, '[^,]+')
-  return function()
-    local part = following()
-    if not part then return nil end
-    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
-    low = tonumber(low) or 0
-    return low, tonumber(high) or low
-  end
 end

@@ -7,18 +7,12 @@
 -- of the tiers of which that is so: "o51234", "d51234 2000000", "d51234 2000000p", "d51234 2000000p0.2". Without one
 -- it is "i-".
 --
--- .window is "begin ends need calls succeeded busy failed" (times in us), with "frozen " in front of it while
--- the value is frozen.
+-- .window is packed, since each release reads and writes it: 1, or 2 while the value is frozen, then begin, ends,
+-- need, calls, succeeded, busy and failed (times in us).
+local WINDOW, WINDOW_BYTES = '<Bi8i8i8i8i8i8i8', 57
 
 -- Whether a semaphore may have had another value, by the text of .values: it was resized, or it adapts.
 local function has_moved(values) return not string.find(values or '', '^,%d+,$') end
-
--- An id and the sample behind it, which may be nil.
-local function split_sample(text)
-  local space = string.find(text, ' ', 1, true)
-  if not space then return text, nil end
-  return string.sub(text, 1, space - 1), string.sub(text, space + 1)
-end
 
 -- For how long (us) slots were held that were granted then (s).
 local function held_for(sample, granted, now_us)
@@ -26,23 +20,25 @@ local function held_for(sample, granted, now_us)
   return held or math.max(now_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)
 end
 
--- The text of .window, with the sample of one slot more in it; nil if there is more to do.
-local function count_in_window(text, sample, granted, now_us)
-  if string.find(sample, ' ', 1, true) then return nil end
-  local begin, ends, need, calls, succeeded, busy, failed =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  if not begin then return string.sub(text, 1, 7) == 'frozen ' and text or nil end
-  local is_errors = ends == '0'
-  begin = tonumber(begin)
-  if now_us < begin then return not is_errors and now_us >= begin - 60000000 and text or nil end
-  local held, outcome = held_for(sample, granted, now_us), string.sub(sample, 1, 1)
+-- .window with the sample of one slot more in it; nil if there is more to do. The sample begins at `first` in a text:
+-- each text that is made costs as much as a command.
+local function count_in_window(window, text, first, granted, now_us)
+  if #window ~= WINDOW_BYTES then return nil end
+  local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
+  local held = tonumber(string.sub(text, first + 1))
+  if not held then
+    local sample = string.sub(text, first)
+    if string.find(sample, ' ', 1, true) then return nil end
+    held = held_for(sample, granted, now_us)
+  end
+  if mark ~= 1 then return mark == 2 and window or nil end
+  local is_errors, outcome = ends == 0, string.sub(text, first, first)
+  if now_us < begin then return not is_errors and now_us >= begin - 60000000 and window or nil end
   if outcome == 'o' then
     calls, succeeded = calls + 1, succeeded + 1
   elseif outcome == 'd' then
     calls, failed = calls + 1, failed + held
   end
-  if outcome ~= 'i' and (is_errors and outcome == 'd' or now_us >= tonumber(ends) and calls >= tonumber(need)) then
-    return nil
-  end
-  return string.format('%.0f %s %s %.0f %.0f %.0f %.0f', begin, ends, need, calls, succeeded, busy + held, failed)
+  if outcome ~= 'i' and (is_errors and outcome == 'd' or now_us >= ends and calls >= need) then return nil end
+  return struct.pack(WINDOW, 1, begin, ends, need, calls, succeeded, busy + held, failed)
 end

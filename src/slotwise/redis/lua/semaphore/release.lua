@@ -14,48 +14,54 @@
 -- include base/hold_times.lua
 -- include base/window.lua
 local released, freed = 0, nil
-local id, sample = split_sample(ARGV[2])
+local space = string.find(ARGV[2], ' ', 1, true)  -- between an id and a sample
+local id = space and string.sub(ARGV[2], 1, space - 1) or ARGV[2]
 if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   -- The common cases, with fewer calls: one slot, which nobody waits for, or which
   -- goes as it is, number and all, to the first in line.
   local main, waiting, waiting_heartbeat, state, numbers = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   local queues = redis.call('EXISTS', waiting, waiting_heartbeat)
   local head = queues > 0 and redis.call('ZRANGE', waiting, 0, 0)[1]
-  local facts = redis.call('HMGET', state, id, head or '', '.value', '.token', '.closed', '.hold', '.window', '.values',
-                           '.paused')
+  local facts
+  if queues == 0 then
+    facts = redis.call('HMGET', state, id, '.hold', '.window')
+  else
+    facts = redis.call('HMGET', state, id, '.hold', '.window', head or '', '.value', '.token', '.closed', '.values',
+                       '.paused')
+  end
   local ttl, number, granted = ttl_and_number(facts[1])
-  local window = facts[7] and number and count_in_window(facts[7], sample or 'i-', granted, microseconds(ARGV[1]))
+  local hold, window = facts[2], facts[3]
+  local is_timed = queues > 0 or times_all(hold)
+  local now_us = (is_timed or window) and microseconds(ARGV[1])
+  local counted = window and number and count_in_window(window, space and ARGV[2] or ' i-', (space or 1) + 1,
+                                                         granted, now_us)
   -- If an adaptive value may move, that is for the second half.
-  if window or not facts[7] then released = redis.call('ZREM', main, id) end
-  if released == 1 and window then redis.call('HSET', state, '.window', window) end
+  if counted or not window then released = redis.call('ZREM', main, id) end
+  if released == 1 and counted then redis.call('HSET', state, '.window', counted) end
   if released == 1 and number then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
-    local hold = facts[6]
-    if queues > 0 or times_all(hold) then
-      hold = note_hold(hold, microseconds(ARGV[1]) / 1000000 - (tonumber(granted) or 0), 1)
-      if queues == 0 then redis.call('HSET', state, '.hold', hold) end
-    end
+    if is_timed then hold = note_hold(hold, now_us / 1000000 - (tonumber(granted) or 0), 1) end
+    if is_timed and queues == 0 then redis.call('HSET', state, '.hold', hold) end
     if queues == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
       return {1, 0, 0, 0, 0}
     end
     local interval, head_ttl, ticket, owner
-    if facts[2] and not facts[5] and not facts[9] and not string.find(head, '*', 1, true) then
-      interval, head_ttl, ticket, owner = waiting_claim(facts[2])
+    if facts[4] and not facts[7] and not facts[9] and not string.find(head, '*', 1, true) then
+      interval, head_ttl, ticket, owner = waiting_claim(facts[4])
     end
-    local value = tonumber(facts[3]) or 0
+    local value = tonumber(facts[5]) or 0
     -- After a shrink, a number above the value may be held, and a lower one be free.
     if head_ttl == '-' and has_moved(facts[8]) then
       local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
       if lowest[1] ~= 'top' and (tonumber(lowest[2]) or 0) <= value then head_ttl = nil end
     end
     if head_ttl == '-' and freed <= value and redis.call('ZCARD', main) == value - 1 then
-      local now_us = microseconds(ARGV[1])
       local alive_until = redis.call('ZSCORE', waiting_heartbeat, head)
       if alive_until and tonumber(alive_until) > now_us / 1000000 then
-        local token = string.format('%.0f', math.max((tonumber(facts[4]) or 0) + 1, now_us))
+        local token = whole(math.max((tonumber(facts[6]) or 0) + 1, now_us))
         redis.call('ZREM', waiting_heartbeat, head)
         redis.call('ZREM', waiting, head)
         redis.call('ZADD', main, alive_until, head)
@@ -81,7 +87,7 @@ local interval, counted = tonumber(ARGV[4]), ARGV[6] ~= ''
 caller, pattern = ARGV[3], ARGV[5]
 
 local waited = 0
-if not freed then released = math.max(released, drop(id, sample)) end
+if not freed then released = math.max(released, drop(id, space and string.sub(ARGV[2], space + 1))) end
 if released == 0 then waited = leave_queue(id) end
 local value = current_value()
 settle(value, interval)

@@ -14,7 +14,11 @@
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
 local ids, samples = {}, {}
-for i = 5, #ARGV do ids[i - 4], samples[i - 4] = split_sample(ARGV[i]) end
+for i = 5, #ARGV do
+  local space = string.find(ARGV[i], ' ', 1, true)
+  ids[i - 4] = space and string.sub(ARGV[i], 1, space - 1) or ARGV[i]
+  samples[i - 4] = space and string.sub(ARGV[i], space + 1)
+end
 local scores = redis.call('ZMSCORE', main, unpack(ids))
 local claims = redis.call('HMGET', state, unpack(ids))
 local is_main_lost = redis.call('EXISTS', main) == 0 or redis.call('HEXISTS', state, '.rebuild') == 1
@@ -54,7 +58,7 @@ local counted = #ended
 if window and #ended > 0 then
   local now_us, before = microseconds(ARGV[1]), window
   for i, sample in ipairs(ended) do
-    local counting = count_in_window(window, sample, since[i], now_us)
+    local counting = count_in_window(window, sample, 1, since[i], now_us)
     if not counting then
       counted = i - 1
       break

@@ -40,7 +40,10 @@ do
     local held = redis.call('ZCARD', main)
     local queues = redis.call('EXISTS', waiting, KEYS[5])
     local last = queues > 0 and redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]
-    local now_text = string.format('%.6f', now)
+    -- Times with whole numbers of seconds and microseconds: "%.6f" of a double takes far longer.
+    local now_text = string.format('%d.%06d', now, now_us % 1000000)
+    local deadline_us = math.floor(enough_us + 0.5)
+    local deadline = string.format('%d.%06d', deadline_us / 1000000, deadline_us % 1000000)
     local is_whole = queues ~= 1  -- both or none
     if held == 0 and is_whole then
       local claims = redis.call('HLEN', state) - 3  -- without the facts that are there
@@ -52,27 +55,26 @@ do
     end
     if is_whole and held < value and not last and ARGV[5] == '' then
       -- The lowest free number: of the free ones, or above the highest so far. None if lost.
-      local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
-      local number = tonumber(lowest[2])
-      if lowest[1] == 'top' then number = number + 1 end
-      local is_sound = lowest[1] == 'top' or string.match(lowest[1] or '', '^%d+') == lowest[2]
-      if is_sound and number and number >= 1 and number <= value then
+      local lowest = redis.call('ZRANGE', numbers, 0, 0)[1]
+      local low, high = string.match(lowest or '', '^(%d+)%-?(%d*)$')
+      local number = tonumber(low)
+      if lowest == 'top' then number = (tonumber(redis.call('ZSCORE', numbers, 'top')) or -1) + 1 end
+      if number and number >= 1 and number <= value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
-        redis.call('ZADD', main, string.format('%.6f', now + interval), id)
+        redis.call('ZADD', main, deadline, id)
         if held == 0 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
         end
-        local high = tonumber(string.match(lowest[1], '%-(%d+)$'))
-        if lowest[1] == 'top' then
+        if lowest == 'top' then
           redis.call('ZADD', numbers, number, 'top')
         else
-          redis.call('ZREM', numbers, lowest[1])
-          if high then
-            local rest = number + 1 < high and number + 1 .. '-' .. high or high
+          redis.call('ZREM', numbers, lowest)
+          if high ~= '' then
+            local rest = number + 1 < tonumber(high) and number + 1 .. '-' .. high or high
             redis.call('ZADD', numbers, number + 1, rest)
           end
         end
-        local token_text = string.format('%.0f', token)
+        local token_text = whole(token)
         redis.call('HSET', state, '.token', token_text, id,
                    claim_text(ARGV[4], '-', now_text, now_text, number, token_text, ARGV[8]))
         return {'granted', number, token, value}
@@ -83,7 +85,7 @@ do
         ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))
       end
       redis.call('ZADD', waiting, ticket, id)
-      redis.call('ZADD', waiting_heartbeat, string.format('%.6f', now + interval), id)
+      redis.call('ZADD', waiting_heartbeat, deadline, id)
       -- The two are always prolonged together.
       if not last or redis.call('PTTL', waiting_heartbeat) < 1000 * interval then
         redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))

@@ -28,7 +28,7 @@
 -- The documented keys are the truth; state and numbers only add to them, and are
 -- mended when a client that does not know them has changed the others, or one was lost.
 -- include base/base.lua
--- include base/claim.lua
+-- include base/claim_in_full.lua
 -- include base/proof.lua
 -- include base/renewal.lua
 -- include base/hold_times.lua

@@ -21,7 +21,7 @@ do  -- a script has room for 200 local names
   end
 
   local function parts_of(node)
-    return string.match(get('%' .. node.name) or '', '^(%d+);([^;]*);([^;]*)$')
+    return string.match(get('%' .. node.name) or '', '^(%d+);([^;]*);(.*)$')
   end
 
   local function write(node, record, window)
@@ -72,7 +72,7 @@ do  -- a script has room for 200 local names
       if adapting.rules[node.tier] then
         local _, record, window = parts_of(node)
         local need = need_of(node, needs)
-        local counted = window and need == 1 and adapting.count_in_window(window, sample, claim.granted, now_us)
+        local counted = window and need == 1 and adapting.count_in_window(window, sample, 1, claim.granted, now_us)
         if counted then
           write(node, record, counted)
         else
@@ -86,10 +86,10 @@ do  -- a script has room for 200 local names
 
   -- Forget a key that nobody has used for a while, unless it is frozen.
   function adapting.forget_if_idle(name, text)
-    local used, _, window = string.match(text, '^(%d+);([^;]*);([^;]*)$')
+    local used, _, window = string.match(text, '^(%d+);([^;]*);(.*)$')
     local node = string.find(name, '^%d+:.') and read_node(name)
     if node and node.held == 0 and node.waiting == 0 and not node.kept
-       and (not used or now_us - tonumber(used) > IDLE and string.sub(window, 1, 6) ~= 'frozen') then
+       and (not used or now_us - tonumber(used) > IDLE and string.byte(window) ~= 2) then  -- not frozen
       put('%' .. name, false)
       put('&' .. name, false)
       node.value = nil

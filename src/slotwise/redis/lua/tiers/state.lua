@@ -45,7 +45,7 @@
 -- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
 -- made anew of the claims; if it is state itself, all of them are over.
 -- include base/base.lua
--- include base/claim.lua
+-- include base/claim_in_full.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
 AT_ONCE, PAGE = 60, 400  -- a path costs more than one slot: it has several nodes

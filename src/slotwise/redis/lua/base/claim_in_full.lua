@@ -1,0 +1,39 @@
+-- base/claim_in_full.lua: the rest of base/claim.lua: all parts of a claim, and its slot numbers. Not a script.
+-- include base/claim.lua
+-- All of it; nil for garbage too.
+local function parse_claim(text)
+  local interval, ttl, ticket, granted, numbers, token, owner =
+    string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%d[%d,-]*) (%d+) (.*)$')
+  if not (tonumber(interval) and tonumber(ticket)) then return nil end
+  return {
+    interval = interval, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers,
+    number = tonumber(string.match(numbers, '^%d+')), token = tonumber(token), owner = owner,
+  }
+end
+
+-- The slot numbers of a claim, "0" while it waits; nil for what parse_claim doesn't understand.
+local function numbers_in(text)
+  local interval, ticket, numbers = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) %d+ ')
+  return tonumber(interval) and tonumber(ticket) and numbers or nil
+end
+
+local function owner_in(text)
+  return string.match(text or '', '^%S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
+end
+
+-- ---------------------------------------------------------------- numbers as text: "1-3,7"
+
+local function range(low, high)
+  return low == high and whole(low) or whole(low) .. '-' .. whole(high)
+end
+
+local function each_range(text)  -- of "1-3,7": 1 and 3, then 7 and 7
+  local following = string.gmatch(text, '[^,]+')
+  return function()
+    local part = following()
+    if not part then return nil end
+    local low, high = string.match(part, '^(%d+)%-?(%d*)$')
+    low = tonumber(low) or 0
+    return low, tonumber(high) or low
+  end
+end
