@@ -121,7 +121,7 @@ class Handover:
 
 @swallowed
 @pytest.mark.parametrize("way", ["block", "cm"])
-def test_a_strike_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way: str) -> None:
+def test_an_interrupt_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way: str) -> None:
     for number in itertools.count(1):
         handover = Handover(way)
         hit = interrupted(number, handover.leave, everywhere=False)
@@ -134,7 +134,7 @@ def test_a_strike_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way:
 
 
 @swallowed
-def test_a_strike_in_the_event_loop_that_is_told_does_not_keep_the_waiter_waiting() -> None:
+def test_an_interrupt_in_the_event_loop_that_is_told_does_not_keep_the_waiter_waiting() -> None:
     gc.freeze()  # what other tests left behind need not be looked through each time
     for number in itertools.count(1):
         handover = Handover("cm")

@@ -43,7 +43,7 @@ VERBS: dict[str, tuple[int, Callable[[Ledger[Claim]], object]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
+def test_an_interrupt_anywhere_in_the_ledger_repeats_no_number(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worth, call = VERBS[verb]
@@ -68,7 +68,7 @@ def test_a_strike_anywhere_in_the_ledger_repeats_no_number(
 # -------------------------------------------- the quick lane, right after a number is popped
 
 
-class StrikingList(list[int]):
+class InterruptingList(list[int]):
     """Raises after it has popped, as a signal handler would."""
 
     def pop(self, *_: Any) -> int:
@@ -76,7 +76,7 @@ class StrikingList(list[int]):
         raise Interrupt
 
 
-def strike_after_pop(heap: list[int]) -> int:
+def interrupt_after_pop(heap: list[int]) -> int:
     heappop(heap)
     raise Interrupt
 
@@ -105,7 +105,7 @@ def assert_all_can_be_taken(semaphore: MemorySemaphore, in_use: int) -> None:
 @pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 @pytest.mark.parametrize("value", [4, Adaptive(4, 1, 4)], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("way", ENTERING)
-def test_a_strike_right_after_a_slot_was_taken_gives_it_back(
+def test_an_interrupt_right_after_a_slot_was_taken_gives_it_back(
     way: str, value: int | Adaptive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     semaphore = MemorySemaphore(value)
@@ -113,9 +113,9 @@ def test_a_strike_right_after_a_slot_was_taken_gives_it_back(
         semaphore.release_sync(acquired)  # so that all numbers are in circulation
     acquired = semaphore.acquire_sync()
     with semaphore:
-        monkeypatch.setattr(_semaphore, "heappop", strike_after_pop)
-        monkeypatch.setattr(_acquisition, "heappop", strike_after_pop)
-        monkeypatch.setattr(_adaptive, "heappop", strike_after_pop)
+        monkeypatch.setattr(_semaphore, "heappop", interrupt_after_pop)
+        monkeypatch.setattr(_acquisition, "heappop", interrupt_after_pop)
+        monkeypatch.setattr(_adaptive, "heappop", interrupt_after_pop)
         with pytest.raises(Interrupt):
             ENTERING[way](semaphore)
         monkeypatch.undo()
@@ -130,12 +130,12 @@ LEAVING: dict[str, Callable[[MemorySemaphore], object]] = {
 
 
 @pytest.mark.parametrize("way", LEAVING)
-def test_a_strike_while_a_block_is_left_frees_its_slot(way: str) -> None:
+def test_an_interrupt_while_a_block_is_left_frees_its_slot(way: str) -> None:
     semaphore = MemorySemaphore(4)
     acquired = semaphore.acquire_sync()
     semaphore.__enter__()
     semaphore.__enter__()
-    semaphore._numbers = StrikingList(semaphore._numbers)
+    semaphore._numbers = InterruptingList(semaphore._numbers)
     with pytest.raises(Interrupt):
         LEAVING[way](semaphore)
     assert semaphore.release_sync(acquired)
@@ -146,7 +146,7 @@ def test_a_number_that_might_be_somebody_elses_is_not_given_back() -> None:
     semaphore, other = (MemorySemaphore(4, name="two instances, interrupted") for _ in range(2))
     with other:
         semaphore.__enter__()
-        semaphore._numbers = StrikingList(semaphore._numbers)
+        semaphore._numbers = InterruptingList(semaphore._numbers)
         with pytest.raises(Interrupt):
             semaphore.__exit__(None, None, None)
         assert_all_can_be_taken(semaphore, 2)  # one is lost, and none is there twice
@@ -170,7 +170,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_strike_costs_one_acquisition_at_most_and_repeats_no_number(way: str) -> None:
+def test_an_interrupt_costs_one_acquisition_at_most_and_repeats_no_number(way: str) -> None:
     program = """
     import asyncio, random, signal, sys
     from slotwise import Adaptive, MemorySemaphore

@@ -86,7 +86,7 @@ def test_statistics_are_those_of_the_directory(make: Make, directory: Path) -> N
     named = ProcessSemaphore.get_acquired_stats_sync(["idle", "nobody"], directory=directory)
     assert named == {"idle": SemaphoreStats(0, 1)}
     assert [*ProcessSemaphore.get_acquired_stats_sync(limit=1, directory=directory)] == ["full"]
-    with pytest.raises(TypeError, match="several names"):
+    with pytest.raises(TypeError, match="iterable of names"):
         ProcessSemaphore.get_acquired_stats_sync("idle", directory=directory)
 
 

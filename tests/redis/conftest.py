@@ -31,10 +31,10 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
-def listening(client: redis.Redis, seat: str) -> redis.client.PubSub:
+def listening(client: redis.Redis, client_id: str) -> redis.client.PubSub:
     """What a living process has open for its messages; to be closed."""
     listener = client.pubsub()
-    listener.subscribe(f"slotwise:{seat}")
+    listener.subscribe(f"slotwise:{client_id}")
     while listener.get_message(timeout=10) is None:
         pass
     return listener

@@ -24,7 +24,7 @@ from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 
 
-def room(name: str) -> NameRecord:
+def record_of(name: str) -> NameRecord:
     return NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", name))
 
 
@@ -36,9 +36,9 @@ def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> No
     holders = [f"sw-p-{n}" for n in range(3_000)]
     parts = _parts("sw-p-7*10000", 10_000)
     waiters = [f"sw-p-{n}" for n in range(3_000, 5_000)]
-    many = (room("many"), 1.0)
+    many = (record_of("many"), 1.0)
     entries: list[Any] = [(many, (holders, waiters)), *((many, ([part], [])) for part in parts)]
-    entries += [((room(f"name{n}"), 1.0), ([f"sw-n-{n}"], [])) for n in range(500)]
+    entries += [((record_of(f"name{n}"), 1.0), ([f"sw-n-{n}"], [])) for n in range(500)]
     batches = list(_batches(entries, apart=False))
     assert max(len(batch) for batch in batches) <= 30
     assert max(members_of(batch) for batch in batches) <= 2_000
@@ -53,7 +53,7 @@ def test_the_parts_of_a_wide_holder_are_planned_one_by_one() -> None:
     """Two that were just renewed wait behind the names and the parts that were not."""
 
     def holder(name: str, slots: int, heard_at: float) -> Any:
-        record = room(name)
+        record = record_of(name)
         record.heartbeat_at = heard_at
         count = f"*{slots}" if slots > 1 else ""
         return SimpleNamespace(

@@ -139,27 +139,27 @@ def test_wake_up_nexts_ends_ttls_silent_holders_and_silent_waiters(six: Six) -> 
 
 def test_wake_up_nexts_grants_all_slots_of_one_or_none_and_nobody_passes(six: Six) -> None:
     six.queue("a")
-    six.queue("sw-seat-1*3")
+    six.queue("sw-client-1*3")
     six.queue("b")
     assert six.wake_up_nexts(3) == 1
     six.release("a")
     assert six.wake_up_nexts(3) == 1
-    members = {"sw-seat-1*3", "sw-seat-1*3#2", "sw-seat-1*3#3"}
+    members = {"sw-client-1*3", "sw-client-1*3#2", "sw-client-1*3#3"}
     assert set(six.client.zrange(MAIN, 0, -1)) == members
-    assert six.release("sw-seat-1*3") == 1
+    assert six.release("sw-client-1*3") == 1
     assert six.wake_up_nexts(3) == 1
     assert six.client.zrange(MAIN, 0, -1) == ["b"]
 
 
 def test_wake_up_nexts_tells_ids_of_ours_by_a_message(six: Six) -> None:
     with six.client.pubsub() as messages:
-        messages.subscribe("slotwise:seat")
+        messages.subscribe("slotwise:client")
         messages.get_message(timeout=5)
-        six.queue("sw-seat-7")
+        six.queue("sw-client-7")
         six.wake_up_nexts(1)
         message = messages.get_message(timeout=5)
     assert message is not None
-    assert message["data"] == "look sw-seat-7"
+    assert message["data"] == "look sw-client-7"
     assert not six.client.keys("*notification*")
 
 

@@ -52,7 +52,7 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
 def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    """By a real signal, which comes before the keeper was told of it."""
+    """By a real signal, which comes before the heartbeat thread was told of it."""
     semaphore = RedisSemaphore(name="x", value=1, config=config)
     held = semaphore.acquire_sync()
     heartbeat_thread = semaphore._shared.heartbeat_thread
@@ -83,7 +83,7 @@ def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
 def test_a_thread_with_a_path_that_is_interrupted_before_its_release_began_has_released(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    """By a real signal, which comes before the keeper was told of it."""
+    """By a real signal, which comes before the heartbeat thread was told of it."""
     paths = uploads(config)
     held = paths.acquire_sync(ALICE, timeout=None)
     assert client.zcard(HOLDERS) == 1

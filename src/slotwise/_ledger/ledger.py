@@ -186,7 +186,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 return False
             if not self.waiting:  # else `settle` ends it, and serves them
                 self._end_pause()
-        if not self._seat(claim, now):
+        if not self._try_grant(claim, now):
             return False
         if self.attention and not self.waiting:
             self._lower_attention()  # it may have got the last of the reserve
@@ -199,7 +199,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
         It comes behind others that were queued like that. Who is granted now is returned.
         """
-        if self.seat_first(claim, now):
+        if self.try_grant_first(claim, now):
             return [claim, *self.settle(now)]
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
@@ -216,13 +216,13 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.attention = True
         return self.settle(now)
 
-    def seat_first(self, claim: C, now: float) -> bool:
+    def try_grant_first(self, claim: C, now: float) -> bool:
         """Grant ``claim`` its slots if that many are free, whoever waits; serve nobody else."""
         if self.paused_until > now:
             return False
         if self.reserve or self.circulating > self.value:
             self._rebalance_if_needed()  # what has just come back may be the lowest
-        return self._seat(claim, now)
+        return self._try_grant(claim, now)
 
     def to_replace(self, holders: Iterable[C], slots: int) -> list[C]:
         """Choose whose slots a claim for ``slots`` takes over: the first of ``holders``.
@@ -429,13 +429,13 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         while waiting and not line and (self.free or self.circulating < self.value):
             if self.ranks is not None:
                 claim = self.ranks.first(waiting)[1]
-                if not self._seat(claim, now):
+                if not self._try_grant(claim, now):
                     break
                 del waiting[claim.key]
                 granted.append(claim)
                 continue
             key, claim = waiting.popitem(last=False)
-            if not self._seat(claim, now):
+            if not self._try_grant(claim, now):
                 # The head does not fit, so nobody passes it: a stream of small
                 # requests would otherwise starve a large one forever.
                 waiting[key] = claim
@@ -481,7 +481,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self.ranks = Ranks(self.waiting)
         return self.ranks.rank_of_newcomer(claim, now) < self.ranks.first(self.waiting)[0]
 
-    def _seat(self, claim: C, now: float) -> bool:
+    def _try_grant(self, claim: C, now: float) -> bool:
         """Turn ``claim`` into a holder if its slots are free."""
         if claim.slots == 1:
             number: int | None

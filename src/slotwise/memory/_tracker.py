@@ -170,7 +170,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     self._free(each, now)
                     replaced.append(each)
             cast("ReplacingMemoryAcquisition", claim).replaced = replaced
-            if self.seat_first(claim, now):  # else somebody was quicker
+            if self.try_grant_first(claim, now):  # else somebody was quicker
                 return [*self.settle(now), claim]
         return self.settle(now)
 

@@ -67,7 +67,7 @@ class ProcessAcquisition(AcquisitionResult):
         self.label = label
         self.requested_at = requested_at
         self.generation = generation  # of the instance that was asked
-        self.grace = 0.0  # for how long it keeps its slots after a kick
+        self.grace = 0.0  # how long it keeps its slots after a kick
         self.overload: Overload | None = None  # of the instance that was asked
         self.replaces = False  # whether it replaces a holder instead of waiting
         self.requested = False  # whether it may be in the file
@@ -79,11 +79,11 @@ class ProcessAcquisition(AcquisitionResult):
         self.task: asyncio.Task[Any] | None = None  # to be cancelled when the ttl ends
 
     def begin(self) -> None:
-        """It may be in the file from now on."""
+        """Note that it may be in the file from now on."""
         self.requested = True
 
     def end(self) -> None:
-        """It doesn't hold or wait any more; twice does no harm."""
+        """Note that it no longer holds or waits; calling it twice does no harm."""
 
     def grant(self, claim: ProcessClaim, now: float) -> None:
         self._slot_number = claim._slot_number
@@ -92,11 +92,11 @@ class ProcessAcquisition(AcquisitionResult):
         self.holds = True
         if self.waker is None:
             self._waited = 0.0
-        else:  # a claim from a snapshot doesn't know it; then it was just now
+        else:  # a claim from a snapshot doesn't have it: then assume now
             self._waited = max(getattr(claim, "granted_at", now) - self.requested_at, 0.0)
 
     def wake(self) -> None:
-        """Tell the waiter, in whatever thread, that the wait is over; twice does no harm."""
+        """Tell the waiter, in any thread, that the wait is over; calling it twice does no harm."""
         if self.waker is not None:
             prepare_to_wake(self.waker, self.file, self)()
 
@@ -107,7 +107,7 @@ class OutcomeProcessAcquisition(Outcomes, ProcessAcquisition):
     __slots__ = ()
 
     def paused(self) -> Sequence[tuple[Any, ...]]:
-        """Return what grants nothing if the service asks for that, as records have it."""
+        """Return what is paused if the service asks for a pause, as records have it."""
         return [()]
 
 

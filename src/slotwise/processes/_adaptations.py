@@ -1,4 +1,4 @@
-"""How the adaptation of a value is written in snapshots: its rules, its fields, its changes."""
+"""Write the adaptation of a value into snapshots, and read it: its rules, fields and changes."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def read_adaptation(written: Any) -> Adaptation | None:
         if not isinstance(reason, str):
             raise TypeError("not a reason")
         known.changes.append(Change(float(at), int(old), int(new), reason))
-    known.take_change()  # it was told by whoever made it
+    known.take_change()  # whoever made it has reported it
     return known

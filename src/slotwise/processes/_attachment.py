@@ -1,7 +1,7 @@
 """Find the file of an instance's semaphore, and run operations on it.
 
-The instance may be used in another process than it was made in, after a fork; and its file
-is closed while nobody uses it. What the operations do is in `_operations`.
+After a fork, an instance may be used in a process other than the one that made it; and its file is
+closed while nobody uses it. What the operations do is in `_operations`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ INLINE_LOCK_TIMEOUT = 0.002
 
 
 class Attachment:
-    """The way from an instance to the SemaphoreFile of its name in this process."""
+    """Leads from an instance to the SemaphoreFile of its name in this process."""
 
     __slots__ = ("_file", "_incarnation", "_made_in", "directory", "name", "suffix")
 
     def __init__(self, directory: str, name: str, suffix: str = SUFFIX) -> None:
         self.directory = directory
-        self.name = name  # of a private one too, by which its file is found
+        self.name = name  # private ones have one too, by which their file is found
         self.suffix = suffix
         self._made_in = processes.incarnation
         self._file: SemaphoreFile | None = None  # until it is first used
@@ -84,7 +84,7 @@ class Attachment:
         return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
 
     def _try_call(self, lock_timeout: float, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation; raise Busy if the file's lock is taken for that long."""
+        """Run an operation; raise Busy if the file's lock is taken all that time."""
         while True:
             file = self.file()
             try:

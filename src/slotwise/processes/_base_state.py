@@ -25,8 +25,8 @@ from slotwise.errors import ValueConflict
 # Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
 Record: TypeAlias = "list[Any]"
 
-# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
-# that may be assigned to.
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
 _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 
@@ -39,7 +39,7 @@ class ProcessClaim(BaseClaim):
     pid: int
     label: str | None
     requested_us: int
-    grace: float  # for how long it keeps its slots after a kick, in seconds
+    grace: float  # how long it keeps its slots after a kick, in seconds
     is_kicked: bool
     granted_at: float  # set when it is granted, like the next three; not in snapshots
     granted_us: int
@@ -103,8 +103,8 @@ def owner_of(acquisition_id: str) -> str:
 class BaseState(BaseLedger[C]):
     """The ledger behind a name, and what else the file remembers of it.
 
-    What is asked for (``wanted``), and what a caller thinks the values are (``declared``), is
-    the subclasses' business.
+    What is asked for (``wanted``), and what a caller thinks the values are (``declared``), is up to
+    the subclasses.
     """
 
     __slots__ = _SLOTS_OF_SUBCLASSES
@@ -119,7 +119,7 @@ class BaseState(BaseLedger[C]):
     IS: ClassVar[str]  # what follows its title in messages: "is" or "are"
 
     name: str
-    boot: str  # of the machine: its monotonic clock restarted then
+    boot: str  # of the machine: its monotonic clock restarts at every boot
     closure: Closure | None
     fence: int
     owners: dict[str, tuple[int, int]]  # number of claims, and the pid
@@ -131,7 +131,7 @@ class BaseState(BaseLedger[C]):
     # was held if its process knows, and the service's retry_after, in microseconds; and by the
     # wall clock, when.
     ending: tuple[Outcome, int | None, int] | None
-    # How adaptive values were moved by the last record: the tier, 0 of a semaphore, its key, and
+    # How adaptive values were moved by the last record: the tier (0 for a semaphore), its key, and
     # the change.
     moved: list[tuple[int, Any, Change]]
     wall_us: int
@@ -148,10 +148,10 @@ class BaseState(BaseLedger[C]):
         self.moved = []
         self.wall_us = 0
 
-    # Whether some value moves by itself.
+    # Whether some value is adaptive.
     adapts: Any = False
 
-    # Of tiers alone: whether some have rates, and whether all have, so that nothing is held.
+    # For tiers only: whether some have rates, and whether all have, so that nothing is held.
     has_rates: Any = False
     holds_nothing: Any = False
 
@@ -162,14 +162,14 @@ class BaseState(BaseLedger[C]):
     @property
     @abstractmethod
     def is_paused(self) -> bool:
-        """Whether nothing is granted, of all of it or of a part, until a time."""
+        """Whether all or a part of it is paused."""
 
     def is_due(self, now: float) -> bool:
         """Return whether a deadline has passed, or a pause is over."""
         return self.deadlines is not None and self.next_deadline() <= now
 
     def can_be_settled(self, now: float) -> bool:  # noqa: ARG002 - tiers need it
-        """Return whether what one that has ended took of a rate can still be corrected."""
+        """Return whether what some ended claim took of a rate can still be corrected."""
         return False
 
     # ----------------------------------------------- what the two ledgers differ in
@@ -182,7 +182,7 @@ class BaseState(BaseLedger[C]):
     @staticmethod
     @abstractmethod
     def title_of(name: str | None) -> str:
-        """Return how messages call it; without a name, it is a private one."""
+        """Return its name in messages; without a name, it is private."""
 
     @property
     @abstractmethod
@@ -195,7 +195,7 @@ class BaseState(BaseLedger[C]):
 
     @abstractmethod
     def accepts(self, declared: Any) -> bool:
-        """Return whether somebody who was told ``declared`` may use it; None is anything."""
+        """Return whether somebody who declares ``declared`` may use it; None matches anything."""
 
     @abstractmethod
     def declaration(self, declared: Any, now: float) -> Any:
@@ -227,11 +227,11 @@ class BaseState(BaseLedger[C]):
 
     @abstractmethod
     def estimate(self, wanted: Any, now: float) -> float | None:
-        """Return when a newcomer would be granted what it wants; None if nobody knows."""
+        """Return when a newcomer would be granted what it wants; None if unknown."""
 
     @abstractmethod
     def fullness(self, wanted: Any, now: float) -> str:
-        """Say to a caller that got no slot how full it is."""
+        """Return how full it is, for a caller that got no slot."""
 
     @abstractmethod
     def _enter(self, claim: C, value: Any, now: float, wait_until: float | None) -> list[C]:
@@ -263,7 +263,7 @@ class BaseState(BaseLedger[C]):
         """Return the state that a snapshot was taken of.
 
         Raises:
-            ValueError: this is no snapshot; or another exception.
+            ValueError: this is not a snapshot; or another exception.
         """
 
     @staticmethod
@@ -377,7 +377,7 @@ class BaseState(BaseLedger[C]):
     def _drop_dead(
         self, now: float, wall_us: int, owners: list[str], undelivered: Sequence[str] = ()
     ) -> list[Event]:
-        """End the holds and waits of dead processes; some were granted after that died."""
+        """End the holds and waits of dead processes; some were granted after their process died."""
         dead = frozenset(owners)
         waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
         holders = [claim for claim in self.holders.values() if claim.owner in dead]
@@ -456,13 +456,13 @@ class BaseState(BaseLedger[C]):
         return [("granted", claim) for claim in claims]
 
     def _note_hold(self, claim: C, wall_us: int, *, waited: bool = False) -> None:
-        """A hold ends: how long it was counts if somebody waits, or did until now."""
+        """Note that a hold ends: its length counts if somebody waits, or did until now."""
         if self.waiting or waited or self.times_all:
             self.holds.note((wall_us - claim.granted_us) / 1e6)
 
     @property
     def written_holds(self) -> list[float]:
-        """How long holds take, for a snapshot."""
+        """Return how long holds take, for a snapshot."""
         return [self.holds.busy, self.holds.ended]
 
     def _count(self, claim: C) -> None:

@@ -17,7 +17,7 @@ from slotwise.processes._adaptations import read_adaptation
 # An owner is the number of its liveness byte, which has to be a valid file offset.
 _OWNER = re.compile(r"p[0-9a-f]{1,15}")
 _ID = re.compile(rf"{_OWNER.pattern}-.+", re.DOTALL)
-_LIMIT = 1 << 62  # fits every place where a number is used
+_LIMIT = 1 << 62  # fits wherever a number is used
 
 
 def check_record(record: Any) -> None:

@@ -6,7 +6,7 @@ from slotwise._core.messages import INTERRUPTED
 
 
 class Busy(Exception):
-    """Another process had the file's lock all the time. Nothing was changed."""
+    """Another process had the file's lock the whole time. Nothing was changed."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -14,7 +14,7 @@ class Busy(Exception):
 
 
 class NotAdaptive(Exception):
-    """Internal: a fixed value was to be frozen, or asked for its changes."""
+    """Internal: somebody tried to freeze a fixed value, or asked for its changes."""
 
 
 class Retired(Exception):

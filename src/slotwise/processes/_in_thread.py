@@ -48,5 +48,5 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
 
 
 def start_thread(call: Callable[[], object]) -> None:
-    """Run ``call``, and don't wait for it; it raises nothing."""
+    """Run ``call``, which raises nothing, without waiting for it."""
     threading.Thread(target=call, name="slotwise-file-lock", daemon=True).start()

@@ -21,7 +21,7 @@ from slotwise.processes._state import SemaphoreClaim, State
 if TYPE_CHECKING:
     from slotwise._core.stats import Claimant, SemaphoreStats
 
-_STUCK = 1.0  # seconds that nobody needs for a change
+_STUCK = 1.0  # seconds: no change takes that long
 
 
 def check_exists(directory: str, name: str, suffix: str = SUFFIX) -> None:
@@ -71,7 +71,7 @@ def get_acquired_stats(
             stats = Attachment(directory, name).call(_operations.inspect, stats_of, None)
         except UnknownSemaphore:
             continue
-        except BackendError as error:  # the others can be read all the same
+        except BackendError as error:  # the others can still be read
             _log.unreadable(name, error)
             continue
         in_use = stats.acquired_slots or stats.waiting or stats.closed or stats.paused_for
@@ -86,8 +86,8 @@ def get_acquired_stats(
 def stuck_locks(directory: str, asked: Iterable[str], suffix: str = SUFFIX) -> dict[str, int]:
     """Return which semaphores, or tiers, can't be changed, with the pid that has the file's lock.
 
-    A change takes microseconds. A process that is found at it for a second is stopped, or stuck:
-    so this takes a second if there is one, however many there are, and no time otherwise.
+    A change takes microseconds, so a process that holds the lock for a second is stopped or stuck.
+    This takes a second if there are such processes, however many, and no time otherwise.
     """
     if not os.path.lexists(directory):
         return {}
@@ -108,11 +108,11 @@ def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
     try:
         return process.file(name, suffix).lock_holder()
     except BackendError:
-        return None  # whoever reads it is told why
+        return None  # whoever reads it gets the error
 
 
 def stats_of(state: State) -> SemaphoreStats:
-    from slotwise._core.stats import SemaphoreStats  # who only acquires starts without them
+    from slotwise._core.stats import SemaphoreStats  # not needed to acquire
 
     reason = None if state.closure is None else state.closure.reason
     waiting = len(state.waiting)

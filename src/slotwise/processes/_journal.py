@@ -50,7 +50,7 @@ _RESERVED = 32 * 1024
 _COMPACT_AFTER = 8 * 1024
 
 
-# What applying records raises that we didn't write. Not every exception: signal handlers can
+# What applying records that we didn't write can raise. Not every exception: signal handlers can
 # raise theirs here too.
 _INVALID = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
@@ -243,10 +243,10 @@ class Journal:
             if self._start == _HEAD_SIZE and fstat(self._file.fd).st_size > 4 * wanted:
                 os.ftruncate(self._file.fd, wanted)
         except (BackendError, OSError):
-            pass  # the disk is full; the old snapshot and its records stay for now
+            pass  # the disk is full; the old snapshot and its records are kept for now
 
     def _write_snapshot(self, state: AnyState, end: int) -> None:
-        """Write it in front of what is in use now if it fits there, else after it, at ``end``."""
+        """Write it in front of what is in use if it fits there, otherwise after it, at ``end``."""
         snapshot = encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
         at = _HEAD_SIZE if fits else end

@@ -9,7 +9,7 @@ from slotwise.processes._state import State
 
 def kind_of(suffix: str) -> type[AnyState]:
     if suffix in (TIERS_SUFFIX, PRIVATE_TIERS_SUFFIX):
-        from slotwise.processes._path_state import PathState  # most programs have no tiers
+        from slotwise.processes._path_state import PathState  # most programs don't use tiers
 
         return PathState
     return State

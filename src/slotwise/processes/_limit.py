@@ -1,7 +1,7 @@
 """ProcessLimit: what semaphores and tiers of the processes of one machine share.
 
-Which file is behind an instance, new acquisitions, and all that doesn't depend on what is
-asked for: releasing, kicking, closing. `_operations` changes the file.
+It knows the file behind an instance, makes acquisitions, and has everything that doesn't depend on
+what is asked for: releasing, kicking, closing. `_operations` changes the file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=ProcessAcquisition)
 T = TypeVar("T")
 
-# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
-# that may be assigned to.
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
 _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 

@@ -182,9 +182,9 @@ class LocalClaims:
         return _messages.wait_lost(self._path)
 
     def post(self, after: AfterUnlock) -> None:
-        """Have those woken whose wait has ended, after those of earlier changes, *in the mutex*.
+        """Queue those whose wait has ended, after those of earlier changes, *in the mutex*.
 
-        Two threads that made changes one after the other may come to `deliver` in any order.
+        Two threads that made changes one after the other may reach `deliver` in any order.
         """
         if after.wake is not None:
             self.to_wake += after.wake
@@ -199,7 +199,7 @@ class LocalClaims:
         between doesn't keep the rest from being told.
         """
         try:
-            self.post(after)  # whom nobody posted: their waits failed, so their order is no matter
+            self.post(after)  # not posted yet: their waits failed, so order doesn't matter
             self._wake_posted()
             while after.notify:
                 owner = next(iter(after.notify))
@@ -216,7 +216,7 @@ class LocalClaims:
     def _wake_posted(self) -> None:
         while self.to_wake:
             with self._wake_lock:
-                if self._waking:  # this interrupts itself, and goes on afterwards
+                if self._waking:  # this interrupted itself, and continues afterwards
                     return
                 self._waking = True
                 try:

@@ -92,7 +92,7 @@ class LockedFile:
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; if not, it was deleted or replaced."""
         try:
-            # By its whole path, which tells of a directory that was replaced as well.
+            # By its whole path, to notice a directory that was replaced too.
             found = lstat(self.path)
         except OSError:
             return False

@@ -31,7 +31,7 @@ from slotwise.processes._state import State
 
 T = TypeVar("T")
 
-_LOCK_TIMEOUT_IF_STOPPED = 1.0  # seconds that nobody needs for a change
+_LOCK_TIMEOUT_IF_STOPPED = 1.0  # seconds: no change takes that long
 
 
 # ------------------------------------------------------------------- requesting
@@ -48,7 +48,7 @@ def request(
 
     ``make_waker`` makes what it sleeps on; with None it doesn't wait.
     """
-    # A slot of a file that nobody else finds would be one of a second semaphore.
+    # A slot in a file that nobody else finds would belong to a second semaphore.
     file.invalidate_if_replaced()
     return file.change(_request, declared, lock_timeout, file, acquisition, declared, make_waker)
 
@@ -103,7 +103,7 @@ def _request(
 
 
 def _replaces_at_once(state: State, wanted: int) -> bool:
-    """Return whether there is somebody to replace, and nobody of them may take time to leave."""
+    """Return whether there is somebody to replace, and none of them has a grace period."""
     replaced = state.replaceable(wanted)
     return bool(replaced) and not any(claim.grace for claim in replaced)
 
@@ -169,7 +169,7 @@ def _open_state(
 
 
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
-    """Write the values that the caller goes by, if the limit is idle and has others."""
+    """Write the values that the caller declares, if the limit is idle and has others."""
     declaration = state.declaration(declared, after.now)
     if declaration is not None:
         file.write(after, "declare", declaration)
@@ -187,13 +187,13 @@ def release(
     """End a hold; return False if it had ended before."""
     try:
         return file.change(_release, None, lock_timeout, file, acquisition_id, outcome)
-    except Interrupted:  # this thread is in the middle of a change, which does it at its end
+    except Interrupted:  # this thread is in the middle of a change, which does it when it ends
         return file.withdraw_later(acquisition_id)
     except Missing:
         return False
     except (BackendError, Busy, Retired):
         raise
-    except BaseException:  # a signal handler raised: it is released all the same
+    except BaseException:  # a signal handler raised: it is still released
         acquisition = file.claims.by_id.get(acquisition_id)
         if acquisition is not None and acquisition.holds:
             file.claims.by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
@@ -232,7 +232,7 @@ def _release(
 def _ending(
     acquisition: ProcessAcquisition | None, outcome: Outcome | None, now: float
 ) -> tuple[Outcome, int | None, int]:
-    """How a hold ended, for how long it was held, and the service's retry_after.
+    """Return how a hold ended, how long it was, and the service's retry_after.
 
     Its process knows when it learnt of the grant, which is when its work began.
     """
@@ -313,7 +313,7 @@ def estimate(
     declared: Any,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> float | None:
-    """Return when a newcomer would be granted what it wants; None if nobody knows."""
+    """Return when a newcomer would be granted what it wants; None if unknown."""
 
     def work(after: AfterUnlock) -> float | None:
         file.drop_dead(after)
@@ -336,7 +336,8 @@ def inspect(
 ) -> T:
     """Return what ``read`` finds in the state, without dead processes and expired claims.
 
-    A process that has the file's lock and is stopped isn't waited for: nobody knows how long.
+    A stopped process that has the file's lock isn't waited for: there is no telling how long it
+    takes.
     """
 
     def work(after: AfterUnlock) -> T:
@@ -423,7 +424,7 @@ def pause(
     generation: Generation,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
-    """Grant nothing for ``seconds``; of tiers, ``which`` is the one, and its key or None."""
+    """Grant nothing for ``seconds``; for tiers, ``which`` is the tier, and its key or None."""
 
     def work(after: AfterUnlock) -> None:
         _open_state(file, declared, generation, after)

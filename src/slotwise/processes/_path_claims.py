@@ -1,4 +1,4 @@
-"""PathRequest and ProcessPathClaim: what somebody in any process wants of tiers, or has."""
+"""PathRequest and ProcessPathClaim: what is wanted of tiers, or held, in any process."""
 
 from __future__ import annotations
 

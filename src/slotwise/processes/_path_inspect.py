@@ -33,7 +33,7 @@ from slotwise.processes._path_state import PathState
 def stats_of(
     state: PathState, declared: tuple[TierSpec, ...], idle: IdleKeys
 ) -> dict[str, TierStats]:
-    """Statistics by tier; ``idle`` are keys that are remembered beside those in use."""
+    """Return statistics by tier; ``idle`` are keys that are remembered besides those in use."""
     if not state.is_same_shape(declared):  # somebody else's tiers
         state = PathState(state.name, declared, state.boot)
     now = clock.now()
@@ -41,7 +41,7 @@ def stats_of(
         [
             (key, node)
             for key, node in tier.nodes.items()
-            # One that nobody uses, or a full bucket, is as good as forgotten.
+            # A node that nobody uses, or a full bucket, counts as forgotten.
             if node.waiting
             or key in tier.pauses
             or (node.used > now if isinstance(node, RateNode) else node.in_use)
@@ -67,7 +67,7 @@ def stats_of(
 def path_stats_of(
     state: PathState, declared: tuple[TierSpec, ...], path: Path, *, closed_here: bool
 ) -> PathStats:
-    """How full the tiers of one path are; ``closed_here``: by this process, for itself."""
+    """Return how full the tiers of one path are; ``closed_here``: by this process."""
     closure = state.closure
     if not state.is_same_shape(declared):
         state = PathState(state.name, declared, state.boot)
@@ -75,7 +75,7 @@ def path_stats_of(
 
 
 def changes_of(state: PathState, index: int, key: str | None) -> list[Change]:
-    """How the value of a key of an adaptive tier has moved; nothing of one that nobody knows."""
+    """Return how the value of an adaptive tier's key has moved; nothing for an unknown key."""
     node = state.tiers[index].nodes.get(key) if index < len(state.tiers) else None
     return [] if node is None or node.adaptation is None else [*node.adaptation.changes]
 

@@ -1,7 +1,7 @@
-"""How a PathState is written in its file as plain values, and read again.
+"""Write a PathState into its file as plain values, and read it.
 
-A restored state decides everything as the written one does. Buckets that are full are left
-out: one that nobody knows is full.
+A restored state decides everything as the written one does. Full buckets are left out: an unknown
+one is full.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
             ]
             for tier, former in zip(state.tiers, state.former_values, strict=True)
         ],
-        # Of keys that are in use and whose value came with a request.
+        # Only for keys in use whose value came with a request.
         "learnt": [
             [tier.index, key, tier.value_of(key)]
             for tier in state.tiers
@@ -82,7 +82,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
         "adapted": take_adapted(state),
         "recent": [
             [*claim.arguments(), claim.granted_us, claim.token, claim.until]
-            # Of those that expired at one instant, each process may have another one first.
+            # Sorted, since processes may order those that expired at one instant differently.
             for claim in sorted(state.recent.values(), key=lambda claim: (claim.until, claim.key))
         ],
         "holders": [
@@ -160,7 +160,7 @@ def take_adapted(state: PathState) -> list[list[Any]]:
 
 
 def put_adapted_back(state: PathState, adapted: Sequence[Sequence[Any]]) -> None:
-    """Have the nodes of adaptive tiers as they were; there are none yet."""
+    """Restore the nodes of adaptive tiers; there are none yet."""
     for index, is_frozen, frozen_at, frozen_keys, nodes in adapted:
         tier = state.tiers[index]
         for key, *written in nodes:
@@ -195,7 +195,7 @@ def _read_buckets(state: PathState, buckets: Sequence[Sequence[Any]]) -> None:
 
 
 def keep_rates(state: PathState) -> Callable[[float], None]:
-    """Return what puts the rates back as they are now, in a state that has forgotten everything.
+    """Return a function that restores the rates as they are now, in a state that forgot everything.
 
     It is called with the time, by a clock that may have started anew.
     """

@@ -34,14 +34,14 @@ from slotwise.processes._path_snapshots import (
 )
 from slotwise.processes._path_values import read_specs, read_value, write_specs
 
-# So many nodes of a tier are known even if nobody uses them: to make one takes time.
+# Keep at most this many unused nodes of a tier: making one takes time.
 _FEW_NODES = 100
 
-# So many keys of an adaptive tier are remembered with what they have learnt, those used last.
+# Remember what at most this many keys of an adaptive tier have learnt, those used last.
 _KEPT_KEYS = 100
 
-# How many buckets a change looks at, to forget them if they are full: more than one, so that
-# they become fewer.
+# How many buckets a change checks, to forget the full ones: more than one, so that they become
+# fewer.
 _FORGET_AT_ONCE = 64
 
 # What a caller thinks the tiers are, narrow to wide.
@@ -160,7 +160,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return write_specs(declared)
 
     def value_to_record(self, declared: Declared | None) -> None:  # noqa: ARG002
-        return None  # "declare" has said it
+        return None  # "declare" has written it
 
     def conflict(self, declared: Declared) -> ValueConflict:
         subject, used = f"the tiers of {display(self.name)} are", self._current_specs()
@@ -172,7 +172,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return [replace(spec, value=tier.value or 0) for spec, tier in pairs]
 
     def _declare(self, now: float, _wall_us: int, specs: Any) -> list[Event]:
-        """Have other tiers from now on; nobody holds or waits, and every bucket is full."""
+        """Replace the tiers; nobody holds or waits, and every bucket is full."""
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
         closed = self.closed
@@ -236,7 +236,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return None if self.closed else path_in(self, wanted.path, wanted.needs, now, mean)
 
     def fullness(self, wanted: PathRequest, now: float) -> str:
-        """Say which tier is in the way."""
+        """Return which tier is in the way."""
         return path_fullness.fullness(self, self.specs, wanted.path, wanted.needs, now)
 
     def waiting_at(self, wanted: PathRequest) -> list[int]:
@@ -311,7 +311,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def _withdraw(
         self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
     ) -> list[Event]:
-        """What was taken of rates by a grant that nobody has seen goes back."""
+        """Give back what was taken of rates by a grant that nobody has seen."""
         if not undelivered or acquisition_id in self.waiting:
             return super()._withdraw(now, wall_us, acquisition_id)
         claim = self.holders.get(acquisition_id)
@@ -352,7 +352,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             self.moved.append((node.tier, node.key, change))
 
     def _tell_wall_clock(self, nodes: Iterable[Any], now: float) -> None:
-        """Changes have the time of the record by the wall clock."""
+        """Give changes the record's wall clock time."""
         epoch_us = self.wall_us - microseconds(now)
         for node in nodes:
             if node.adaptation is not None:
@@ -385,7 +385,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         if which.adaptive is not None:
             return self._freeze(now, wall_us, tier, value, key)
         if isinstance(value, Rate) is not isinstance(which, RateTier):
-            raise ValueError("slots can't become a rate, nor a rate slots")
+            raise ValueError("can't change slots to a rate, or a rate to slots")
         if key is None and which.value is not None and which.value not in self.former_values[tier]:
             self.former_values[tier].append(which.value)
         refused, granted = self.resize(tier, value, key, now, one=key is not None)
@@ -414,7 +414,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             tier.value, tier.own_values = value, own_values
 
     def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
-        """What was taken of rates outlives a reboot; refilling goes on from now."""
+        """Keep what was taken of rates over a reboot; refilling continues from now."""
         for claim in self.holders.values():
             self.recent.remember(claim, self.at)
         put_back = keep_rates(self)
@@ -449,7 +449,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
             self.moved.clear()
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
-            while self.unfinished:  # nobody else can go on with it
+            while self.unfinished:  # nobody else can continue it
                 events += self._granted(self.settle(now), now, wall_us)
             if self.has_rates:
                 self._forget_full(now)

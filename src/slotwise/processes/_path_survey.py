@@ -21,7 +21,7 @@ from slotwise.processes._paths import ProcessPaths
 def survey_tiers(
     names: Iterable[str] | None, directory: str | os.PathLike[str] | None
 ) -> tuple[dict[str, FoundTiers], list[BackendError]]:
-    """Tiers by name, all of them or those of ``names``, and what is wrong with the others."""
+    """Return tiers by name, all of them or those of ``names``, and the errors of the others."""
     path = locate(directory)
     found: dict[str, FoundTiers] = {}
     errors: list[BackendError] = []
@@ -36,7 +36,7 @@ def survey_tiers(
             read = attachment.call(_operations.inspect, _read, None)
         except UnknownSemaphore:
             continue
-        except BackendError as error:  # the others can be read all the same
+        except BackendError as error:  # the others can still be read
             errors.append(error)
             continue
         specs, holders, waiters, closure, drained = read

@@ -1,4 +1,4 @@
-"""How tiers and their values are written in records and snapshots: a rate is a list."""
+"""Write tiers and their values into records and snapshots, and read them: a rate is a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_value(value: int | Rate | None) -> Any:
 
 
 def read_value(written: Any) -> Any:
-    """An int, None, or a Rate; raises what `Rate` raises if it is not a valid one."""
+    """Return an int, None, or a Rate; raise what `Rate` raises if it is not a valid one."""
     if not isinstance(written, list):
         return written
     count, per, burst = written

@@ -78,7 +78,7 @@ class ProcessPathAcquisition(ProcessAcquisition):
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
 
     def settle(self, **costs: int) -> Awaitable[None]:
-        """It travels with the release, if that comes in the same tick of the loop."""
+        """State the real costs; written with the release if that comes in the same tick."""
         check_costs(self.idle.tiers, costs, self.file.title)
         return settle_soon(self.attachment, self.acquisition_id, costs)
 
@@ -158,11 +158,11 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     Args:
         tiers: narrow to wide.
-        name: what objects share them by.
+        name: the name that objects share.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
         max_idle_keys: how many idle keys of each tier this object remembers.
-        overload: whom it refuses at once.
+        overload: which newcomers it refuses at once.
         directory: the directory for the files.
     """
 
@@ -315,7 +315,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return tuple(values)
 
     def _idle_keys(self) -> IdleKeys:
-        """The keys that this object has used, in this process."""
+        """Return the keys that this object has used, in this process."""
         if self._idle_in is not processes.incarnation:
             self._idle = IdleKeys(self._declared, self._max_idle_keys)
             self._idle_in = processes.incarnation
@@ -402,7 +402,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._attachment.call(operations.pause, seconds, which, self._declared, self._generation)
 
     def _paused(self, tier: str | None, key: str | None) -> tuple[int, str | None]:
-        """Which tier, and which key of it; the widest one for all of them."""
+        """Return which tier to pause, and which key of it; the widest one pauses all."""
         return len(self._declared) - 1 if tier is None else self._indexes[tier], key
 
     # -------------------------------------------------------------- adapting

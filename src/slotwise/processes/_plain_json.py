@@ -1,7 +1,7 @@
-"""Encode and decode records as JSON, by the C functions behind the json module.
+"""Encode and decode records as JSON, with the C functions behind the json module.
 
-`json.loads` looks for the encoding, and `JSONEncoder.encode` makes its C encoder anew, in every
-call: both take as long as the work itself. Importing json takes longer than one change of a file.
+In every call, `json.loads` detects the encoding and `JSONEncoder.encode` makes a new C encoder:
+both take as long as the work itself. Importing json takes longer than one change of a file.
 Where Python has no such functions, json does it.
 """
 

@@ -59,12 +59,12 @@ _NO_PRIORITY = 0
 class ProcessSemaphore(ProcessLimit, Semaphore):
     """A semaphore for all processes of one user on one machine.
 
-    Instances with the same name and directory are one semaphore, in whatever process.
+    Instances with the same name and directory are one semaphore, in any process.
     ``name=None`` makes a private one, for this process and those that it forks: it isn't
     listed, and leaves nothing behind.
 
     Args:
-        value: how many slots there are, up to 2**53; or an `Adaptive`, which finds out.
+        value: how many slots there are, up to 2**53; or an `Adaptive`, which finds the number.
         name: the name that instances share.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever holds it.
@@ -133,7 +133,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return semaphore._open_existing()
 
     def _open_existing(self, at_most: float | None = None) -> Self:
-        """Use the value that the semaphore has; ``at_most`` is how long the look at it may take.
+        """Use the value that the semaphore has; ``at_most`` is how long reading it may take.
 
         Raises:
             UnknownSemaphore: there is none.
@@ -165,7 +165,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         recipe = super()._recipe()
         if recipe is None or self._declared is not None:
             return recipe
-        options = {**recipe.options, "value": 1}  # of an `existing` one, whatever its value
+        options = {**recipe.options, "value": 1}  # for an `existing` one, whatever its value
         return Recipe(recipe.base, recipe.args, options, {"_declared": None})
 
     @property
@@ -203,8 +203,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival over all processes.
 
-        As `Limit.acquire` says; and a BackendError if the file can't be used, which names the
-        remedy.
+        As in `Limit.acquire`. Also raises a BackendError, with the remedy, if the file can't be
+        used.
         """
         acquisition = self._new(slots, timeout, label, on_full, priority)
         if self._cancel_task_after_ttl:
@@ -248,7 +248,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         on_full: str = "wait",
         priority: float = 0,
     ) -> ProcessAcquisition:
-        if slots != 1 or type(slots) is not int:  # True equals 1, but is no number of slots
+        if slots != 1 or type(slots) is not int:  # True equals 1, but is not a number of slots
             check_count("slots", slots)
         head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
         if head_start:

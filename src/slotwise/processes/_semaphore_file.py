@@ -46,12 +46,12 @@ T = TypeVar("T")
 # microseconds; after a second, somebody was probably stopped in the middle of a change.
 _PAUSES = ((1.0, 20e-6), (NEVER, 5e-3))
 
-# How long to wait for the file's lock: without a timeout of the caller's, and in a timer.
+# How long to wait for the file's lock: if the caller has no timeout, and in a timer.
 LOCK_TIMEOUT = 30.0
 TIMER_LOCK_TIMEOUT = 0.05
 _RETRY_AFTER = 0.2  # when a timer tries again
 
-# So many changes of adaptive values are told at most, of those that nobody's release made.
+# Report at most this many changes of adaptive values that were not made by a release.
 _MOVES = 100
 
 
@@ -83,8 +83,8 @@ class SemaphoreFile:
         self._changing = False
         self._replaced = False  # whether our claims are in another file than the open one
         self._created = False  # whether it was just created, and the directory is to be swept
-        # What the next change has to do first, since it interrupted another one, failed, or had
-        # time until then. To do one twice does no harm.
+        # What the next change has to do first: it interrupted another change, failed, or could
+        # wait. Doing it twice does no harm.
         self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
         # How adaptive values were moved by what was written here, while somebody listens.
@@ -207,9 +207,9 @@ class SemaphoreFile:
                             after = AfterUnlock(clock.now())
                             self._open(after, declared)
                         if since and not file.is_in_place():
-                            self._close()  # so whoever has its lock doesn't matter
+                            self._close()  # then it doesn't matter who has its lock
                         elif since and self._lock_queue.is_anothers_turn(since, time.monotonic()):
-                            pass  # not even a try: it would only be in the way
+                            pass  # don't even try: it would only be in the way
                         elif file.try_lock():
                             after = AfterUnlock(clock.now())
                             if (
@@ -224,13 +224,13 @@ class SemaphoreFile:
                                 done = True
                                 return result
                         else:
-                            # Right now: on a busy machine a process that only runs now and then
-                            # would be overtaken before its second try.
+                            # At once: on a busy machine, a process that seldom runs would be
+                            # overtaken before its second try.
                             now = time.monotonic()
                             since = since or now
                             self._lock_queue.announce(since, now)
                     except BaseException:
-                        journal.in_sync = False  # perhaps half done: read it again
+                        journal.in_sync = False  # it may be half done: read it again
                         raise
                     finally:
                         self._changing = False
@@ -336,7 +336,7 @@ class SemaphoreFile:
         self.claims.apply(events, state, after, written_here=True)
         is_earlier = state.has_rates and state.queue.next_refill() < refill_at
         if is_earlier or verb == "pause":
-            # Those who wait there have set their alarms for later, or none for its end.
+            # Waiters there have set their alarms for later, or none for its end.
             waiting = {claim.owner for claim in state.waiting.values()} - {self.process.owner}
             after.notify = (after.notify or set()) | waiting
         if after.notify:
@@ -543,7 +543,7 @@ class SemaphoreFile:
         """End the waits of instances that this process closed, in the file too or later."""
         after = AfterUnlock(clock.now())
         with self._mutex:
-            interrupts = self._changing  # a signal handler closes what it interrupted
+            interrupts = self._changing  # a signal handler closed what it interrupted
             state = self._journal.state
             if not interrupts and not self.retired and state is not None:
                 self._withdraw_next(self.claims.fail_closed(state, after), undelivered=True)

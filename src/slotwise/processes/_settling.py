@@ -1,8 +1,8 @@
 """Settle what acquisitions took of rates: at once, with the next change, or in a thread.
 
-What becomes of it, the ledger in the file decides. A holder's correction waits until the end of
-this tick of the event loop, so that it travels with a release; every change of the file by this
-process takes it along, so nobody here reads an older state.
+The ledger in the file decides what that changes. A holder's correction waits until the end of this
+tick of the event loop, so that it is written together with a release; every change of the file by
+this process includes it, so nobody here reads an older state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def settle_sync(attachment: Attachment, acquisition_id: str, costs: Mapping[str,
     """Correct what an acquisition of any process took.
 
     Raises:
-        LookupError: nobody knows it, or not any more.
+        LookupError: it is unknown, or no longer known.
     """
     _check(attachment, acquisition_id, attachment.call(operations.charge, acquisition_id, costs))
 

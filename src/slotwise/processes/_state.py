@@ -31,12 +31,12 @@ from slotwise.processes._checks import check_record, check_snapshot
 if TYPE_CHECKING:
     from slotwise._ledger.adaptation import Adaptation
 
-# What somebody was told of the value; None accepts any.
+# The value that somebody declares; None accepts any.
 Declared: TypeAlias = "int | Adaptive | None"
 
 
 class RankedSlots(int):
-    """A number of slots that are wanted with a head start, in microseconds."""
+    """A number of slots, and the head start with which they are wanted, in microseconds."""
 
     head_start: int = 0
 
@@ -127,7 +127,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     def declaration(self, declared: Declared, now: float) -> str | None:
         if not isinstance(declared, Adaptive) or self.accepts(declared):
-            return None  # a request has its value with it
+            return None  # a request carries its value
         if not self.is_idle(now):
             raise self.conflict(declared)
         return declared.written
@@ -235,9 +235,9 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         label: str | None,
         grace: float = 0.0,
     ) -> list[Event]:
-        """Kick who has held for longest, and give a newcomer the slots, now or after the grace."""
+        """Kick the longest holders, and give a newcomer their slots, now or after the grace."""
         if not isinstance(wanted, int):
-            wanted = wanted[0]  # who replaces comes before all head starts
+            wanted = wanted[0]  # a request that replaces comes before all head starts
         if wanted > self.value or self.closed or self.is_free(wanted, value, now):
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
@@ -261,7 +261,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     # ------------------------------------------------------------- adapting
 
     def _declare(self, now: float, _wall_us: int, written: str) -> list[Event]:
-        """Have a value that moves, from now on; nobody holds or waits."""
+        """Make the value adaptive; nobody holds or waits."""
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
         from slotwise._ledger.adaptation import adaptation  # most values are fixed
@@ -285,7 +285,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             self.moved.append((0, None, change))
 
     def _freeze(self, now: float, wall_us: int, value: int | None) -> list[Event]:
-        """Stay at a value, or at the current one."""
+        """Freeze it at a value, or at the current one."""
         if self.adaptation is None:
             raise ValueError("it is not adaptive")
         now_us = microseconds(now)
@@ -300,7 +300,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return []
 
     def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
-        """What was learnt outlives a reboot, but for what was measured by the old clock."""
+        """Keep what was learnt over a reboot, except what was measured by the old clock."""
         if self.adaptation is not None:
             self.adaptation.change_clock(microseconds(now))
             self.value = self.adaptation.limit

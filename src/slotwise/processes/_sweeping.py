@@ -61,7 +61,7 @@ class Sweeper:
         self._next_own_sweep = time.monotonic() + IDLE_TIME / 2
 
     def add(self, name: str, suffix: str) -> None:
-        """Check a file from now and then, until it can be deleted."""
+        """Check a file from now on, now and then, until it can be deleted."""
         self._pending[filename_of(name, suffix)] = name
 
     def sweep_some(self) -> None:
@@ -87,7 +87,7 @@ class Sweeper:
 
     def _begin(self) -> bool:
         with self._lock:
-            if self._sweeping:  # another thread does it, and this one needn't wait for it
+            if self._sweeping:  # another thread does it, and this one doesn't have to wait
                 return False
             self._sweeping = True
             return True

@@ -21,7 +21,7 @@ from slotwise.processes._in_thread import in_thread
 
 # How long a caller that doesn't wait for a slot waits for the file's lock.
 _NO_WAIT_LOCK_TIMEOUT = 1.0
-# How much longer than for a slot somebody with a short timeout waits for it.
+# How much longer than for a slot a caller with a short timeout waits for the lock.
 _EXTRA = 0.2
 
 
@@ -177,7 +177,7 @@ def _wait_sync(acquisition: ProcessAcquisition) -> None:
 
 
 def _clean_up(acquisition: ProcessAcquisition, error: BaseException | None = None) -> None:
-    """Leave nothing of a request whose caller will not see the outcome, but ``error``."""
+    """Leave nothing of a request whose caller will see ``error`` and not its outcome."""
     if acquisition.requested and acquisition.failure is None:
         acquisition.file.withdraw(acquisition)
     if error is not None:

@@ -33,7 +33,7 @@ _UNWATCHED = 0.5  # while waiting for processes whose end the kernel doesn't rep
 _WAITING = 1.0  # while waiting: a message may be lost, or a process with a ttl stopped
 _HOLDING = 60.0  # otherwise: to touch the files of holders, and notice if they were deleted
 
-# For how long after a wait the thread goes on as if somebody waited: more waits are likely.
+# How long after a wait the thread continues as if somebody waited: more waits are likely.
 _AFTER_WAIT = 2.0
 
 _NEW = ".new"  # the suffix of a FIFO that has no reader yet
@@ -80,7 +80,7 @@ class Wakeups:
     def notify(self, owner: str, key: str) -> None:
         """Tell another process to read a semaphore's file."""
         try:
-            # Also for reading: then there is no SIGPIPE if its reader ends just now.
+            # Opened for reading too: then there is no SIGPIPE if its reader ends just now.
             fd = self._process.directory.open(f"{FIFOS}/{owner}", os.O_RDWR)
         except OSError:
             return  # it has ended, which its waiters notice; or it will check by itself

@@ -31,8 +31,8 @@ class SemaphoreOfOne:
             name="s", value=1, heartbeat_max_interval=INTERVAL, config=RedisConfig(url)
         )
         self.release = self.limit.release
-        self.process, room = self.limit._attached()
-        self.holding, self.waiting = room.keys.all[0], room.keys.all[3]
+        self.process, record = self.limit._attached()
+        self.holding, self.waiting = record.keys.all[0], record.keys.all[3]
 
     async def acquire(self) -> AcquisitionResult:
         return await self.limit.acquire()
@@ -59,8 +59,8 @@ class PathOfOne:
         self.limit = RedisPaths(
             TIERS, name="s", heartbeat_max_interval=INTERVAL, config=RedisConfig(url)
         )
-        self.process, room = self.limit._attached()
-        self.holding, self.waiting = room.keys.all[1], room.keys.all[2]
+        self.process, record = self.limit._attached()
+        self.holding, self.waiting = record.keys.all[1], record.keys.all[2]
 
     async def acquire(self) -> AcquisitionResult:
         return await self.limit.acquire(("u", None), timeout=None)

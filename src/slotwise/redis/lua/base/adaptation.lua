@@ -1,11 +1,12 @@
 -- base/adaptation.lua: how an adaptive value moves. Not a script.
--- Mirrors slotwise/_ledger/adaptation.py, where the rules and the reasons of the constants stand, bit
--- for bit: the same operations in the same order. base/window.lua says what a window is, and what a sample.
+-- Mirrors slotwise/_ledger/adaptation.py, which has the rules and the reasons for the constants,
+-- bit for bit: the same operations in the same order. base/window.lua says what a window and a
+-- sample are.
 local PROBE, CALM, WANTED, GAIN, BOLD, MOVE = 0.85, 4, 0.4, 0.5, 2.0, 0.1
 local BOUND, DISTINCT, FAILURES, MARGIN, FADE, GROWTH = 0.8, 0.02, 20, 0.95, 1.06, 3.0
 local LONGEST_SETTLING, ERRORS_CUT = 60000000, 0.7
 local STEADY, BELOW, ABOVE = 0, 1, 2
--- What is kept of it beside the window: .adapt.
+-- What is kept of it besides the window: .adapt.
 local OF_LATENCY = {'value', 'limit', 'frozen', 'grows_after', 'exact', 'phase', 'steady_calls', 'steady_busy',
                     'steady', 'rest', 'streak', 'ceiling', 'mean'}
 local OF_ERRORS = {'value', 'limit', 'frozen', 'grows_after', 'cut'}
@@ -35,7 +36,7 @@ local function be_steady(it, at, rest)
   restart(it, at, it.mean)
 end
 
--- Numbers in a text, by the names of fields; false if it is spoilt.
+-- The numbers in a text, by field name; false if it is spoilt.
 local function read_fields(it, fields, text)
   local i = 0
   for word in string.gmatch(text, '%S+') do
@@ -57,7 +58,8 @@ local function unpack_window(window)
   end
 end
 
--- The adaptation of a record; a new one if there is none or it was spoilt, at `value` if that may be.
+-- The adaptation of a record; a new one if there is none or it was spoilt, at `value` if that is
+-- allowed.
 local function read_adaptation(rules, record, window, at, value)
   local it = {rules = rules, changes = {}}
   local is_sound = read_fields(it, rules.window and OF_LATENCY or OF_ERRORS, record or '')
@@ -245,13 +247,13 @@ local function note_end(it, at, held, sample, slots)
   end
 end
 
--- Stay at a value, or at the current one.
+-- Freeze it at a value, or at the current one.
 local function freeze(it, at, value)
   it.frozen = 1
   move(it, at, value or it.value, 'frozen')
 end
 
--- Move again, from the current value.
+-- Thaw it: it moves again, from the current value.
 local function thaw(it, at)
   if it.frozen == 0 then return end
   it.frozen = 0

@@ -1,13 +1,13 @@
--- base/base.lua: what the scripts of semaphores and those of tiers have in common: the clock, a
--- server that is full, a name that is spoilt, a process that died. Not a script:
+-- base/base.lua: what the scripts of semaphores and tiers share: the clock, a full server, a spoilt
+-- name, a dead process. Not a script:
 -- _scripts.py puts it in place of the first line "-- include base/base.lua".
 -- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
-local CLOSED = 30 * 24 * 3600  -- for how long it is known that a name is closed, after each call that met it (s)
-local AT_ONCE = 200     -- how many a call drops, serves or refuses: some 5 ms in which nobody else is served
+local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that met it
+local AT_ONCE = 200     -- how many a call drops, serves or refuses: about 5 ms in which nobody else is served
 local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
-local PAGE = 1000       -- how many claims a call lists, or looks through
-local LOOKED_AT = 1000  -- how many claims are looked at for those of a process that died
+local PAGE = 1000       -- how many claims a call lists or searches
+local LOOKED_AT = 1000  -- how many claims are searched for those of a dead process
 
 local now, now_text, now_us
 
@@ -27,9 +27,10 @@ local function call_in_chunks(arguments, ...)
   end
 end
 
--- Begin to write on a server that may be at its maxmemory; whether it is. It refuses a script's
--- first write if that may take memory, and none that follow. Signs of life and releases take next
--- to none, so they begin with a write that is never refused. Neither of these changes anything.
+-- Begin to write on a server that may be at its maxmemory; returns whether it is. Such a server
+-- refuses a script's first write if that may take memory, and no later one. Heartbeats and releases
+-- take next to none, so they begin with a write that is never refused. Neither of the two writes
+-- here changes anything.
 local function begin_though_full(key)
   local refused = redis.pcall('ZADD', key, 'XX', 0, '')
   if type(refused) ~= 'table' or not string.find(refused.err or '', 'OOM', 1, true) then return false end
@@ -37,16 +38,16 @@ local function begin_though_full(key)
   return true
 end
 
--- Call a function; nil and why, if it met a key that somebody has spoilt.
+-- Call a function; returns nil and the reason if it met a spoilt key.
 local function guarded(serve, ...)
   local fine, reply = pcall(serve, ...)
   if fine then return reply end
   return nil, type(reply) == 'table' and reply.err or tostring(reply)
 end
 
--- Those of some ids that belong to dead processes: to the process of one that was silent for too
--- long, and nobody listens on their channel. A living process always does, so one that only
--- forgot a claim, or left it to its silence, loses no other.
+-- Which of some ids belong to dead processes: those of a process that was silent for too long and
+-- that nobody listens for on its channel. A living process always listens, so one that only forgot
+-- a claim, or left it to its silence, loses no other.
 local function of_dead_processes(silent, ids)
   local suspects, gone, found = {}, {}, {}
   for _, id in ipairs(silent) do

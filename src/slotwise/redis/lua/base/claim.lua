@@ -1,4 +1,4 @@
--- base/claim.lua: the record of one acquisition, as it stands in the state of a name. Not a script.
+-- base/claim.lua: the record of one acquisition in the state of a name. Not a script.
 --
 --   interval ttl ticket granted numbers token owner
 --

@@ -1,5 +1,5 @@
--- base/clock.lua: the clock, numbers as text, and who an id belongs to: what the fast halves of scripts need.
--- Not a script. Every function costs each call that reaches it, so there is no other here.
+-- base/clock.lua: the clock, numbers as text, and who an id belongs to: what the fast halves of
+-- scripts need. Not a script. Every function here costs each call, so there are no others.
 local function seconds(number) return string.format('%.6f', number) end
 local function whole(number) return string.format('%d', number) end  -- exact up to 2^53, as all of them are
 

@@ -1,9 +1,9 @@
--- base/estimate.lua: when a number of slots comes back: slots_in
--- (slotwise/_ledger/estimates.py, where the rule stands) in Lua. Not a script.
+-- base/estimate.lua: when a number of slots comes back: slots_in (slotwise/_ledger/estimates.py,
+-- which has the rule) in Lua. Not a script.
 --
 -- include base/hold_times.lua
 local SAMPLE = 100
-local estimates = {}  -- functions: a script can't have very many local names
+local estimates = {}  -- functions: a script can have only 200 local names
 
 -- The text of .hold from now on, if all holds are to be timed.
 function estimates.time_all(text)
@@ -17,7 +17,7 @@ function estimates.mean_hold(text)
   return busy and ended and ended > 0 and busy / ended or nil
 end
 
--- The sum of `count` numbers, of which only the first are given.
+-- An estimate of the sum of `count` numbers, of which only the first are given.
 function estimates.total(first, count)
   local sum = 0
   for _, each in ipairs(first) do sum = sum + each end

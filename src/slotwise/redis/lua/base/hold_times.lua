@@ -2,7 +2,7 @@
 -- Fast halves include it: every function here costs each call.
 --
 -- .hold is "busy ended", with "all " in front if holds are timed although nobody waits: the
--- slot-seconds of recent holds, and how many slots that were.
+-- slot-seconds of recent holds, and how many slots those were.
 
 -- The text of .hold, after one more hold of this many slots.
 local function note_hold(text, held_for, slots)

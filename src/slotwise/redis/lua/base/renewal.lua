@@ -1,8 +1,8 @@
--- base/renewal.lua: deadlines of a whole process, renewed in few calls. Not a script.
+-- base/renewal.lua: renew the deadlines of a whole process in few calls. Not a script.
 
--- The heartbeats of several names, each with this many keys: what `renew_name` replies for each. It is
--- called with the numbers of the first key and the first argument of a name. A name that is spoilt
--- costs the others nothing. The first key of a script's first write is `first_written`.
+-- The heartbeats of several names, each with this many keys: the replies of `renew_name` for each,
+-- which is called with the numbers of the first key and the first argument of a name. A spoilt name
+-- does not affect the others. `first_written` is the first key that a script writes.
 local function renew_names(renew_name, keys_each, first_written)
   local full = begin_though_full(first_written)
   local replies, at = {}, 3
@@ -15,7 +15,7 @@ local function renew_names(renew_name, keys_each, first_written)
   return replies
 end
 
--- Those of ids[first] .. ids[last] that are in a sorted set, as a set.
+-- Which of ids[first] .. ids[last] are in a sorted set, as a set.
 local function present(key, ids, first, last)
   local found = {}
   for from = first, last, CHUNK do
@@ -40,7 +40,7 @@ local function renew(key, members, deadline)
   end
 end
 
--- After the clock stepped back, the dead have deadlines that no living one could have.
+-- After the clock stepped back, dead members have later deadlines than any living one could have.
 local function clamp(key, longest)
   local latest = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
   if not latest or latest <= now + 1.25 * longest then return end

@@ -1,20 +1,23 @@
--- base/window.lua: one more sample in the window of an adaptive value, while counting is all there is to do.
+-- base/window.lua: add a sample to the window of an adaptive value, as long as it only has to be
+-- counted.
 -- Not a script. Fast halves include it; base/adaptation.lua has the rules, and a test compares the two.
 --
 -- A sample comes behind the id in a release, after a space: how the work ended, "o" (ok), "d" (dropped) or
 -- "i" (ignored), for how long it was held by the client's own clock (us; "-": since the grant), and the
--- retry_after (us) if there was one, with "p" behind it if nothing is to be granted for that long, and the numbers
--- of the tiers of which that is so: "o51234", "d51234 2000000", "d51234 2000000p", "d51234 2000000p0.2". Without one
+-- retry_after (us) if there was one, followed by "p" if nothing is to be granted for that long, and
+-- the numbers of the tiers that this applies to: "o51234", "d51234 2000000", "d51234 2000000p",
+-- "d51234 2000000p0.2". Without one
 -- it is "i-".
 --
 -- .window is packed, since each release reads and writes it: 1, or 2 while the value is frozen, then begin, ends,
 -- need, calls, succeeded, busy and failed (times in us).
 local WINDOW, WINDOW_BYTES = '<Bi8i8i8i8i8i8i8', 57
 
--- Whether a semaphore may have had another value, by the text of .values: it was resized, or it adapts.
+-- Whether a semaphore may have had another value (it was resized, or it adapts), by the text of
+-- .values.
 local function has_moved(values) return not string.find(values or '', '^,%d+,$') end
 
--- For how long (us) slots were held that were granted then (s).
+-- How long (us) slots that were granted then (s) have been held.
 local function held_for(sample, granted, now_us)
   local held = tonumber(string.match(sample, '^%a(%d+)'))
   return held or math.max(now_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)

@@ -1,9 +1,9 @@
--- documented/acquire.lua: confirm a grant one was told of, and start its ttl.
+-- documented/acquire.lua: confirm an announced grant, and start its ttl.
 -- KEYS  1 main (zset member -> deadline)   2 ttl (zset id -> deadline)   3 max (string)
 -- ARGV  1 acquisition id   2 limit   3 heartbeat_max_interval (s)   4 ttl (s; empty or 0: none)
 --       5 now (s; empty: the server's clock)
--- Returns {changed, card}: changed is 1 whenever the id is a member, be its score
--- new or the same, and 0 if the grant has gone stale; card is how many slots are held.
+-- Returns {changed, card}: changed is 1 whenever the id is a member, even if its score stays the
+-- same, and 0 if the grant has gone stale; card is how many slots are held.
 -- Mirrors Ledger.renew, and the grant in Ledger.request.
 local main, ttls, max = KEYS[1], KEYS[2], KEYS[3]
 local id, limit, interval = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -22,8 +22,8 @@ end
 local changed = 0
 if redis.call('ZSCORE', main, id) then
   changed = 1
-  -- Never refused, and so is nothing behind it: a server at its maxmemory looks at a script's
-  -- first write.
+  -- Never refused, and then neither is what follows: a server at its maxmemory checks only a
+  -- script's first write.
   redis.call('ZREM', main, '')
   redis.call('ZADD', main, 'XX', deadline, id)
   for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do

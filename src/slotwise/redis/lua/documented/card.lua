@@ -1,4 +1,4 @@
--- documented/card.lua: how many slots are held, once what is over has been ended.
+-- documented/card.lua: end what has expired, and count the slots that are held.
 -- KEYS  1 main (zset member -> deadline)   2 ttl (zset id -> deadline)
 -- ARGV  1 now (s; empty: the server's clock)
 -- Returns the count.  Mirrors Ledger.expire and Ledger.in_use, granting nothing.

@@ -3,7 +3,7 @@
 --       2 waiting heartbeat (zset id -> deadline)   3 main (zset member -> deadline)
 -- ARGV  1 acquisition id   2 heartbeat_max_interval (s)   3 ttl (s, not used here: a
 --       heartbeat never extends it)   4 now (s; empty: the server's clock)
--- Returns {waits, holds}: 1 where the id was found alive. {0, 0}: given up for dead.
+-- Returns {waits, holds}: 1 where the id was found alive. {0, 0}: it was dropped as dead.
 -- Mirrors Ledger.renew.
 local waiting, waiting_heartbeat, main = KEYS[1], KEYS[2], KEYS[3]
 local id, interval, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
@@ -19,7 +19,7 @@ local function outlive(key, seconds)
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, ms) end
 end
 
--- Never refused, and so is nothing behind it: a server at its maxmemory looks at a script's
+-- Never refused, and then neither is what follows: a server at its maxmemory checks only a script's
 -- first write.
 redis.call('ZREM', waiting_heartbeat, '')
 local waits, holds = 0, 0

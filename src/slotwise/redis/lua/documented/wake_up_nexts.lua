@@ -1,4 +1,5 @@
--- documented/wake_up_nexts.lua: end what is over, then give free slots to the head of the queue.
+-- documented/wake_up_nexts.lua: end what has expired, then give free slots to the head of the
+-- queue.
 -- KEYS  1 main (zset member -> deadline)   2 ttl (zset id -> deadline)
 --       3 waiting (zset id -> ticket)      4 waiting heartbeat (zset id -> deadline)
 -- ARGV  1 limit   2 heartbeat_max_interval (s)   3 ttl (s, not used here)
@@ -50,13 +51,13 @@ while free > 0 do
   if not id then break end
   local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
   local slots = slots_of(id)
-  -- A head that does not fit is passed by nobody, or small ones would starve it.
+  -- Nobody passes a head that does not fit, or small requests would starve it.
   if alive_until > now and slots > free then break end
   redis.call('ZREM', waiting, id)
   redis.call('ZREM', waiting_heartbeat, id)
   if alive_until > now then
-    -- A grant is no sign of life: one that died while it waited blocks the others for no longer than if
-    -- it had stayed there.
+    -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
+    -- had not been granted.
     local deadline = string.format('%.6f', alive_until)
     redis.call('ZADD', main, deadline, id)
     for i = 2, slots do redis.call('ZADD', main, deadline, id .. '#' .. i) end

@@ -6,10 +6,10 @@
 --       a holder of many slots comes in parts, "id#first-last", of which each stands for those slots
 -- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
 -- simply renewed came to: "lost id", "lost id kept", "gone id", "granted id number token" ...}
--- "lost" is a holder that holds nothing any more, "gone" a waiter that is not in line. "kept": nobody gets
--- its slots before it has read this and released them, or its time is up. A semaphore
--- with a spoilt key has {-1, "failed why"}, and costs the others nothing. "full" in the first
--- reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
+-- "lost" is a holder that no longer holds anything, "gone" a waiter that is not in the queue.
+-- "kept": nobody gets its slots before it has read this and released them, or its time is up. A
+-- semaphore with a spoilt key has {-1, "failed why"}, and does not affect the others. "full" in the
+-- first reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include semaphore/rules.lua
 
@@ -33,8 +33,8 @@ local function was_evicted(id, evicted_at)
 end
 
 -- A client that knows only documented scripts has granted a waiter of ours.
--- One slot: complete the grant. Several, of which it gave but the first: back
--- to its old place in line, since all are granted or none.
+-- One slot: complete the grant. Several, of which only the first was granted: back to its old place
+-- in the queue, since all are granted or none.
 local function complete(id, value, interval)
   local claim = read_claim(id)
   if claim and claim.granted ~= '0' then
@@ -69,9 +69,9 @@ local function mend_some()
   end
 end
 
--- Tickets far in the future are somebody's garbage, and of those who came after it: they would not be told apart
--- by a microsecond any more. The living get others, in their order; some at a time.
-local FAR = 10^8  -- (s): no clock was ever set back by so much, nor has anybody such a head start
+-- Tickets far in the future are garbage, or of those that came after garbage: they are too large to
+-- differ by a microsecond. Living waiters get new ones, in their order; some at a time.
+local FAR = 10^8  -- (s): no clock was ever set back that far, and nobody has such a head start
 local function mend_tickets()
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
   if not last or last < now + FAR then return end
@@ -112,7 +112,7 @@ local function renew_name(first, at)
   local longest = math.max(tonumber(facts[1]) or 0, interval)
   local is_known = tonumber(facts[2])  -- if not, state was lost
   if not is_known and holders + waiters > 0 then note_orphans() end
-  -- Who has no claim any more has no number that anybody knows: holders are lost, waiters ask again.
+  -- Without a claim, slot numbers are unknown: holders are lost, waiters request again.
   local filed = (facts[3] or not is_known) and claimed(ids)
   local deadline = seconds(now + interval)
   local evicted_at = tonumber(facts[4])
@@ -120,7 +120,7 @@ local function renew_name(first, at)
 
   end_ttls()
   local value = current_value()
-  -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
+  -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives.
   local held = present(main, ids, 1, #ids)
   local queued = present(waiting, ids, holders + 1, #ids)
   local members, waiting_ids, outcome = {}, {}, {}
@@ -134,7 +134,7 @@ local function renew_name(first, at)
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     else
       outcome[#outcome + 1] = 'lost ' .. id
-      drop(id)  -- if its claim was left, it is of no use: a later loss of main must not bring it back
+      drop(id)  -- a claim that is left over is useless: a later loss of main must not restore it
     end
   end
   for i = holders + 1, #ids do
@@ -153,7 +153,7 @@ local function renew_name(first, at)
   end
   renew(main, members, deadline)
   renew(waiting_heartbeat, waiting_ids, deadline)
-  -- Now that they are renewed: what a spoilt key keeps from that is no sign of life.
+  -- Only after they are renewed: if a spoilt key prevents that, it is not a sign of life.
   if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   if filed and recount() then redis.call('HDEL', state, '.orphans') end
 

@@ -3,13 +3,13 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders", "waiters", "estimate" or
 --       "changes"
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
---       5 where to go on with the list, empty at first; for "estimate", for how many slots
+--       5 where to continue the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting (a text while it is paused: "number ms"), 1 if closed and 2 if for a reason, the reason or "",
 -- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
--- or "" if nobody knows; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0, and
--- how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and its claim, "" for
--- a foreign one. Lists of up to PAGE members come in one call; of longer ones each call has a part,
--- in which somebody may stand twice. Waiters come in their order.
+-- or "" if unknown; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0,
+-- and how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and
+-- its claim, "" for a foreign one. Lists of up to PAGE members come in one call; of longer ones
+-- each call has a part, in which an entry may appear twice. Waiters come in their order.
 -- Mirrors Ledger.expire, then reads.
 -- include semaphore/rules.lua
 -- include semaphore/estimate.lua
@@ -47,7 +47,7 @@ if ARGV[2] == 'holders' then
   if from == '' and redis.call('ZCARD', main) <= PAGE then
     members = redis.call('ZRANGE', main, 0, -1)
   else
-    -- Deadlines change all the time: whoever goes through them in their order may miss some.
+    -- Deadlines change all the time: going through them in order might miss some.
     local found = redis.call('ZSCAN', main, from == '' and '0' or from, 'COUNT', PAGE)
     reply[6] = found[1] ~= '0' and found[1] or ''
     members, step = found[2], 2

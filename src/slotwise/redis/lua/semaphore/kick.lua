@@ -5,7 +5,7 @@
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
 -- Returns {slots it held; 0 if it held none}, followed by messages for the caller. The process of
 -- the holder gets the message "kicked"; a foreign client finds out by its ping.
--- Mirrors Ledger.expire, then Ledger.release. Who waits is left alone.
+-- Mirrors Ledger.expire, then Ledger.release. Waiters are left alone.
 -- include semaphore/kick_rule.lua
 open(1, ARGV[1])
 local id = ARGV[2]

@@ -1,9 +1,10 @@
--- semaphore/pause.lua: grant nothing for a while; of several pauses the one that ends last counts.
+-- semaphore/pause.lua: grant nothing for a while; if there are several pauses, the one that ends
+-- last counts.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 pattern of foreign notification lists   5 the value the caller was made with   6 for how long (s)
 -- Returns {"paused"} or {"closed", the reason if there is one}, followed by messages for the caller.
--- Those who wait are told to look, and learn when to come back: nobody else wakes them then.
+-- Waiters are told to check, and learn when to come back: nobody else wakes them then.
 -- Mirrors Ledger.pause.
 -- include semaphore/rules.lua
 open(1, ARGV[1])

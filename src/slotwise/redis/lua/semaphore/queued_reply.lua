@@ -1,8 +1,8 @@
--- semaphore/queued_reply.lua: what the fast halves of request.lua and request_many.lua say to
--- requests that wait, and whether those may. Not a script.
+-- semaphore/queued_reply.lua: what the fast halves of request.lua and request_many.lua reply to
+-- requests that wait, and whether they may. Not a script.
 
--- Whether so many more may wait, by a word like "wait 5", which says how many at most. Whether they
--- will be served in time is not asked here.
+-- Whether this many more may wait, by a word like "wait 5", which says how many at most. Whether
+-- they will be served in time is not checked here.
 local function may_queue(word, more)
   if string.sub(word, 1, 4) ~= 'wait' or string.find(word, 'shed', 1, true) then return false end
   local most = tonumber(string.match(word, '^wait (%d+)'))

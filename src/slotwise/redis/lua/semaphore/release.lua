@@ -1,4 +1,4 @@
--- semaphore/release.lua: release an acquisition, or take it out of the queue; the next ones get the
+-- semaphore/release.lua: release an acquisition, or remove it from the queue; the next ones get the
 -- slots at once.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id, perhaps with a sample (base/window.lua)
@@ -35,7 +35,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   local now_us = (is_timed or window) and microseconds(ARGV[1])
   local counted = window and number and count_in_window(window, space and ARGV[2] or ' i-', (space or 1) + 1,
                                                          granted, now_us)
-  -- If an adaptive value may move, that is for the second half.
+  -- If an adaptive value may move, the second half does that.
   if counted or not window then released = redis.call('ZREM', main, id) end
   if released == 1 and counted then redis.call('HSET', state, '.window', counted) end
   if released == 1 and number then

@@ -1,10 +1,11 @@
 -- semaphore/replace.lua: whose slots a request takes over. Not a script.
 -- include semaphore/kick_rule.lua
-local HEAD_START = 1000000000  -- s by which the place of one that replaces somebody is earlier: before all others
+local HEAD_START = 1000000000  -- s; puts a request that replaces before all others
 
--- Those who have held for longest, as many as `slots` more need, and whether all of them leave at once; {} if
--- they are too few, or while nothing is granted. Who is leaving already is left out, and so are clients that know no claims: nobody could
--- tell them. Mirrors Ledger.to_replace.
+-- The longest holders, as many as are needed for `slots` more, and whether all of them leave at
+-- once; {} if they are too few, or while nothing is granted. Those that are already leaving are
+-- left out, and so are clients that know no claims: they could not be told.
+-- Mirrors Ledger.to_replace.
 local function to_replace(slots, value, held, queued)
   if paused_until(redis.call('HGET', state, '.paused')) then return {}, false end
   local missing, found, chosen, at_once = slots + held - value, {}, {}, true

@@ -4,8 +4,9 @@
 --       3 the value the caller was made with, or its rules if it adapts (semaphore/rules.lua)
 --       4 heartbeat_max_interval (s)   5 ttl (s; empty: none)
 --       6 "wait" or "try"; "wait N" waits only while fewer than N others do, "-" being any number;
---       followed by "shed S" only if it is expected to be served within S seconds; "replace" kicks who has
---       held for longest, and waits in front if that takes time, "replace try" only if it doesn't   7 "again" if it may have been asked before, else empty
+--       followed by "shed S", only if it is expected to be served within S seconds; "replace" kicks
+--       the longest holders, and waits in front if that takes time, "replace try" only if it
+--       doesn't   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
 --       10 "due" to be told when somebody's time is up, else empty
 -- Returns {"granted", number, token, value}
@@ -20,10 +21,9 @@
 -- followed by messages for the caller.
 -- Mirrors Ledger.request and Ledger.try_request.
 --
--- The first half is the second for the common cases, one slot that is free, or none:
--- it does the same with fewer calls. It ends nothing that is over: a line is looked
--- after by those who wait in it. It makes nothing anew that was evicted: where a key is missing
--- that should be there, the second half looks.
+-- The first half does the same as the second, with fewer calls, for the common cases: one slot that
+-- is free, or none. It ends nothing that has expired: waiters see to that. It rebuilds nothing that
+-- was evicted: if a key is missing that should exist, the second half does that.
 -- include base/clock.lua
 -- include base/claim.lua
 -- include semaphore/queued_reply.lua
@@ -44,7 +44,7 @@ do
     local now_text = string.format('%d.%06d', now, now_us % 1000000)
     local deadline_us = math.floor(enough_us + 0.5)
     local deadline = string.format('%d.%06d', deadline_us / 1000000, deadline_us % 1000000)
-    local is_whole = queues ~= 1  -- both or none
+    local is_whole = queues ~= 1  -- both exist, or neither
     if held == 0 and is_whole then
       local claims = redis.call('HLEN', state) - 3  -- without the facts that are there
       for i = 5, 10 do
@@ -86,7 +86,7 @@ do
       end
       redis.call('ZADD', waiting, ticket, id)
       redis.call('ZADD', waiting_heartbeat, deadline, id)
-      -- The two are always prolonged together.
+      -- The two are always extended together.
       if not last or redis.call('PTTL', waiting_heartbeat) < 1000 * interval then
         redis.call('PEXPIRE', waiting, math.ceil(2000 * interval))
         redis.call('PEXPIRE', waiting_heartbeat, math.ceil(2000 * interval))

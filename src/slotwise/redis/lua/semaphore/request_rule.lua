@@ -48,7 +48,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
     end
     local ticket = redis.call('ZSCORE', waiting, id) or rebuilding and claim and claim.ticket
     if ticket then
-      if not claim then  -- it was lost, its place was not
+      if not claim then  -- its claim was lost, its place was not
         local head_start = head_start_of(id)
         write_claim(id, filed(head_start == 0 and ticket or seconds(tonumber(ticket) + head_start)))
       end

@@ -3,11 +3,12 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 pattern of foreign notification lists   5 the value the caller was made with, or its rules
 --       6 the new value   7 for how long it is remembered when nobody is there (s)
---       8 empty to change it, or the ticket from which to look on for waiters that can't be granted any more
+--       8 empty to change it, or the ticket from which to continue the search for waiters that
+--       can't be granted any more
 -- Returns {"adaptive"} if the value adapts: it can be frozen (semaphore/freeze.lua),
--- or {"resized", value, the ticket from which to look on, or "" at the end} or {"closed", the reason if
--- there is one}, followed by messages for the caller. If nobody looks on, those waiters are
--- refused when they come to the head of the queue.
+-- or {"resized", value, the ticket from which to continue, or "" at the end} or {"closed", the
+-- reason if there is one}, followed by messages for the caller. If nobody continues, those waiters
+-- are refused when they reach the head of the queue.
 -- Mirrors Ledger.resize.
 -- include semaphore/rules.lua
 open(1, ARGV[1])
@@ -31,7 +32,7 @@ if from == '' then
   for _, known in ipairs({declared, whole(value)}) do
     if not string.find(values, ',' .. known .. ',', 1, true) then values = values .. known .. ',' end
   end
-  shrinks = value < (current_value() or math.huge)  -- nobody has to go for a value that grows
+  shrinks = value < (current_value() or math.huge)  -- a value that grows refuses nobody
   redis.call('HSET', state, '.value', value, '.values', values)
   redis.call('SET', max, value, 'KEEPTTL')
 else

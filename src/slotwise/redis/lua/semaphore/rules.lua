@@ -1,5 +1,5 @@
 -- semaphore/rules.lua: what is kept of a semaphore, and who is served when: Ledger
--- (slotwise/_ledger/ledger.py, where the rules stand) in Lua. Not a script.
+-- (slotwise/_ledger/ledger.py, which has the rules) in Lua. Not a script.
 --
 -- One semaphore is seven keys, in this order in KEYS:
 --   main               zset  member -> deadline    documented
@@ -10,7 +10,7 @@
 --   state              hash  id -> its claim (base/claim.lua),
 --                            and facts (FACTS): .value .values .token .closed .reason .interval,
 --                            .beat, when the last heartbeat came, .evicted, when main was found lost:
---                            holders of before are told so by their next heartbeat, .until, until
+--                            earlier holders are told so by their next heartbeat, .until, until
 --                            when (us) a closed one would have been known,
 --                            .ticket, the last ticket, while somebody waits who came with a head start or after
 --                            one: a score may be in the future then, and must not push later arrivals back,
@@ -26,7 +26,7 @@
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
 --                            free ones: "low" or "low-high" -> low
 -- The documented keys are the truth; state and numbers only add to them, and are
--- mended when a client that does not know them has changed the others, or one was lost.
+-- repaired when a client that does not know them has changed the others, or one was lost.
 -- include base/base.lua
 -- include base/claim_in_full.lua
 -- include base/proof.lua
@@ -40,13 +40,13 @@ local messages = {}              -- for the caller, behind the reply
 local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval', '.beat', '.life', '.orphans',
                '.evicted', '.until', '.hold', '.ticket', '.rebuild', '.surplus', '.adapt', '.window', '.changes',
                '.paused'}
-local USUAL_FACTS = 6  -- how many of them there are as a rule: .value .values .token .interval .beat .life
+local USUAL_FACTS = 6  -- how many there usually are: .value .values .token .interval .beat .life
 local ADAPTIVE_FACTS = 3  -- how many more there are if the value adapts: .adapt .window .changes
 local rebuild  -- a function, below
-local REBUILT = 300       -- how many claims a call puts back into keys that were lost
+local REBUILT = 300       -- how many claims a call restores in lost keys
 local rebuilding = false  -- whether that is not finished
 local adaptation, is_adaptation_known = nil, false  -- that of this semaphore; nil if its value is fixed
-local pause_us = 0        -- for how long nothing is to be granted, by what this call was told
+local pause_us = 0        -- for how long this call was told to grant nothing
 
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
@@ -61,18 +61,18 @@ end
 local function outlive(key, life)  -- EXPIRE never shortens a key's life
   local ms = math.ceil(life * 1000)
   local left = redis.call('PTTL', key)
-  -- A little more than asked for, so that most calls find nothing to do.
+  -- A little longer than asked for, so that most calls have nothing to do.
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, math.ceil(1.5 * ms)) end
 end
 
--- Keep it in mind that the semaphore is closed, for 30 days after the last call that met it.
+-- Keep the semaphore closed for 30 days after the last call that met it.
 local function keep_closed()
   for _, key in ipairs({state, max}) do
     if redis.call('PTTL', key) < CLOSED * 1000 then redis.call('PEXPIRE', key, CLOSED * 1000) end
   end
 end
 
--- What is replied to one who is refused: "closed", and the reason if there is one.
+-- The reply to a refused request: "closed", and the reason if there is one.
 local function closed_reply(reason)
   keep_closed()
   return {'closed', reason or nil}
@@ -132,7 +132,7 @@ local function notify(id, owner, word, ...)
   end
 end
 
-local unfinished, silent_dropped = false, false  -- whether there is more to serve; whether the silent were looked for
+local unfinished, silent_dropped = false, false  -- more to serve; silent ones were searched for
 
 -- The members of an acquisition in main, one for each slot, or some of them, added to a list.
 local function members_of(id, first, last, members)
@@ -144,13 +144,14 @@ end
 -- ------------------------------------------------------------------------- slot numbers
 
 local function free_numbers(text)
-  -- Without the key nobody knows the others: it will be made of the claims that are left.
+  -- Without the key the other numbers are unknown: it will be rebuilt from the claims that are
+  -- left.
   if text == '0' or redis.call('EXISTS', numbers) == 0 then return end
   for low, high in each_range(text) do redis.call('ZADD', numbers, low, range(low, high)) end
 end
 
 -- Take the lowest free numbers, none above the value: like "1-3,7", and the first.
--- Nil if there are too few, or if nobody knows.
+-- Nil if there are too few, or if they are unknown.
 local function take_numbers(count, value)
   local taken, used, top, rest_low, rest_high = {}, 0, nil, nil, nil
   local function take(low, high)
@@ -187,8 +188,8 @@ local function take_numbers(count, value)
   return table.concat(texts, ','), taken[1][1]
 end
 
--- The ranges of numbers that are taken, as low -> high; nil if one of ours holds slots without a claim, so that
--- nobody knows its numbers. It looks at every holder, so it makes no table for each.
+-- The ranges of numbers that are taken, as low -> high; nil if one of ours holds slots without a
+-- claim, so that its numbers are unknown. It visits every holder, so it makes no table for each.
 local function survey()
   local taken = {}
   for from = 0, redis.call('ZCARD', main) - 1, PAGE do
@@ -210,7 +211,7 @@ local function survey()
   return taken
 end
 
--- Learn from the claims which numbers are taken; false while that can't be known.
+-- Find out from the claims which numbers are taken; false while that is unknown.
 local function recount()
   if rebuilding then return false end
   local taken = survey()
@@ -238,19 +239,19 @@ end
 -- Give numbers to a claim that there are slots for; false if there are none for it.
 local function allot(id, claim, value)
   local text, first = take_numbers(slots_of(id), value)
-  -- More numbers are out than slots are held: a key was lost, or foreign clients took some away.
+  -- More numbers are taken than slots are held: a key was lost, or foreign clients removed some.
   if not text and recount() then text, first = take_numbers(slots_of(id), value) end
   if not text then return false end
   claim.numbers, claim.number = text, first
   return true
 end
 
--- State is made anew while somebody is there: heartbeats have to look whose claim is missing.
+-- State was lost while somebody was there: heartbeats have to check whose claim is missing.
 local function note_orphans()
   if redis.call('EXISTS', main, waiting) > 0 then redis.call('HSET', state, '.orphans', '1') end
 end
 
--- Keep the keys that do not come and go for another `life` seconds.
+-- Keep the permanent keys for another `life` seconds.
 local function keep(life)
   local facts = redis.call('HMGET', state, '.life', '.value')
   if (tonumber(facts[1]) or 0) >= now_us + life * 1000000 then return end
@@ -266,7 +267,7 @@ local function keep(life)
   redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
 end
 
--- A hold ends: how long it was counts if somebody waits.
+-- Note that a hold ended: its length counts if somebody waits.
 local function time_hold(claim, slots)
   local text = redis.call('HGET', state, '.hold')
   local granted = tonumber(claim.granted)
@@ -278,7 +279,7 @@ end
 -- ------------------------------------------------------------------------- adaptive values
 
 local CHANGES = 100        -- how many are kept
-local LEARNT = 3600        -- for how long (s) a value is kept after it has moved, though nobody comes
+local LEARNT = 3600        -- how long (s) a value is kept after its last move if nobody uses it
 local adaptations          -- the functions of base/adaptation.lua, once they are needed
 
 local function use_adaptations()
@@ -303,7 +304,7 @@ local function find_adaptation()
   return adaptation
 end
 
--- Write down what became of an adaptive value in this call; it is the semaphore's from now on.
+-- Save how an adaptive value has moved in this call; it is the semaphore's value from now on.
 local function save_adaptation()
   if not (is_adaptation_known and adaptation and adaptation.is_changed) then return end
   adaptation.is_changed = false
@@ -328,7 +329,7 @@ local function save_adaptation()
   adaptation.changes = {}
 end
 
--- An acquisition has ended: an adaptive value may go by that. It takes effect when it is saved.
+-- Note that an acquisition has ended, which may move an adaptive value. It takes effect when saved.
 local function count_end(claim, slots, sample)
   if not find_adaptation() then return end
   sample = sample or 'i-'
@@ -339,15 +340,16 @@ end
 
 local slots_dropped = 0  -- by this call
 
--- Take an acquisition out of everything; how many slots it held. The sample is for an adaptive value: "expired"
--- is that of one whose ttl has ended.
+-- Remove an acquisition from all keys; returns how many slots it held. The sample is for an
+-- adaptive value, "expired" if its ttl has ended.
 local function drop(id, sample)
-  if id_of(id) ~= id then return 0 end  -- a part of somebody's acquisition is no acquisition
+  if id_of(id) ~= id then return 0 end  -- a part of an acquisition is not an acquisition
   local held = redis.call('ZREM', main, id)
   for from = 2, slots_of(id), CHUNK do
     local members = {}
     for i = from, math.min(from + CHUNK - 1, slots_of(id)) do members[#members + 1] = id .. '#' .. i end
-    -- All its members are there or none: an id of made-up millions stops nobody for long.
+    -- Either all its members are there or none: an id with a made-up number of millions delays
+    -- nobody for long.
     local removed = redis.call('ZREM', main, unpack(members))
     if removed == 0 then break end
     held = held + removed
@@ -355,7 +357,7 @@ local function drop(id, sample)
   redis.call('ZREM', ttls, id)
   local claim = read_claim(id)
   if rebuilding and held == 0 and claim and claim.granted ~= '0' then held = slots_of(id) end  -- not put back yet
-  -- If it was not there any more, its numbers may be somebody else's by now.
+  -- If it had already ended, its numbers may belong to somebody else by now.
   if claim and held > 0 then
     free_numbers(claim.numbers)
     time_hold(claim, held)
@@ -373,7 +375,7 @@ local function leave_queue(id)
   return redis.call('ZREM', waiting, id)
 end
 
--- Drop acquisitions whose time is up, as many as one call may: the next call goes on.
+-- Drop acquisitions whose time is up, as many as one call may: the next call continues.
 local function drop_some(ids, sample)
   for _, id in ipairs(ids) do
     if slots_dropped >= SLOTS_AT_ONCE then break end
@@ -417,13 +419,13 @@ end
 
 -- ------------------------------------------------------------------------- evicted keys
 
--- Make a sorted set anew of scores and members, in few calls. It lives until `latest` (s) at least.
+-- Rebuild a sorted set from scores and members, in few calls. It lives at least until `latest` (s).
 local function refill(key, entries, latest)
   call_in_chunks(entries, 'ZADD', key, 'NX')
   outlive(key, math.max(latest - now, 1))
 end
 
--- How many claims there are: what is none of the facts.
+-- How many claims there are: the fields that are not facts.
 local function count_claims()
   local claims = redis.call('HLEN', state)
   for _, fact in ipairs(redis.call('HMGET', state, unpack(FACTS))) do
@@ -432,8 +434,8 @@ local function count_claims()
   return claims
 end
 
--- Which of main, waiting and waiting_heartbeat were evicted, which is to say: they are not there, though
--- claims say that they should be. As letters: m, w and h.
+-- Which of main, waiting and waiting_heartbeat were evicted: they are missing, though claims say
+-- that they should exist. As letters: m, w and h.
 local function evicted_keys()
   local claims = count_claims() - (tonumber(redis.call('HGET', state, '.surplus')) or 0)
   local held, waits, heard = redis.call('ZCARD', main), redis.call('ZCARD', waiting), redis.call('ZCARD', waiting_heartbeat)
@@ -458,8 +460,8 @@ local function put_foreigners_back(lost)
   refill(key, entries, now + 15)
 end
 
--- Put the claims among some fields of state back into the keys that were lost. Who is dead by now is not, and who is
--- not in main though that was not lost, has no claim any more.
+-- Restore the claims among some fields of state in the keys that were lost, except dead ones. A
+-- claim that is not in main, though main was not lost, has ended.
 local function put_back(fields, lost)
   local facts = redis.call('HMGET', state, '.beat', '.closed')
   local beat_at, is_closed = tonumber(facts[1]) or 0, facts[2]  -- if it is closed, nobody waits
@@ -512,9 +514,10 @@ local function put_back(fields, lost)
   call_in_chunks(dead, 'ZREM', waiting_heartbeat)
 end
 
--- Make main, waiting or waiting_heartbeat anew if one was evicted. Holders are put back, so that nobody gets their
--- slots before they know, but they have lost them: a foreign client may have removed the only one on purpose, which
--- looks the same. Each call does a part of it; until it is done, nobody is granted anything.
+-- Rebuild main, waiting or waiting_heartbeat if one was evicted. Holders are put back, so that
+-- nobody gets their slots before they know, but they have lost them: a foreign client may have
+-- removed the only one on purpose, which looks the same. Each call does a part of it; until it is
+-- done, nobody is granted anything.
 rebuild = function()
   local cursor, lost, filled = string.match(redis.call('HGET', state, '.rebuild') or '', '^(%d+) (%a*),(%a*)$')
   for key in string.gmatch(evicted_keys(), '%a') do
@@ -538,7 +541,7 @@ rebuild = function()
   rebuilding = cursor ~= '0'
   if not rebuilding then
     redis.call('HDEL', state, '.rebuild')
-    -- Whatever is left over is nobody's claim: without this it would be looked for again and again.
+    -- Whatever is left over is not a claim: without this it would be searched for again and again.
     local surplus = count_claims() - redis.call('ZCARD', main) - redis.call('ZCARD', waiting)
     if surplus > 0 then redis.call('HSET', state, '.surplus', surplus) else redis.call('HDEL', state, '.surplus') end
     return
@@ -548,10 +551,10 @@ rebuild = function()
     if redis.call('EXISTS', key) == 1 then filled = filled .. letter end
   end
   redis.call('HSET', state, '.rebuild', cursor .. ' ' .. lost .. ',' .. filled)
-  redis.call('HDEL', state, '.life')  -- without it, the short ways of the scripts are closed
+  redis.call('HDEL', state, '.life')  -- without it, the fast halves of the scripts do nothing
 end
 
--- Forget those of the ids that a client which knows no claims has removed.
+-- Forget the ids that a client which knows no claims has removed.
 local function mend(ids)
   local found = false
   for _, id in ipairs(ids) do
@@ -595,7 +598,7 @@ local function foreigners_hold()
   return held > taken - (redis.call('ZCARD', numbers) - #seen)  -- the rest, one number each at least
 end
 
--- Have those who wait look for themselves. One message is enough for each loop client.
+-- Tell the waiters to check for themselves. One message per loop client is enough.
 local function have_waiters_look()
   local warned = {}
   for _, id in ipairs(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1)) do
@@ -607,7 +610,7 @@ local function have_waiters_look()
   end
 end
 
--- Take waiters out of the queue and tell them why.
+-- Remove waiters from the queue and tell them why.
 local function refuse(ids, ...)
   if #ids == 0 then return end
   local claims = redis.call('HMGET', state, unpack(ids))
@@ -628,7 +631,7 @@ local function current_value()
   return tonumber(redis.call('HGET', state, '.value')) or tonumber(redis.call('GET', max))
 end
 
--- Whether no client of the documented protocol is here, among the first.
+-- Whether none of the first holders and waiters is a client of the documented protocol.
 local function are_all_ours()
   for _, key in ipairs({main, waiting}) do
     for _, id in ipairs(redis.call('ZRANGE', key, 0, LOOKED_AT - 1)) do
@@ -685,7 +688,7 @@ local function waiting_text(queued)
   return whole(queued) .. ' ' .. whole(math.ceil((until_us - now_us) / 1000))
 end
 
--- Grant nothing for so long (us); of several pauses the one that ends last counts.
+-- Grant nothing for that long (us); if there are several pauses, the one that ends last counts.
 local function begin_pause(length_us, interval)
   local before = tonumber(redis.call('HGET', state, '.paused') or nil) or 0
   redis.call('HSET', state, '.paused', whole(math.max(before, now_us + length_us)))
@@ -693,8 +696,8 @@ local function begin_pause(length_us, interval)
   for _, key in ipairs({state, max}) do outlive(key, length_us / 1000000 + 2 * interval) end
 end
 
--- Hand what is free to the queue, strictly in order. The interval is what a
--- foreign waiter is given, which did not leave its own.
+-- Hand free slots to the queue, strictly in order. The interval is for foreign waiters, which did
+-- not leave their own.
 local function settle(value, interval)
   if is_adaptation_known and adaptation and adaptation.is_changed then value = current_value() end
   if pause_us > 0 then
@@ -713,7 +716,7 @@ local function settle(value, interval)
     local id = redis.call('ZRANGE', waiting, 0, 0)[1]
     if not id then return end
     if left == 0 then
-      -- The process of the next one has the others served.
+      -- The process of the next one will have the others served.
       unfinished = true
       notify(id, owner_of(id), 'more')
       return
@@ -722,7 +725,7 @@ local function settle(value, interval)
     local slots = slots_of(id)
     local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
     local alive = alive_until > now
-    -- Nobody passes a head that does not fit: small ones would starve it.
+    -- Nobody passes a head that does not fit: small requests would starve it.
     if alive and slots > free and slots <= value then return end
     if alive and slots > value then
       refuse({id}, 'refused', whole(value))  -- a resize was not finished
@@ -734,7 +737,7 @@ local function settle(value, interval)
     else
       local claim = read_claim(id)
       if not claim and string.sub(id, 1, 3) == 'sw-' then
-        -- Its claim was lost, and its place was not: it is asked to file it again.
+        -- Its claim was lost, but its place was not: it is asked to request again.
         if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
         notify(id, nil, 'look')
         return
@@ -742,8 +745,8 @@ local function settle(value, interval)
       if claim and not allot(id, claim, value) then return end
       local first_foreigner = not claim and not foreigners_hold()
       leave_queue(id)
-      -- A grant is no sign of life: one that died while it waited blocks the others
-      -- for no longer than if it had stayed there.
+      -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if
+      -- it had not been granted.
       hold(id, claim, token, interval, alive_until)
       if claim then
         token = claim.token
@@ -757,9 +760,8 @@ local function settle(value, interval)
   end
 end
 
--- In how many ms somebody's time is up here; -1 if nobody's is. Those who wait
--- come back then. -2: a client that wakes nobody holds something, so they come back soon,
--- and often.
+-- In how many ms somebody's time is up here; -1 if nobody's is. Waiters come back then. -2: a
+-- client that wakes nobody holds something, so they come back soon, and often.
 local function next_end()
   if unfinished then return 0 end
   if foreigners_hold() then return -2 end

@@ -1,11 +1,11 @@
--- tiers/adaptive.lua: tiers whose values move by themselves, each node's for itself. Not a script.
+-- tiers/adaptive.lua: tiers whose values adapt, each node for itself. Not a script.
 --
--- What is kept of a node in state, beside its record, whose value is the limit:
+-- What is kept of a node in state, besides its record, whose value is the limit:
 --   "%node" -> "used;record;window": when (us) something of it ended last, and base/adaptation.lua
 --   "&node" -> how it has moved, a line "at_us old new reason" for each change
 -- and the fact .frozen, "tier=value ..." for tiers that are frozen as a whole; "-" is where they start.
 do  -- a script has room for 200 local names
-  local IDLE = 300000000       -- for how long (us) a key that nobody uses is remembered
+  local IDLE = 300000000       -- how long (us) a key that nobody uses is remembered
   local KEPT_OF_KEY = 20       -- how many changes: there may be very many keys
   local KEPT = 100
 
@@ -28,7 +28,7 @@ do  -- a script has room for 200 local names
     put('%' .. node.name, whole(now_us) .. ';' .. record .. ';' .. window)
   end
 
-  -- The adaptation of a node; one that there was none of has begun then (us), or now.
+  -- The adaptation of a node; a new one begins then (us), or now.
   function adapting.read(node, begun)
     use()
     local text, _, record, window = adapting.rules[node.tier], parts_of(node)
@@ -38,7 +38,7 @@ do  -- a script has room for 200 local names
     return it
   end
 
-  -- Write it down; its limit is the node's value from now on.
+  -- Save it; its limit is the node's value from now on.
   function adapting.write(node, it)
     write(node, adapting.record(it))
     if it.limit ~= node.value then
@@ -59,7 +59,8 @@ do  -- a script has room for 200 local names
     put('&' .. node.name, table.concat(lines, '\n', math.max(#lines - most + 1, 1)))
   end
 
-  -- An acquisition has ended: its adaptive nodes go by that. The sample is that of base/window.lua.
+  -- Note that an acquisition has ended, which may move its adaptive nodes. The sample is that of
+  -- base/window.lua.
   function adapting.count_end(path_nodes, claim, needs, sample)
     use()
     sample = sample or 'i-'

@@ -1,4 +1,4 @@
--- tiers/describe.lua: what tiers there are by a name, for one who has not made them.
+-- tiers/describe.lua: which tiers a name has, for a caller that did not make them.
 -- KEYS  the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
 -- Returns {the tiers' names, or "" if they are not known, their values, both as they were declared,

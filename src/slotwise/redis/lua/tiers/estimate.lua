@@ -2,7 +2,8 @@
 -- Lua. Not a script.
 -- include base/estimate.lua
 
--- What those need of a node whose group is parked there, as far as their narrower tiers let them come.
+-- What the waiters of a group need of the node where it is parked, as far as their narrower tiers
+-- let them through.
 function estimates.group_wants(path, node)
   local at_once, tier = math.huge, 0
   for _, name in ipairs(names_of(path)) do
@@ -19,7 +20,7 @@ function estimates.group_wants(path, node)
   return waiting > 0 and estimates.total(first, waiting) * math.min(waiting, at_once) / waiting or 0
 end
 
--- What those need who are parked at a node.
+-- What the waiters parked at a node need.
 function estimates.ahead_at(node)
   if node.waiting == 0 then return 0 end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'

@@ -2,8 +2,8 @@
 -- resized to, that they are closed.
 -- KEYS  1-10 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)
--- Returns 1, or 0 if there was nothing, or -1 if they are in use, or a rate is not full or can still be
--- settled, and nothing has changed.
+-- Returns 1, or 0 if there was nothing, or -1 if they are in use, or a rate is not full or can
+-- still be settled; then nothing has changed.
 -- include tiers/rules.lua
 open(1, ARGV[1])
 if known['.shape'] then

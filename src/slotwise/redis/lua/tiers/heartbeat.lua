@@ -2,7 +2,7 @@
 -- KEYS  12 for each Tiers object (tiers/state.lua), one after the other
 -- ARGV  and replies are those of semaphore/heartbeat.lua, so that one heartbeat thread serves both:
 --       1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
---       then for each object: heartbeat_max_interval (s), a pattern that is of no use here,
+--       then for each object: heartbeat_max_interval (s), a pattern that is not used here,
 --       how many holders, how many waiters, the holders' ids, the waiters' ids
 -- Returns for each object {ms until somebody's time is up, 0 if something is unfinished, or -1,
 -- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}
@@ -10,7 +10,7 @@
 -- include tiers/rules.lua
 -- include base/renewal.lua
 
--- Those of ARGV[first] .. ARGV[last] that are in none of some sets.
+-- Which of ARGV[first] .. ARGV[last] are in none of some sets.
 local function missing(first, last, one, other)
   local found = {}
   for i = first, last do
@@ -26,11 +26,11 @@ local function renew_object(first, at)
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first_holder, first_waiter = at + 4, at + 4 + held
   local last = first_waiter + waited - 1
-  -- Its clients must learn of a key that is spoilt, also if this call needs nothing of it.
+  -- Its clients must learn of a spoilt key, even if this call doesn't need it.
   for key = first + 6, first + 11 do redis.call('ZCARD', KEYS[key]) end
 
-  -- Renewed before the silent are dropped: one that is late, but was not dropped yet, lives.
-  -- A ttl is not extended by that.
+  -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That
+  -- doesn't extend a ttl.
   local function look_up()
     return present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
   end
@@ -83,7 +83,7 @@ local function renew_object(first, at)
   return outcome
 end
 
--- What fails on something that is of the right type, and makes no sense, is made anew by the next call.
+-- If it fails on a key of the right type with senseless contents, the next call rebuilds that key.
 local function renew_name(first, at)
   local outcome, why = guarded(renew_object, first, at)
   if outcome then return outcome end

@@ -3,7 +3,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
 -- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
 -- tiers' values, or "" if nobody is there, the time (us), .pauses or "", then in turn a node and its record (tiers/state.lua)};
--- some AT_A_LOOK fields are seen in one step, and so at one instant.
+-- about AT_A_LOOK fields are read in one step, and so at one instant.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
 local AT_A_LOOK = 1000  -- a few ms in which nobody else is served
@@ -12,7 +12,7 @@ if known['.shape'] then
   expire()
   save()
 end
--- A key that comes to a tier that is frozen as a whole begins there.
+-- A new key of a tier that is frozen as a whole starts at that value.
 for tier, at in pairs(adapting.frozen) do
   if at ~= '-' then value_texts[tier] = string.gsub(value_texts[tier], '^(%d+_%d+_)%d+', '%1' .. at) end
 end

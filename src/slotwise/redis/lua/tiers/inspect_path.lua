@@ -8,8 +8,8 @@
 -- node: held, waiting, value, kept, and for how long it is paused (ms); for "estimate" when a newcomer would be served (s) or "", or
 -- "refused", value and tier if never; for "changes" how the value of an adaptive node has moved, and 1 if it is
 -- frozen, else 0 (tiers/adaptive.lua); for the others, in turn: an id, its claim, or "" if that can't be
--- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE come in one call; of longer ones each call has a part, in which
--- somebody may stand twice.
+-- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE
+-- come in one call; of longer ones each call has a part, in which an entry may appear twice.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
 -- include tiers/estimate.lua

@@ -3,7 +3,7 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
 -- Returns {1 if it held, else 0}, followed by messages for the caller. The process of the
 -- holder gets the message "kicked".
--- Mirrors PathLedger.expire, then PathLedger.release. Who waits is left alone.
+-- Mirrors PathLedger.expire, then PathLedger.release. Waiters are left alone.
 -- include tiers/rules.lua
 open(1, ARGV[1], {ARGV[2]})
 caller = ARGV[3]

@@ -1,4 +1,4 @@
--- tiers/numbers.lua: the slot numbers of the widest nodes: who is granted slots gets the lowest that are free.
+-- tiers/numbers.lua: the slot numbers of the widest nodes: a grant gets the lowest that are free.
 -- Not a script.
 --
 -- A widest node has, while a call serves it, as ranges {first, last}, the lowest last:
@@ -45,7 +45,7 @@ do  -- a script has room for 200 local names
     freed[#freed + 1] = {low, high}
   end
 
-  -- Take the lowest free numbers that follow each other, at most `at_most`: the first and the last.
+  -- Take the lowest free consecutive numbers, at most `at_most`: the first and the last.
   local function take_range(widest, at_most)  -- before it counts the new holder
     if widest.top > widest.held then
       local freed, stored = freed_ranges(widest), stored_ranges(widest)
@@ -86,7 +86,7 @@ do  -- a script has room for 200 local names
   -- Give a claim its slot numbers.
   function number(claim, widest, need)
     local taken, value = take_ranges(widest, need), value_of(widest)
-    if value > 0 and taken[#taken][2] > value then  -- there are free ones below, which a key has lost
+    if value > 0 and taken[#taken][2] > value then  -- a key has lost free ones below
       recount_numbers(widest)
       taken = take_ranges(widest, need)
     end
@@ -107,7 +107,7 @@ do  -- a script has room for 200 local names
     widest.freed, widest.used, widest.stored, widest.has_all_ranges, widest.top = nil, nil, {}, true, 0
   end
 
-  -- Learn from the claims of those who hold which numbers are free.
+  -- Find out from the claims of holders which numbers are free.
   function recount_numbers(widest)
     if pending then flush(holders) end
     local ids, unread, taken = redis.call('ZRANGE', holders, 0, -1), {}, {}

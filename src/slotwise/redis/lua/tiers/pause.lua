@@ -1,11 +1,11 @@
--- tiers/pause.lua: have no room at a node, or in a whole tier, for a while; of several pauses the one that
--- ends last counts.
+-- tiers/pause.lua: grant nothing of a node, or of a whole tier, for a while; if there are several
+-- pauses, the one that ends last counts.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the node, or the number of a tier for all of it   7 for how long (s)
 -- Returns {"paused"}, {"conflict", tier or -1, its value} or {"closed", the reason if there is one},
--- followed by messages for the caller. Those who wait are told to look, and learn when to come back.
+-- followed by messages for the caller. Waiters are told to check, and learn when to come back.
 -- Mirrors PathLedger.expire, then PathLedger.pause.
 -- include tiers/rules.lua
 open(1, ARGV[1])

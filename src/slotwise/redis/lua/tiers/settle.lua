@@ -1,8 +1,8 @@
--- tiers/settle.lua: state what somebody has really taken of rates, or fill a bucket.
+-- tiers/settle.lua: state what an acquisition has really taken of rates, or fill a bucket.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3 acquisition id, and 4 "tier=units,..."; or 3 empty, and 4 the node whose bucket is filled
--- Returns {1, or 0 if nobody knows the id, or not any more}, followed by messages for the caller.
+-- Returns {1, or 0 if the id is unknown, or no longer known}, followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.charge or refill_tier.
 -- include tiers/rules.lua
 open(1, ARGV[1])
