@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from slotwise._core.messages import limit_full
 from slotwise.redis._net.connection import pack_half
+from slotwise.redis._scripts import Script, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from slotwise.errors import AcquireTimeout
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._keys import KeySet
-    from slotwise.redis._scripts import Script
     from slotwise.redis._shared_client import NameRecord
 
 
@@ -31,10 +31,27 @@ class Released(NamedTuple):
     counts: Sequence[Any] = ()  # how full it is, if that was asked for: for `Dialect.timeout_error`
 
 
+class ControlScripts(NamedTuple):
+    """The scripts that change, or end, what everybody shares."""
+
+    resize: Script
+    freeze: Script
+    pause: Script
+    close: Script
+    reopen: Script
+    kick: Script
+    forget: Script
+
+    @classmethod
+    def of(cls, folder: str) -> ControlScripts:
+        return cls(*[load(f"{folder}/{name}") for name in cls._fields])
+
+
 class Dialect(ABC):
     """How the scripts of one kind of limit are called, and what their replies mean."""
 
     kind: ClassVar[str]
+    control: ClassVar[ControlScripts]
     heartbeat: ClassVar[Script]
     request: ClassVar[Script]
     request_many: ClassVar[Script]

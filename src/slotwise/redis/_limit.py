@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core import events
-from slotwise._core.adaptive import Outcome, check_outcome
+from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
 from slotwise._core.arguments import check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise.errors import SemaphoreClosed
+from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
@@ -68,6 +68,7 @@ class RedisLimit:
     _dialect: ClassVar[Dialect]
     _acquisitions: type[RedisAcquisition] = RedisAcquisition
 
+    _adaptive: Adaptive | None  # how the work under it counts, if a value adapts
     _cancel_task_after_ttl: bool
     _cancel_task_on_loss: bool
     _closing_key: _closing.Key
@@ -145,6 +146,12 @@ class RedisLimit:
         @property
         def _title(self) -> str: ...
 
+        def _declaration(self) -> list[Any]:
+            """What it was made with, as the scripts that change it take it."""
+
+        def _conflict(self, reply: list[Any]) -> ValueConflict:
+            """The error of one that was made with other values than those in use."""
+
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
         return closed_error(f"{self._title} is", closure)
 
@@ -170,6 +177,8 @@ class RedisLimit:
                 events.rejected(self.name, "redis", closed)
             raise closed
         acquisition = self._acquisitions(self, slots, checked_label, path, needs, head_start)
+        if self._adaptive is not None:
+            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         record = acquisition.record
         if acquisition.requested_at >= record.noted_until:
             acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
@@ -315,6 +324,27 @@ class RedisLimit:
             return run_now(release(acquisition_id))
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
         return shared.heartbeat_thread.run_to_completion(lambda: release(acquisition_id))
+
+    # -------------------------------------------------------------- changing
+
+    async def _change(self, script: Script, *args: Any) -> list[Any]:
+        """Run a script that resizes, freezes or pauses it for everybody; return the reply.
+
+        Raises:
+            SemaphoreClosed: it is closed, by this process or everywhere.
+            ValueConflict: it is in use with other values.
+        """
+        if self._generation.closed:
+            raise self._closed_error()
+        token = self._attached()[0].client().token
+        declaration = self._declaration()
+        reply: list[Any]
+        reply = await self._run_script(script, [b"", token, self._interval, *declaration, *args])
+        if reply[0] == b"closed":
+            raise self._closed_error(_closing.read_closure(reply[1:]))
+        if reply[0] == b"conflict":
+            raise self._conflict(reply[1:])
+        return reply
 
     # --------------------------------------------------------------- closing
 

@@ -14,6 +14,7 @@ from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
 from slotwise.redis._dialect import (
+    ControlScripts,
     Dialect,
     Released,
     fail_full,
@@ -36,6 +37,7 @@ class PathDialect(Dialect):
     """That of `RedisPaths`. Each script takes one request, or one release, or many."""
 
     kind = "tiers"
+    control = ControlScripts.of("tiers")
 
     heartbeat = load("tiers/heartbeat")
     request = request_many = load("tiers/request")
@@ -118,7 +120,7 @@ class PathDialect(Dialect):
         if word == b"closed":
             acquisition.fail(limit._closed_error(read_closure(reply[1:])))
         else:
-            acquisition.fail(limit._conflict(*reply[1:3]))
+            acquisition.fail(limit._conflict(reply[1:3]))
         return []
 
     def refused_error(self, acquisition: RedisAcquisition, value: int, tier: int = 0) -> Exception:

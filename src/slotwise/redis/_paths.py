@@ -43,7 +43,6 @@ from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_other_process
-from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._dialect import read_estimate
@@ -69,15 +68,8 @@ _MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
 # How long a resize is remembered at least when nobody holds or waits, in seconds.
 _REMEMBERED = 12 * 3600
 
-_RESIZE = load("tiers/resize")
-_PAUSE = load("tiers/pause")
-_CLOSE = load("tiers/close")
-_REOPEN = load("tiers/reopen")
 _INSPECT = load("tiers/inspect_path")
-_KICK = load("tiers/kick")
 _SETTLE = load("tiers/settle")
-_FORGET = load("tiers/forget")
-_FREEZE = load("tiers/freeze")
 
 
 class RedisPaths(RedisLimit, PathBackend):
@@ -244,8 +236,6 @@ class RedisPaths(RedisLimit, PathBackend):
         values = [] if not self._by_key else self._values_of(path)
         told = [] if self._weighed is None else [self._weight_of(path, self._weighed)]
         acquisition = self._new_acquisition(1, label, path, needs)
-        if self._adaptive is not None:
-            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
         if values:
@@ -430,19 +420,12 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def _steer(self, verb: bytes, tier: str, value: int | None, key: str | None) -> int:
         """Freeze or thaw a tier, or one key of it; returns the value."""
-        if self._generation.closed:
-            raise self._closed_error()
         index = self._indexes[tier]
         node = "" if key is None and self._tiers[index].keyed else write_node(index, key)
-        args = [b"", self._attached()[0].client().token, self._interval, self._shape]
-        args += [self._declared, index, node, verb, b"" if value is None else value, _REMEMBERED]
-        word, *more = await self._run_script(_FREEZE, args)
-        if word == b"closed":
-            raise self._closed_error(read_closure(more))
-        if word == b"conflict":
-            raise self._conflict(*more)
+        wanted = b"" if value is None else value
+        args = index, node, verb, wanted, _REMEMBERED
         current: int
-        current, *messages = more
+        _, current, *messages = await self._change(self._dialect.control.freeze, *args)
         self._dispatch(messages)
         return current
 
@@ -465,7 +448,9 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def kick(self, acquisition_id: str) -> bool:
         client = self._attached()[0].client()
-        ended, *told = await self._run_script(_KICK, [b"", acquisition_id, client.token])
+        ended, *told = await self._run_script(
+            self._dialect.control.kick, [b"", acquisition_id, client.token]
+        )
         self._dispatch(told)
         return bool(ended)
 
@@ -486,18 +471,11 @@ class RedisPaths(RedisLimit, PathBackend):
             await self.freeze(tier, value, key)
             return
         node = "" if key is None else write_node(index, key)
-        args = [b"", self._attached()[0].client().token, self._interval]
-        args += [self._shape, self._declared, index, node, write_value(value), _REMEMBERED]
-        if self._generation.closed:
-            raise self._closed_error()
+        args = index, node, write_value(value), _REMEMBERED
         go_on = b""  # one call looks at a bounded number of keys
         while True:
-            word, *more = await self._run_script(_RESIZE, [*args, go_on])
-            if word == b"closed":
-                raise self._closed_error(read_closure(more))
-            if word == b"conflict":
-                raise self._conflict(*more)
-            go_on, *messages = more
+            reply = await self._change(self._dialect.control.resize, *args, go_on)
+            _, go_on, *messages = reply
             self._dispatch(messages)
             if not go_on:
                 events.resized_tier(self._name, "redis", value, tier, key)
@@ -509,16 +487,8 @@ class RedisPaths(RedisLimit, PathBackend):
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         index = len(self._tiers) - 1 if tier is None else self._indexes[tier]
         node = f"{index}" if key is None else write_node(index, key)
-        args = [b"", self._attached()[0].client().token, self._interval]
-        args += [self._shape, self._declared, node, f"{seconds:.6f}"]
-        if self._generation.closed:
-            raise self._closed_error()
-        word, *more = await self._run_script(_PAUSE, args)
-        if word == b"closed":
-            raise self._closed_error(read_closure(more))
-        if word == b"conflict":
-            raise self._conflict(*more)
-        self._dispatch(more)
+        _, *messages = await self._change(self._dialect.control.pause, node, f"{seconds:.6f}")
+        self._dispatch(messages)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         self._run_blocking(self.pause(seconds, tier, key))
@@ -554,7 +524,7 @@ class RedisPaths(RedisLimit, PathBackend):
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
 
     def _forget_sync(self) -> bool:
-        return bool(self._run_blocking(self._run_script(_FORGET, [b""])) >= 0)
+        return bool(self._run_blocking(self._run_script(self._dialect.control.forget, [b""])) >= 0)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -570,13 +540,15 @@ class RedisPaths(RedisLimit, PathBackend):
     async def close_everywhere(self, reason: str | None = None) -> None:
         token = self._attached()[0].client().token
         args = [b"", token, *([] if reason is None else [reason])]
-        await self._refuse_waiters(await self._run_script(_CLOSE, args))
+        await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         self._run_blocking(self.close_everywhere(reason))
 
     async def reopen(self) -> None:
-        _, *messages = await self._run_script(_REOPEN, [b"", self._attached()[0].client().token])
+        _, *messages = await self._run_script(
+            self._dialect.control.reopen, [b"", self._attached()[0].client().token]
+        )
         self._dispatch(messages)
 
     def reopen_sync(self) -> None:
@@ -595,7 +567,11 @@ class RedisPaths(RedisLimit, PathBackend):
         tier = self._tiers[index]
         return f"{tier.name} {key!r}" if tier.keyed else tier.name
 
-    def _conflict(self, index: int, value: int | bytes) -> ValueConflict:
+    def _declaration(self) -> list[Any]:
+        return [self._shape, self._declared]
+
+    def _conflict(self, reply: list[Any]) -> ValueConflict:
+        index, value = reply
         own, tier = self._tiers[index].value, self._tiers[index].name
         if isinstance(value, bytes) and value.startswith(b"rate "):
             used_rate = read_value(value.decode().partition(" ")[2])

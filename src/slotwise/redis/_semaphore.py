@@ -26,12 +26,11 @@ from slotwise._core.arguments import (
 from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
-from slotwise._core.paths import Needs, Path
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.unreachable import check_local_slots, check_unreachable
-from slotwise.errors import BackendError
+from slotwise.errors import BackendError, ValueConflict
 from slotwise.redis import _statistics
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import (
@@ -40,7 +39,6 @@ from slotwise.redis._adaptive import (
     read_conflict,
     sample_of_other_process,
 )
-from slotwise.redis._closing import read_closure
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, logger
 from slotwise.redis._dialect import read_estimate
@@ -63,13 +61,6 @@ _REMEMBERED = 24 * 3600
 _MAX_SLOTS = 10_000
 
 _INSPECT = load("semaphore/inspect")
-_PAUSE = load("semaphore/pause")
-_CLOSE = load("semaphore/close")
-_REOPEN = load("semaphore/reopen")
-_RESIZE = load("semaphore/resize")
-_KICK = load("semaphore/kick")
-_FORGET = load("semaphore/forget")
-_FREEZE = load("semaphore/freeze")
 
 
 class RedisSemaphore(RedisLimit, Semaphore):
@@ -124,7 +115,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         config: RedisConfig | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
-        self._adaptive: Adaptive | None = None
+        self._adaptive = None
         if isinstance(value, Adaptive):
             check_max_value(value.max)
             self._adaptive, self._value, self._declared = value, value.start, value.written
@@ -345,19 +336,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if slots > self.value:
             raise too_many_slots(self._title, slots, self.value)
 
-    def _new_acquisition(
-        self,
-        slots: int,
-        label: str | None,
-        path: Path = (),
-        needs: Needs | None = None,
-        head_start: int = 0,
-    ) -> RedisAcquisition:
-        acquisition = super()._new_acquisition(slots, label, path, needs, head_start)
-        if self._adaptive is not None:
-            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
-        return acquisition
-
     def _check_slots(self, slots: object) -> int:
         if slots == 1 and type(slots) is int:  # True is 1 too, but not a number of slots
             return slots
@@ -380,7 +358,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         client = shared.client()
         args = [b"", acquisition_id_of(acquisition_id), client.token, self._interval]
         args.append(record.keys.notification)
-        kicked = send_kick(shared, record, client, _KICK, args, self._limits)
+        kicked = send_kick(shared, record, client, self._dialect.control.kick, args, self._limits)
         return await reply_within(INSPECT, kicked, client, record.keys.slot)
 
     def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
@@ -535,21 +513,16 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def resize(self, value: int) -> None:
         _check_value(value)
-        if self._generation.closed:
-            raise self._closed_error()
-        shared, record = self._attached()
-        args = [b"", shared.client().token, self._interval, record.keys.notification]
-        args += [self._declared, value, _REMEMBERED]
         go_on = b""  # one call looks at a bounded number of waiters
         while True:
-            word, *more = await self._run_script(_RESIZE, [*args, go_on])
-            if word == b"closed":
-                raise self._closed_error(read_closure(more))
+            word, *more = await self._change(
+                self._dialect.control.resize, value, _REMEMBERED, go_on
+            )
             if word == b"adaptive":
                 await self.freeze(value)
                 return
             current, go_on, *messages = more
-            record.learn(current, self._declared, value)
+            self._attached()[1].learn(current, self._declared, value)
             self._dispatch(messages)
             if not go_on:
                 self._tell_resized(value)
@@ -588,24 +561,16 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def _steer(self, verb: bytes, value: int | None) -> int:
         """Freeze or thaw an adaptive value; returns the value."""
-        if self._generation.closed:
-            raise self._closed_error()
-        shared, record = self._attached()
-        args = [b"", shared.client().token, self._interval, record.keys.notification]
-        args += [self._declared, verb, b"" if value is None else value, _REMEMBERED]
-        word, *more = await self._run_script(_FREEZE, args)
-        if word == b"closed":
-            raise self._closed_error(read_closure(more))
+        wanted = b"" if value is None else value
+        word, *more = await self._change(self._dialect.control.freeze, verb, wanted, _REMEMBERED)
         if word == b"fixed":
             raise self._fixed_value()
         if word == b"outside":
             least, most = more
             raise outside_of_adaptive(least, most, value)
-        if word == b"conflict":
-            raise read_conflict(record.name, self._declared, more)
         current: int
         current, *messages = more
-        record.learn(current, self._declared)
+        self._attached()[1].learn(current, self._declared)
         self._dispatch(messages)
         return current
 
@@ -625,15 +590,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         It ends by the server's clock. Clients that speak only the documented protocol ignore it.
         """
-        length = check_pause(seconds)
-        if self._generation.closed:
-            raise self._closed_error()
-        shared, record = self._attached()
-        args = [b"", shared.client().token, self._interval, record.keys.notification]
-        word, *more = await self._run_script(_PAUSE, [*args, self._declared, f"{length:.6f}"])
-        if word == b"closed":
-            raise self._closed_error(read_closure(more))
-        self._dispatch(more)
+        length = f"{check_pause(seconds):.6f}"
+        _, *messages = await self._change(self._dialect.control.pause, length)
+        self._dispatch(messages)
 
     def pause_sync(self, seconds: float) -> None:
         """Like `pause`."""
@@ -649,7 +608,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         reason = check_reason(reason)
         shared, _ = self._attached()
         args = [b"", shared.client().token, self._declared, *([] if reason is None else [reason])]
-        await self._refuse_waiters(await self._run_script(_CLOSE, args))
+        await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
         self._run_blocking(self.close_everywhere(reason))
@@ -657,7 +616,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     async def reopen(self) -> None:
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
-        self._dispatch(await self._run_script(_REOPEN, args))
+        self._dispatch(await self._run_script(self._dialect.control.reopen, args))
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())
@@ -668,7 +627,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         Raises:
             LookupError: it knows nothing.
         """
-        found = self._run_blocking(self._run_script(_FORGET, [b""]))
+        found = self._run_blocking(self._run_script(self._dialect.control.forget, [b""]))
         if found == 0:
             raise LookupError(self._written_name)
         return bool(found > 0)
@@ -676,6 +635,12 @@ class RedisSemaphore(RedisLimit, Semaphore):
     @property
     def _title(self) -> str:
         return repr(self._written_name)
+
+    def _declaration(self) -> list[Any]:
+        return [self._attached()[1].keys.notification, self._declared]
+
+    def _conflict(self, reply: list[Any]) -> ValueConflict:
+        return read_conflict(self._attached()[1].name, self._declared, reply)
 
 
 def _check_value(value: object) -> int:

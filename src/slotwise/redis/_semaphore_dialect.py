@@ -12,6 +12,7 @@ from slotwise._core import messages
 from slotwise.redis._adaptive import read_conflict
 from slotwise.redis._closing import read_closure
 from slotwise.redis._dialect import (
+    ControlScripts,
     Dialect,
     Released,
     fail_full,
@@ -48,6 +49,7 @@ class SemaphoreDialect(Dialect):
     """That of `RedisSemaphore`."""
 
     kind = "semaphore"
+    control = ControlScripts.of("semaphore")
 
     heartbeat = load("semaphore/heartbeat")
     request = load("semaphore/request")
