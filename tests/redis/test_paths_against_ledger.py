@@ -429,10 +429,10 @@ class Pair:
         parked, texts = {}, {}
         for record in client.zrange(key["parked"], 0, -1):
             node, text, path, *ids = record.split(" ")
-            if ledger.queue.fair is not None:
-                if "!" not in node:
-                    continue  # the record of a key
-                node = node.partition("!")[0]
+            if len(ids) == 2:
+                assert ledger.queue.fair is not None
+                continue  # the record of a key
+            node = node.partition("!")[0]
             assert ids == [line[path][0]]
             parked[path] = (node, int(text.rpartition(".")[2]))
             texts[path] = text

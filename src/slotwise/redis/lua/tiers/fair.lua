@@ -4,31 +4,47 @@
 -- Without fair order a turn is the rank of a head: its ticket less its head start, which an id says at its
 -- end: "^microseconds". In fair order the tag of its key comes before that. All numbers are computed by the same
 -- steps as in Python, and kept with 17 digits, so that they are the same.
---   state   "=node" -> "tag weight node*count,..." of a key that somebody waits for, with the nodes of other tiers
---           where groups of it are parked, and how many; .time, the tag of the latest grant
+--   state   "=node" -> "tag weight node*count*rank,..." of a key that somebody waits for, with the nodes of other
+--           tiers where groups of it are parked: how many, and the rank by which they are found there; .time, the
+--           tag of the latest grant
 --   shares  zset  node -> the tag of a key that nobody waits for, if it is after .time
---   parked  zset  has two kinds of records, beside each other:
---             "node!key turn path id"  as without fair order, but by key
---             "node tag turn key"      the tag in hexadecimal digits that sort like the number. There is one
---             for each key with somebody parked at a node, and it is not after its turn; some are stale, and
---             corrected when they come to the front. So a grant costs nothing for those who are not looked at.
+--   parked  zset  is as without fair order for the nodes of the keys themselves, where all have the same tag. For
+--           other nodes it has two kinds of records, beside each other:
+--             "node!key turn path id"   as without fair order, but by key
+--             "node tag turn path id"   the tag in hexadecimal digits that sort like the number. Of each key with
+--             somebody parked at a node there is one that is not after its turn; some are stale, and corrected when
+--             they come to the front. So a grant costs nothing for those who are not looked at.
 
 do  -- a script has room for 200 local names
 
+local hexes = {}  -- of tags: most keys have the same ones
+
 -- As text that sorts like the number, which is 0 or more.
 local function hex(number)
-  return string.format('%08x%08x', struct.unpack('>I4I4', struct.pack('>d', number)))
+  local text = hexes[number]
+  if not text then
+    text = string.format('%08x%08x', struct.unpack('>I4I4', struct.pack('>d', number)))
+    hexes[number] = text
+  end
+  return text
 end
 
--- The tiers of fair order, by the marks that tiers have in .shape.
-function turns.read(shape)
-  local tier = 0
-  turns.by, turns.cost, turns.names, turns.shares_of, turns.version = nil, nil, {}, {}, 0
-  for name in string.gmatch(shape or '', '[^,]+') do
+-- The tiers of fair order, by the marks that tiers have in .shape: whose keys take turns, and what counts.
+function turns.tiers_of(shape)
+  if not string.find(shape or '', '=', 1, true) then return nil end
+  local tier, by, cost = 0, nil, nil
+  for name in string.gmatch(shape, '[^,]+') do
     tier = tier + 1
-    if string.find(name, '=', 1, true) then turns.by = tier end
-    if string.find(name, '+', 1, true) then turns.cost = tier end
+    if string.find(name, '=', 1, true) then by = tier end
+    if string.find(name, '+', 1, true) then cost = tier end
   end
+  return by, cost
+end
+
+function turns.read(shape)
+  turns.by, turns.cost = turns.tiers_of(shape)
+  turns.lowest, turns.names, turns.by_key = nil, {}, {}
+  turns.shares_of, turns.tags, turns.moved, turns.is_later = {}, {}, {}, false
   turns.time = tonumber(known['.time']) or 0
 end
 
@@ -42,50 +58,60 @@ function turns.key_of(path)
   return name
 end
 
+-- Whether there may be several keys at a node, so that its heads are found by their keys.
+function turns.is_by_key(name)
+  if not turns.by then return false end
+  local is_by_key = turns.by_key[name]
+  if is_by_key == nil then
+    is_by_key = tonumber(string.match(name, '^%d+')) + 1 ~= turns.by
+    turns.by_key[name] = is_by_key
+  end
+  return is_by_key
+end
+
 -- Tag and weight of a key that somebody waits for, or nil.
 function turns.share(key)
   local share = turns.shares_of[key]
   if share == nil then
     local tag, weight, at = string.match(get('=' .. key) or '', '^(%S+) (%S+) (%S*)$')
     share = tonumber(tag) and {tag = tonumber(tag), weight = tonumber(weight) or 1, nodes = {}} or false
-    for name, count in string.gmatch(at or '', '([^,*]+)%*(%d+)') do share.nodes[name] = tonumber(count) end
+    for name, count, rank in string.gmatch(at or '', '([^,*]+)%*(%d+)%*(%d+)') do
+      share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+    end
     turns.shares_of[key] = share
   end
   return share or nil
 end
 
-local function put_share(key, share)
-  turns.shares_of[key] = share or false
-  if not share then
-    put('=' .. key, false)
-    return
-  end
-  local at = {}
-  for name, count in pairs(share.nodes) do at[#at + 1] = name .. '*' .. whole(count) end
-  put('=' .. key, string.format('%.17g %.17g %s', share.tag, share.weight, table.concat(at, ',')))
-end
-
 -- The tag of the next request of a key.
 function turns.tag_of(key)
-  local share = turns.share(key)
-  return share and share.tag or math.max(turns.time, tonumber(redis.call('ZSCORE', turns.shares, key)) or 0)
+  local share = turns.shares_of[key] or turns.share(key)
+  if share then return share.tag end
+  local tag = turns.tags[key]
+  if not tag then
+    tag = tonumber(redis.call('ZSCORE', turns.shares, key)) or 0
+    turns.tags[key] = tag
+  end
+  return math.max(turns.time, tag)
 end
 
 -- Somebody begins to wait for a key; `is_first` if nobody did.
 function turns.enter(key, weight, is_first)
   local share = turns.share(key)
   if not share or is_first then
-    share = {tag = turns.tag_of(key), weight = weight, nodes = {}}
-    redis.call('ZREM', turns.shares, key)
+    local tag = turns.tag_of(key)
+    if turns.tags[key] ~= 0 then redis.call('ZREM', turns.shares, key) end
+    share = {tag = tag, weight = weight, nodes = {}}
+    turns.shares_of[key], turns.tags[key] = share, 0
   end
   share.weight = weight  -- who asked last knows it best
-  put_share(key, share)
+  turns.moved[key] = share
 end
 
 local function remember_tag(key, tag)
   if tag > turns.time then
     redis.call('ZADD', turns.shares, string.format('%.17g', tag), key)
-    fresh[turns.shares] = true
+    turns.tags[key], fresh[turns.shares] = tag, true
   end
 end
 
@@ -93,19 +119,9 @@ end
 function turns.leave(key)
   local share = turns.share(key)
   if not share then return end
-  put_share(key, nil)
+  turns.shares_of[key], turns.moved[key] = false, nil
+  put('=' .. key, false)
   remember_tag(key, share.tag)
-end
-
--- A group is parked at a node (1), or not any more (-1).
-function turns.move(path, name, by)
-  if tonumber(string.match(name, '^%d+')) + 1 == turns.by then return end
-  local key = turns.key_of(path)
-  local share = turns.share(key)
-  if not share then return end
-  local count = (share.nodes[name] or 0) + by
-  share.nodes[name] = count > 0 and count or nil
-  put_share(key, share)
 end
 
 -- Note a grant while somebody waits; `weight` is a newcomer's.
@@ -116,37 +132,51 @@ function turns.count_grant(ticket, path, needs, weight)
   local share, start = turns.share(key), turns.tag_of(key)
   local cost = needs and tier and needs[tier] or 1
   if start > turns.time then
-    turns.time = start
-    put('.time', string.format('%.17g', start))
+    turns.time, turns.is_later = start, true
   end
   local tag = math.max(turns.time, start + cost / (weight or share and share.weight or 1))
   if share then
-    share.tag = tag
-    put_share(key, share)
+    share.tag, turns.moved[key] = tag, share
   else
     remember_tag(key, tag)
   end
-  turns.version = turns.version + 1
-  redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', string.format('%.17g', turns.time))
   if share and known['.large'] then turns.look_at_others(key, share) end
 end
 
 -- Nobody waits any more: nobody has been passed, and everybody begins anew.
 function turns.forget()
-  turns.passing = {}
+  turns.passing, turns.lowest = {}, nil
   redis.call('DEL', turns.passed)
   if turns.by then
-    turns.time = 0
+    turns.time, turns.tags, turns.is_later = 0, {}, false
     put('.time', false)
-    redis.call('DEL', turns.shares)
+    redis.call('DEL', turns.shares, parked)  -- what is left there is stale
+    if pending then pending[parked] = {} end
   end
 end
 
 -- Whether more than PATIENCE that came later have been granted.
 function turns.is_overdue(ticket)
   turns.flush()
-  local lowest = redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]
-  return (tonumber(lowest) or 0) > ticket
+  if not turns.lowest then
+    turns.lowest = tonumber(redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]) or 0
+  end
+  return turns.lowest > ticket
+end
+
+-- Write what has changed of keys.
+function turns.save()
+  for key, share in pairs(turns.moved) do
+    local at = {}
+    for name, its in pairs(share.nodes) do at[#at + 1] = string.format('%s*%d*%d', name, its.count, its.rank) end
+    put('=' .. key, string.format('%.17g %.17g ', share.tag, share.weight) .. table.concat(at, ','))
+  end
+  turns.moved = {}
+  if not turns.is_later then return end
+  local time = string.format('%.17g', turns.time)
+  put('.time', time)
+  redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', time)  -- they make no difference any more
+  turns.is_later = false
 end
 
 -- ------------------------------------------------------------------------------- heads
@@ -167,7 +197,8 @@ end
 -- The turn of a head: what can be compared with other turns.
 function turns.of(head)
   if not turns.by then return head.rank or head[1] end
-  return hex(turns.tag_of(turns.key_of(head[2]))) .. padded(head.rank or head[1])
+  local text = head[4]
+  return hex(turns.tag_of(turns.key_of(head[2]))) .. (head.rank and string.sub(text, 1, 16) or text)
 end
 
 -- By what a node is found in unfinished; turns of nodes with the same are compared then.
@@ -188,33 +219,105 @@ function turns.comes_before(one, other)
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end
 
--- The record by which the key of a head is found at a node.
-function turns.key_record(name, head)
-  local key = turns.key_of(head[2])
-  return name .. ' ' .. hex(turns.tag_of(key)) .. ' ' .. head[4] .. ' ' .. key
+-- ---------------------------------------------------------- heads that are found by their keys
+
+-- Likewise, by the turns that the records of their keys have.
+function turns.stands_before(one, other)
+  if one.turn ~= other.turn then return one.turn < other.turn end
+  return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end
 
--- The first head at a node in fair order.
-function turns.first(node)
-  if node.turns_version == turns.version and node.heads then return node.heads[1] end
-  node.heads, node.has_all_heads, node.turns_version = {}, true, turns.version
-  while true do
-    if pending then flush(parked) end
-    local record = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, 1)[1]
-    if not record then return nil end
-    local key = string.match(record, '(%S+)$')
-    local prefix = node.name .. '!' .. key
-    local found = turns.share(key)
-      and redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
-    local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
-    local head = text and turns.head(text, path, id)
-    local right = head and turns.key_record(node.name, head)
-    if right == record then
-      node.heads[1] = head
-      return head
+-- Give a head the record by which its key is found at a node.
+local function set_record(name, head)
+  head.turn = turns.of(head)
+  head.record = name .. ' ' .. string.sub(head.turn, 1, 16) .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
+end
+
+-- A head has been parked at a node; whether its key is to be found by it.
+function turns.park(head, name)
+  local key, rank = turns.key_of(head[2]), head.rank or head[1]
+  local share = turns.share(key)
+  local its = share and share.nodes[name]
+  if not share then
+    -- Something is lost: it is found all the same.
+  elseif not its then
+    share.nodes[name] = {count = 1, rank = rank}
+  else
+    its.count = its.count + 1
+    if rank > its.rank then
+      turns.moved[key] = share
+      return false
     end
-    redis.call('ZREM', parked, record)
-    if right then redis.call('ZADD', parked, 0, right) end
+    its.rank = rank
+  end
+  turns.moved[key] = share
+  set_record(name, head)
+  zadd(parked, 0, head.record)
+  return true
+end
+
+-- A head is not parked at a node any more. The others of its key are found when the record comes to the front.
+function turns.unpark(head, node, name)
+  local key = turns.key_of(head[2])
+  local share = turns.share(key)
+  local its = share and share.nodes[name]
+  local is_last = not its or its.count <= 1
+  if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
+  turns.moved[key] = share
+  local heads, record = node and node.heads or {}, nil
+  for i = 1, #heads do
+    local each = heads[i]
+    if each[1] == head[1] then
+      record = each.record
+      if is_last then
+        table.remove(heads, i)
+      else
+        heads[i] = {each[1], each[2], each[3], each[4], rank = each.rank, turn = each.turn, record = record, is_gone = true}
+      end
+      break
+    end
+  end
+  if not is_last then return end
+  if not record then
+    set_record(name, head)
+    record = head.record
+  end
+  zrem(parked, record)
+end
+
+-- Take a record that is stale from the front of a node, and put the right one of its key there.
+local function correct_first(node)
+  local stale = table.remove(node.heads, 1)
+  local name, key = node.name, turns.key_of(stale[2])
+  local share = turns.share(key)
+  zrem(parked, stale.record)
+  turns.note_change(name)
+  local its = share and share.nodes[name]
+  if not its then return end
+  if pending then flush(parked) end
+  local prefix = name .. '!' .. key
+  local found = redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
+  local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
+  if not text then return end
+  local head = turns.head(text, path, id)
+  its.rank, turns.moved[key] = head.rank or head[1], share
+  set_record(name, head)
+  zadd(parked, 0, head.record)
+  turns.insert_head(node, head)
+end
+
+-- The first head at a node whose heads are found by their keys.
+function turns.first(node)
+  while true do
+    local head = node.heads and node.heads[1]
+    if not head then
+      if node.heads and node.has_all_heads then return nil end
+      turns.read_heads(node)
+    elseif not head.is_gone and head.turn == turns.of(head) then
+      return head
+    else
+      correct_first(node)
+    end
   end
 end
 

@@ -34,7 +34,7 @@ do  -- a script has room for 200 local names
       elseif string.sub(field, 1, 1) == '>' then
         put(field, false)
       elseif string.sub(field, 1, 1) == '=' then
-        weights[string.sub(field, 2)] = tonumber(string.match(known[field] or '', ' (%S+)$'))
+        weights[string.sub(field, 2)] = tonumber(string.match(known[field] or '', '^%S+ (%S+)'))
         put(field, false)
       elseif string.sub(field, 1, 1) == '$' then
         local until_us = string.match(known[field] or '', '^(%d+) ')

@@ -21,8 +21,9 @@ end
 
 -- ----------------------------------------------------------------- groups, and where they are
 
--- Heads that are parked at a node, the oldest first: read some at a time, and kept up to date. Each
--- is that of turns.head, and later has, as fifth, when its silence lasts too long.
+-- Heads that are parked at a node, the first of them first: read some at a time, and kept up to date. Each
+-- is that of turns.head, and later has, as fifth, when its silence lasts too long. At some nodes of fair order they
+-- are found by their keys, and have also the turn and the record by which that is (tiers/fair.lua).
 local HEADS = 32
 
 local reparked = {}  -- nodes whose heads have changed, and may not be written yet
@@ -34,36 +35,62 @@ local function heads_to_read(node)
 end
 
 local function parked_record(name, head)
-  if turns.by then name = name .. '!' .. turns.key_of(head[2]) end
+  if turns.is_by_key(name) then name = name .. '!' .. turns.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
-local function read_heads(node)
+function turns.note_change(name) reparked[name] = true end
+
+function turns.read_heads(node)
   if pending and reparked[node.name] then
     flush(parked)
     reparked = {}
   end
   local most = heads_to_read(node)
   local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
-  local paths, from = {}, #node.name + 2
-  node.heads, node.has_all_heads = {}, #found < most
+  local is_by_key = turns.is_by_key(node.name)
+  local unread, tag_at, heads = {}, #node.name + 2, {}
+  local from = is_by_key and tag_at + 17 or tag_at
+  node.heads, node.has_all_heads = heads, #found < most
   for i, record in ipairs(found) do
     -- A rank has 16 digits, and with a head start those of the ticket behind it.
     local last = string.byte(record, from + 16) == 32 and from + 15 or from + 32
     local space = string.find(record, ' ', last + 2, true)
     local text, path = string.sub(record, from, last), string.sub(record, last + 2, space - 1)
-    node.heads[i] = turns.head(text, path, string.sub(record, space + 1))
-    if not nodes_by_path[path] then paths[#paths + 1] = path end
+    local head = turns.head(text, path, string.sub(record, space + 1))
+    heads[i] = head
+    if not nodes_by_path[path] then
+      for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
+    end
+    if turns.by then note_unread('=' .. turns.key_of(path), unread) end
+    if is_by_key then
+      head.turn, head.record = string.sub(record, tag_at, tag_at + 15) .. string.sub(text, 1, 16), record
+      note_unread('>' .. path, unread)
+    end
   end
-  if paths[1] then fetch_paths(paths) end
+  fetch(unread)
+  if not is_by_key then return end
+  for _, head in ipairs(heads) do
+    head.is_gone = known['>' .. head[2]] ~= node.name .. ' ' .. head[4] .. ' ' .. head[3]
+  end
+end
+
+-- Put a head into its place among those that were read of a node, if it is not after all of them.
+function turns.insert_head(node, head)
+  local heads = node.heads
+  local comes_before = head.turn and turns.stands_before or turns.comes_before
+  if not heads or not (node.has_all_heads or (heads[1] and comes_before(head, heads[#heads]))) then return end
+  local at = #heads
+  while at > 0 and comes_before(head, heads[at]) do at = at - 1 end
+  if not (at > 0 and head.record and heads[at].record == head.record) then table.insert(heads, at + 1, head) end
 end
 
 -- The first head that is parked at a node, or nil.
 local function first_parked(node)
-  if turns.by then return turns.first(node) end
+  if turns.is_by_key(node.name) then return turns.first(node) end
   local heads = node.heads
   if not heads or (not heads[1] and not node.has_all_heads) then
-    read_heads(node)
+    turns.read_heads(node)
     heads = node.heads
   end
   return heads[1]
@@ -108,18 +135,9 @@ local function park(head, name)
   reparked[name] = true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
-  local node = nodes[name]
-  if turns.by then
-    zadd(parked, 0, turns.key_record(name, head))
-    turns.move(head[2], name, 1)
-    if node then node.heads = nil end
-    return
-  end
-  local heads = node and node.heads
-  if not heads or not (node.has_all_heads or (heads[1] and turns.comes_before(head, heads[#heads]))) then return end
-  local at = #heads
-  while at > 0 and turns.comes_before(head, heads[at]) do at = at - 1 end
-  table.insert(heads, at + 1, head)
+  head.turn, head.record = nil, nil
+  if turns.is_by_key(name) and not turns.park(head, name) then return end
+  if nodes[name] then turns.insert_head(nodes[name], head) end
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
@@ -135,12 +153,8 @@ local function unpark(head, name)
   zrem(parked, parked_record(name, head))
   reparked[name] = true
   local node = nodes[name]
+  if turns.is_by_key(name) then return turns.unpark(head, node, name) end
   local heads = node and node.heads
-  if turns.by then  -- the record of its key stays: others of the key may be found by it
-    turns.move(head[2], name, -1)
-    if node then node.heads = nil end
-    return
-  end
   for i = 1, heads and #heads or 0 do
     if heads[i][1] == head[1] then
       table.remove(heads, i)
@@ -533,6 +547,9 @@ function turns.load_work(found)
     work.bound = turns.of_score(tonumber(last))
     found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES')
   end
+  local names = {}
+  for i = 1, #found, 2 do note_unread(found[i], names) end
+  fetch(names)
   for i = 1, #found, 2 do
     local name = found[i]
     local head = first_parked(read_node(name))

@@ -376,6 +376,7 @@ local function fetch_paths(paths)
   for _, path in ipairs(paths) do
     if not nodes_by_path[path] then
       for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
+      if turns.by then note_unread('=' .. turns.key_of(path), unread) end
     end
   end
   fetch(unread)
@@ -468,7 +469,7 @@ function turns.flush()
   end
   call_in_chunks(added, 'ZADD', turns.passed)
   redis.call('ZREMRANGEBYRANK', turns.passed, 0, -PATIENCE - 2)
-  turns.passing, fresh[turns.passed] = {}, true
+  turns.passing, turns.lowest, fresh[turns.passed] = {}, nil, true
 end
 
 -- Write what has changed, and see that every key expires. A node that nothing is known of
@@ -478,6 +479,7 @@ local function save()
     if node.tier == widest_tier then save_numbers(node) end
   end
   turns.flush()
+  turns.save()
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
