@@ -19,6 +19,11 @@ do  -- a script has room for 200 local names
 
 local hexes = {}  -- of tags: most keys have the same ones
 
+-- As text, from which the same number is read.
+local function exact(number)
+  return number % 1 == 0 and number < 2 ^ 53 and whole(number) or string.format('%.17g', number)
+end
+
 -- As text that sorts like the number, which is 0 or more.
 local function hex(number)
   local text = hexes[number]
@@ -43,7 +48,7 @@ end
 
 function turns.read(shape)
   turns.by, turns.cost = turns.tiers_of(shape)
-  turns.lowest, turns.names, turns.by_key = nil, {}, {}
+  turns.lowest, turns.names = nil, {}
   turns.shares_of, turns.tags, turns.moved, turns.is_later = {}, {}, {}, false
   turns.time = tonumber(known['.time']) or 0
 end
@@ -58,25 +63,16 @@ function turns.key_of(path)
   return name
 end
 
--- Whether there may be several keys at a node, so that its heads are found by their keys.
-function turns.is_by_key(name)
-  if not turns.by then return false end
-  local is_by_key = turns.by_key[name]
-  if is_by_key == nil then
-    is_by_key = tonumber(string.match(name, '^%d+')) + 1 ~= turns.by
-    turns.by_key[name] = is_by_key
-  end
-  return is_by_key
-end
-
 -- Tag and weight of a key that somebody waits for, or nil.
 function turns.share(key)
   local share = turns.shares_of[key]
   if share == nil then
     local tag, weight, at = string.match(get('=' .. key) or '', '^(%S+) (%S+) (%S*)$')
     share = tonumber(tag) and {tag = tonumber(tag), weight = tonumber(weight) or 1, nodes = {}} or false
-    for name, count, rank in string.gmatch(at or '', '([^,*]+)%*(%d+)%*(%d+)') do
-      share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+    if share and at ~= '' then
+      for name, count, rank in string.gmatch(at, '([^,*]+)%*(%d+)%*(%d+)') do
+        share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+      end
     end
     turns.shares_of[key] = share
   end
@@ -110,7 +106,7 @@ end
 
 local function remember_tag(key, tag)
   if tag > turns.time then
-    redis.call('ZADD', turns.shares, string.format('%.17g', tag), key)
+    redis.call('ZADD', turns.shares, exact(tag), key)
     turns.tags[key], fresh[turns.shares] = tag, true
   end
 end
@@ -167,13 +163,15 @@ end
 -- Write what has changed of keys.
 function turns.save()
   for key, share in pairs(turns.moved) do
-    local at = {}
-    for name, its in pairs(share.nodes) do at[#at + 1] = string.format('%s*%d*%d', name, its.count, its.rank) end
-    put('=' .. key, string.format('%.17g %.17g ', share.tag, share.weight) .. table.concat(at, ','))
+    local at = ''
+    for name, its in pairs(share.nodes) do
+      at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
+    end
+    put('=' .. key, exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at)
   end
   turns.moved = {}
   if not turns.is_later then return end
-  local time = string.format('%.17g', turns.time)
+  local time = exact(turns.time)
   put('.time', time)
   redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', time)  -- they make no difference any more
   turns.is_later = false
@@ -197,8 +195,14 @@ end
 -- The turn of a head: what can be compared with other turns.
 function turns.of(head)
   if not turns.by then return head.rank or head[1] end
-  local text = head[4]
-  return hex(turns.tag_of(turns.key_of(head[2]))) .. (head.rank and string.sub(text, 1, 16) or text)
+  local key = turns.names[head[2]] or turns.key_of(head[2])
+  local share = turns.shares_of[key]
+  local tag = share and share.tag or turns.tag_of(key)
+  if head.tag ~= tag then
+    local text = head[4]
+    head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. (head.rank and string.sub(text, 1, 16) or text)
+  end
+  return head.turn
 end
 
 -- By what a node is found in unfinished; turns of nodes with the same are compared then.
@@ -206,7 +210,7 @@ function turns.score(head)
   return turns.by and turns.tag_of(turns.key_of(head[2])) or head.rank or head[1]
 end
 
-function turns.score_text(head) return string.format('%.17g', turns.score(head)) end
+function turns.score_text(head) return exact(turns.score(head)) end
 
 -- What no turn with this score comes after.
 function turns.of_score(score)
@@ -223,14 +227,14 @@ end
 
 -- Likewise, by the turns that the records of their keys have.
 function turns.stands_before(one, other)
-  if one.turn ~= other.turn then return one.turn < other.turn end
+  if one.place ~= other.place then return one.place < other.place end
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end
 
 -- Give a head the record by which its key is found at a node.
 local function set_record(name, head)
-  head.turn = turns.of(head)
-  head.record = name .. ' ' .. string.sub(head.turn, 1, 16) .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
+  head.place = turns.of(head)
+  head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
 -- A head has been parked at a node; whether its key is to be found by it.
@@ -264,7 +268,7 @@ function turns.unpark(head, node, name)
   local is_last = not its or its.count <= 1
   if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
   turns.moved[key] = share
-  local heads, record = node and node.heads or {}, nil
+  local heads, record = node.heads or {}, nil
   for i = 1, #heads do
     local each = heads[i]
     if each[1] == head[1] then
@@ -272,7 +276,8 @@ function turns.unpark(head, node, name)
       if is_last then
         table.remove(heads, i)
       else
-        heads[i] = {each[1], each[2], each[3], each[4], rank = each.rank, turn = each.turn, record = record, is_gone = true}
+        heads[i] = {each[1], each[2], each[3], each[4], rank = each.rank, place = each.place, record = record,
+                    is_gone = true}
       end
       break
     end
@@ -313,7 +318,7 @@ function turns.first(node)
     if not head then
       if node.heads and node.has_all_heads then return nil end
       turns.read_heads(node)
-    elseif not head.is_gone and head.turn == turns.of(head) then
+    elseif not head.is_gone and head.place == turns.of(head) then
       return head
     else
       correct_first(node)

@@ -159,7 +159,7 @@ do  -- a script has room for 200 local names
       if kind == '>' and text then
         local name, ticket, id = string.match(text, '^(%S+) (%d[%d.]+) (%S+)$')
         if not name then return false end
-        heads[#heads + 1] = parked_record(name, turns.head(ticket, string.sub(field, 2), id))
+        heads[#heads + 1] = parked_record(name, turns.head(ticket, string.sub(field, 2), id), turns.by and read_node(name).is_by_key)
       elseif kind == '%' and text then
         adapting.forget_if_idle(string.sub(field, 2), text)
       elseif text and not string.find(kind, '[%d.$?>=&]') then

@@ -34,8 +34,8 @@ local function heads_to_read(node)
   return 1 + (node.rate and 1 or value == 0 and HEADS or math.max(math.min(value - node.held, HEADS), 1))
 end
 
-local function parked_record(name, head)
-  if turns.is_by_key(name) then name = name .. '!' .. turns.key_of(head[2]) end
+local function parked_record(name, head, is_by_key)
+  if is_by_key then name = name .. '!' .. turns.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
@@ -48,7 +48,7 @@ function turns.read_heads(node)
   end
   local most = heads_to_read(node)
   local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
-  local is_by_key = turns.is_by_key(node.name)
+  local is_by_key = node.is_by_key
   local unread, tag_at, heads = {}, #node.name + 2, {}
   local from = is_by_key and tag_at + 17 or tag_at
   node.heads, node.has_all_heads = heads, #found < most
@@ -64,7 +64,7 @@ function turns.read_heads(node)
     end
     if turns.by then note_unread('=' .. turns.key_of(path), unread) end
     if is_by_key then
-      head.turn, head.record = string.sub(record, tag_at, tag_at + 15) .. string.sub(text, 1, 16), record
+      head.place, head.record = string.sub(record, tag_at, tag_at + 15) .. string.sub(text, 1, 16), record
       note_unread('>' .. path, unread)
     end
   end
@@ -78,7 +78,7 @@ end
 -- Put a head into its place among those that were read of a node, if it is not after all of them.
 function turns.insert_head(node, head)
   local heads = node.heads
-  local comes_before = head.turn and turns.stands_before or turns.comes_before
+  local comes_before = node.is_by_key and turns.stands_before or turns.comes_before
   if not heads or not (node.has_all_heads or (heads[1] and comes_before(head, heads[#heads]))) then return end
   local at = #heads
   while at > 0 and comes_before(head, heads[at]) do at = at - 1 end
@@ -87,7 +87,7 @@ end
 
 -- The first head that is parked at a node, or nil.
 local function first_parked(node)
-  if turns.is_by_key(node.name) then return turns.first(node) end
+  if node.is_by_key then return turns.first(node) end
   local heads = node.heads
   if not heads or (not heads[1] and not node.has_all_heads) then
     turns.read_heads(node)
@@ -131,13 +131,13 @@ local function look_when_refilled(node, first)
 end
 
 local function park(head, name)
-  zadd(parked, 0, parked_record(name, head))
+  local node = nodes[name] or read_node(name)
+  zadd(parked, 0, parked_record(name, head, node.is_by_key))
   reparked[name] = true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
-  head.turn, head.record = nil, nil
-  if turns.is_by_key(name) and not turns.park(head, name) then return end
-  if nodes[name] then turns.insert_head(nodes[name], head) end
+  if node.is_by_key and not turns.park(head, name) then return end
+  if node.heads then turns.insert_head(node, head) end
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
@@ -150,11 +150,11 @@ local function parked_at(path)
 end
 
 local function unpark(head, name)
-  zrem(parked, parked_record(name, head))
+  local node = nodes[name] or read_node(name)
+  zrem(parked, parked_record(name, head, node.is_by_key))
   reparked[name] = true
-  local node = nodes[name]
-  if turns.is_by_key(name) then return turns.unpark(head, node, name) end
-  local heads = node and node.heads
+  if node.is_by_key then return turns.unpark(head, node, name) end
+  local heads = node.heads
   for i = 1, heads and #heads or 0 do
     if heads[i][1] == head[1] then
       table.remove(heads, i)

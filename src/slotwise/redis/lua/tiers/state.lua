@@ -332,7 +332,9 @@ local function read_node(name, tier)
   local node = nodes[name]
   if node then return node end
   tier = tier or tonumber(string.match(name, '^%d+')) + 1
-  node = {name = name, tier = tier, held = 0, waiting = 0, top = 0}
+  -- In fair order there may be several keys at it, and then heads are found by their keys.
+  local is_by_key = turns.by and tier ~= turns.by
+  node = {name = name, tier = tier, held = 0, waiting = 0, top = 0, is_by_key = is_by_key}
   nodes[name] = node
   local text = get(name) or ''
   local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)$')
