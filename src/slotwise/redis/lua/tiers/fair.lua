@@ -256,7 +256,7 @@ function turns.park(head, name)
   end
   turns.moved[key] = share
   set_record(name, head)
-  zadd(parked, 0, head.record)
+  zadd(parked, '0', head.record)
   return true
 end
 
@@ -307,7 +307,7 @@ local function correct_first(node)
   local head = turns.head(text, path, id)
   its.rank, turns.moved[key] = head.rank or head[1], share
   set_record(name, head)
-  zadd(parked, 0, head.record)
+  zadd(parked, '0', head.record)
   turns.insert_head(node, head)
 end
 

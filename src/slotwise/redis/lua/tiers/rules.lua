@@ -132,7 +132,7 @@ end
 
 local function park(head, name)
   local node = nodes[name] or read_node(name)
-  zadd(parked, 0, parked_record(name, head, node.is_by_key))
+  zadd(parked, '0', parked_record(name, head, node.is_by_key))
   reparked[name] = true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
@@ -400,7 +400,7 @@ end
 -- Wait. The group of a path is parked when its first one comes, or one that comes before its head.
 local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   write_claim(id, claim)
-  zadd(queue, 0, claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
+  zadd(queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
   zadd(waiters, deadline, id)
   turns.waiting = turns.waiting + 1
   if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
