@@ -83,9 +83,11 @@ outlive(longest)
 expire()
 settle()
 
-for name, value in string.gmatch(ARGV[10], '(%S+)=(%d+)') do
-  local node = read_node(name)
-  node.own = node.own or tonumber(value)
+if string.find(ARGV[10], '=', 1, true) then
+  for name, value in string.gmatch(ARGV[10], '([^%s=]+)=(%d+)') do
+    local node = read_node(name)
+    node.own = node.own or tonumber(value)
+  end
 end
 
 -- How many wait where no more may: everywhere, or at a node; nil if one more may.
@@ -106,7 +108,9 @@ end
 
 if patience and not times_all(get('.hold')) then put('.hold', estimates.time_all(known['.hold'])) end
 turns.weights = {}
-for name, weight in string.gmatch(ARGV[10], '(%S+)|(%S+)') do turns.weights[name] = tonumber(weight) end
+if turns.by then
+  for name, weight in string.gmatch(ARGV[10], '([^%s|]+)|(%S+)') do turns.weights[name] = tonumber(weight) end
+end
 function turns.weight_of(path) return turns.by and turns.weights[turns.key_of(path)] or 1 end
 
 local deadline = seconds(now + interval)
