@@ -44,6 +44,11 @@ from slotwise.redis._scripts import load
 pytestmark = pytest.mark.usefixtures("x_listens")
 
 INTERVAL = 15.0
+NOTE_WHO_IS_TOLD = """
+  for _, due in pairs(dues.told) do
+    redis.call('SET', 'told ' .. due[1], due[2], 'EX', 3600)
+  end
+"""
 
 
 class Pair:
@@ -77,7 +82,7 @@ class Pair:
         self.paths: dict[str, tuple[str, ...]] = {}
         self.tokens: list[int] = []
         # How often the rare things happened.
-        self.estimated = 0
+        self.estimated = self.told = 0
         self.kept = self.left_over = self.refused = self.blocked = self.settled = 0
         self.resized = False
         self.overload_dice: random.Random | None = None  # if some requests may not wait
@@ -90,6 +95,9 @@ class Pair:
             line = f"local {word} = {getattr(rules_as_written, word)}\n"
             assert line in source, "the script and the ledger have the same bounds"
             source = source.replace(line, f"local {word} = {value}\n")
+        source = source.replace(
+            "function dues.tell()\n", f"function dues.tell()\n{NOTE_WHO_IS_TOLD}"
+        )
         texts = ["" if arg is None else str(arg) for arg in args]
         keys = self.keys.all
         return self.client.eval(source, len(keys), *keys, f"{self.now:.6f}", *texts)
@@ -321,7 +329,7 @@ class Pair:
         told = [each.split(" ")[1] for each in reply if each.startswith("refused ")]
         assert told == [claim.key for claim in refused]
         self.refused += len(told)
-        reply = [each for each in reply if not each.startswith(("refused ", "granted "))]
+        reply = [each for each in reply if not each.startswith(("refused ", "granted ", "due "))]
         assert reply[:2] == ["resized", ""]
         assert reply[2:] == ["unfinished"] or not self.is_unfinished()
 
@@ -523,6 +531,10 @@ class Pair:
             when = self.client.zscore(self.key["refills"], name)
             ready = node.ready_at(first.need(node), first)
             assert when is None if ready == inf else when <= round(ready * 1_000_000)
+            if when is not None:  # its process knows when to come back
+                head = state[f">{write_path(first.path)}"].split(" ")[2]
+                assert int(self.client.get(f"told {head}") or 0) == when
+                self.told += 1
 
 
 def claim_of(claim_id: str, ttl: float | None) -> PathClaim:

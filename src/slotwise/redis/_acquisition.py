@@ -97,6 +97,7 @@ class RedisAcquisition(AcquisitionResult):
     __slots__ = (
         "_confirmation",
         "_ended",
+        "_timer",
         "_withdrawal",
         "alive_at",
         "call",
@@ -184,6 +185,7 @@ class RedisAcquisition(AcquisitionResult):
         self._confirmation: Call | None = None
         self._withdrawal: asyncio.Future[Released] | None = None
         self._ended = False
+        self._timer: asyncio.TimerHandle | None = None  # while it is the head that lacks only time
 
     def _keys(self) -> dict[str, str]:
         limit: Any = self.limit
@@ -264,6 +266,8 @@ class RedisAcquisition(AcquisitionResult):
             except ValueError:  # a spoilt claim; the next heartbeat asks again
                 return
             self.on_granted(number, token)
+        elif word == "due":
+            self._come_back(int(more[0]) / 1_000_000)
         elif word == "look":
             if self.queued:
                 self.confirm()
@@ -277,6 +281,21 @@ class RedisAcquisition(AcquisitionResult):
         elif word == "refused":
             self.fail(self.record.dialect.refused_error(self, *map(int, more)))
 
+    def _come_back(self, seconds: float) -> None:
+        """Have the server serve this one when it lacks time no longer: it is a first head.
+
+        By a timer of its own loop. If that is blocked then, some heartbeat thread comes later.
+        """
+        self.record.attended_at = time.monotonic()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.client.loop.call_later(seconds, self._serve)
+
+    def _serve(self) -> None:
+        self._timer = None
+        if not self.future.done():
+            self.shared.serve(self.record, self.client)
+
     def on_granted(self, number: int, token: int) -> None:
         """Hold the slots, unless that has to be confirmed first."""
         shared, acquisition_id = self.shared, self._acquisition_id
@@ -288,6 +307,8 @@ class RedisAcquisition(AcquisitionResult):
             self.confirm()
             return
         shared.waiters.pop(acquisition_id, None)
+        if self.limit._rates:
+            self.record.attended_at = since
         self._waited = since - self.requested_at if self.queued else 0.0
         self._mark_unqueued()
         if self.future.done():
@@ -345,6 +366,9 @@ class RedisAcquisition(AcquisitionResult):
             self.client.queued_by_name[self.record] += 1
 
     def _mark_unqueued(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.queued:
             self.queued = False
             queued_by_name = self.client.queued_by_name

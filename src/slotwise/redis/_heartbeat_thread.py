@@ -51,6 +51,10 @@ _SOON = 0.05  # how soon to check again whether a connection is still in use
 # The shortest time between two checks of ttls, or of one semaphore.
 _GRAIN = 0.02
 
+# Where rates are waited for, the processes of those who are next come back exactly then. Others
+# come this much later, and not if they have heard within this time that somebody was served.
+_GRACE = 0.05
+
 # What a script says when a client holds something that wakes nobody when it releases; and how
 # often waiters check for themselves then.
 _FOREIGN_HOLDERS = -2
@@ -148,6 +152,8 @@ class HeartbeatThread:
         if ms < 0:
             return
         when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
+        if record.has_rates and ms:  # 0: something is unfinished
+            when += _GRACE
         if when < self._checks.get(record, math.inf) - _GRAIN:
             self._checks[record] = when
             self._wake()
@@ -353,9 +359,13 @@ class HeartbeatThread:
             self._start_heartbeat()
             self._schedule_next(now)
         for record, when in list(self._checks.items()):
-            if now >= when:
-                del self._checks[record]
-                self._spawn(self._check(record))
+            if now < when:
+                continue
+            if now < record.attended_at + _GRACE:  # others come back in time
+                self._checks[record] = record.attended_at + _GRACE
+                continue
+            del self._checks[record]
+            self._spawn(self._check(record))
         self._names.write_due(now)
         self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)

@@ -120,6 +120,7 @@ class RedisLimit:
         self._shared = shared_client_for(self._config)
         name = self._closing_key[-1]
         self._record = self._shared.record(self._dialect, self._config.namespace, name)
+        self._record.has_rates = bool(self._rates)
         self._template = None
         self._fork_epoch = shared_clients.fork_epoch
 

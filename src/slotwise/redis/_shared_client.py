@@ -53,7 +53,9 @@ class NameRecord:
         "__weakref__",
         "_adapting",
         "_templates",
+        "attended_at",
         "dialect",
+        "has_rates",
         "heartbeat_at",
         "keys",
         "local_limits",
@@ -74,6 +76,9 @@ class NameRecord:
         self.values: frozenset[int | str] = frozenset()
         self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
+        self.has_rates = False
+        # If it has: when the server last served everybody, and told a waiter here of it.
+        self.attended_at = -math.inf
         self.noted_until = -math.inf  # when it is to be noted again that it is used; see `_names`
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
@@ -245,9 +250,12 @@ class SharedClient:
         One call at a time: it is executed after everything that was sent before it, and says
         whether another is needed.
         """
-        if record in client.serving:
-            return
-        client.serving.add(record)
+        if record not in client.serving:
+            client.serving.add(record)
+            self.serve(record, client)
+
+    def serve(self, record: NameRecord, client: LoopClient) -> None:
+        """Have the server serve the waiters that it can serve by now."""
 
         def answered(_: Call, reply: Any) -> None:
             client.serving.discard(record)

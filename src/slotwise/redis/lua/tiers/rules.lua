@@ -123,17 +123,32 @@ local function look_when_refilled(node, first)
   local need = need_of(node, needs_of(first[3])) + kept
   if need > node.rate.burst then  -- not by time alone
     redis.call('ZREM', refills, node.name)
+    dues.told[node.name] = nil
     return
   end
   local when = node.at + time_for(node, need * node.rate.unit - node.level)
-  redis.call('ZADD', refills, whole(math.max(when, pauses.until_of(node))), node.name)
+  when = math.max(when, pauses.until_of(node), blocked_until > now and math.ceil(blocked_until * 1000000) or 0)
+  local name, before = node.name, tonumber(redis.call('ZSCORE', refills, node.name))
+  redis.call('ZADD', refills, whole(when), name)
   fresh[refills] = true
+  if before ~= when or dues.told[name] or dues.moved[name] then dues.told[name] = {first[3], when} end
+end
+
+-- Tell the processes of heads that lack only time when to come back. The others who wait, and learn that from
+-- next_end, come a little later: should one of these processes be dead, it delays nobody for long.
+function dues.tell()
+  for _, due in pairs(dues.told) do
+    local id = due[1]
+    local claim = read_claim(id)
+    if claim then notify(id, claim.owner, 'due', id, whole(math.max(due[2] - now_us, 0))) end
+  end
+  dues.told, dues.moved = {}, {}
 end
 
 local function park(head, name)
   local node = nodes[name] or read_node(name)
   zadd(parked, '0', parked_record(name, head, node.is_by_key))
-  reparked[name] = true
+  reparked[name], dues.moved[name] = true, true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
   if node.is_by_key and not turns.park(head, name) then return end
@@ -152,7 +167,7 @@ end
 local function unpark(head, name)
   local node = nodes[name] or read_node(name)
   zrem(parked, parked_record(name, head, node.is_by_key))
-  reparked[name] = true
+  reparked[name], dues.moved[name] = true, true
   if node.is_by_key then return turns.unpark(head, node, name) end
   local heads = node.heads
   for i = 1, heads and #heads or 0 do
@@ -191,7 +206,10 @@ end
 local function look_at(node)
   local head = first_parked(node)
   if not head then
-    if node.rate then redis.call('ZREM', refills, node.name) end
+    if node.rate then
+      redis.call('ZREM', refills, node.name)
+      dues.told[node.name] = nil
+    end
     return
   end
   is_finished = false

@@ -65,6 +65,9 @@ local pauses = {}  -- .ends: until when (us) nodes are paused, or whole tiers, b
 -- What the order of those who wait is made of: the keys passed and shares, how many wait (waiting), and the
 -- tickets of those that this call has granted while others waited (passing).
 local turns = {}
+-- Of rates that somebody waits for: .told, by node, the id of its first head and when (us) there is enough for it,
+-- if this call has changed that; .moved, the nodes whose heads may be others now.
+local dues = {}
 -- Of adaptive tiers (tiers/adaptive.lua): their rules, the least they may fall to, and what they are frozen at.
 local adapting = {rules = {}, least = {}, frozen = {}}
 local PATIENCE = 100
@@ -269,6 +272,7 @@ local function open(first, given_now, fields)
   turns.passed, turns.shares, turns.passing = KEYS[first + 10], KEYS[first + 11], {}
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
+  dues.told, dues.moved = {}, {}
   nodes_by_path = {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
@@ -482,6 +486,7 @@ local function save()
   end
   turns.flush()
   turns.save()
+  if next(rates) then dues.tell() end
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
