@@ -235,7 +235,7 @@ class PathModel:
         if self.waiting:
             self.count_grant(request)
         self.tickets = request.ticket = self.next_ticket()
-        self._grant(request, now)
+        self._hold(request, now)
         return True
 
     def release(self, key: Hashable, now: float) -> list[Hashable]:
@@ -344,7 +344,7 @@ class PathModel:
                 if other.path == request.path:
                     other.parked = request.parked
 
-    def _grant(self, request: Request, now: float) -> None:
+    def _hold(self, request: Request, now: float) -> None:
         for node in request.nodes:
             if isinstance(self.rule(node), Rate):
                 self.charge(node, request.need(node))
@@ -377,7 +377,7 @@ class PathModel:
             if lacking is None:
                 self.count_grant(head)
                 self.waiting.remove(head)
-                self._grant(head, now)
+                self._hold(head, now)
                 granted.append(head.key)
                 self.forget_turns_if_nobody_waits()
                 following = next((one for one in self.heads() if one.path == head.path), None)
