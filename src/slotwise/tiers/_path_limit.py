@@ -78,7 +78,9 @@ class PathLimit(Limit):
         label: str | None = None,
         priority: float = 0,
     ) -> AcquisitionResult:
-        return await self._tiers._acquire(self._path, self._ranked(slots, priority), timeout, label)
+        return await self._tiers._calls.acquire(
+            self._path, self._ranked(slots, priority), timeout, label
+        )
 
     def acquire_sync(
         self,
@@ -88,17 +90,21 @@ class PathLimit(Limit):
         label: str | None = None,
         priority: float = 0,
     ) -> AcquisitionResult:
-        return self._tiers._acquire_sync(self._path, self._ranked(slots, priority), timeout, label)
+        return self._tiers._calls.acquire_sync(
+            self._path, self._ranked(slots, priority), timeout, label
+        )
 
     async def try_acquire(
         self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        return await self._tiers._try_acquire(self._path, self._ranked(slots, priority), label)
+        return await self._tiers._calls.try_acquire(
+            self._path, self._ranked(slots, priority), label
+        )
 
     def try_acquire_sync(
         self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        return self._tiers._try_acquire_sync(self._path, self._ranked(slots, priority), label)
+        return self._tiers._calls.try_acquire_sync(self._path, self._ranked(slots, priority), label)
 
     def cm(
         self,
@@ -127,14 +133,14 @@ class PathLimit(Limit):
         acquired: AcquisitionResult,
         at_most: float = EXIT_LIMIT,  # noqa: ARG002 - the backend has its own
     ) -> None:
-        await self._tiers._release_on_exit(acquired)
+        await self._tiers._calls.release_on_exit(acquired)
 
     def _release_on_exit_sync(
         self,
         acquired: AcquisitionResult,
         at_most: float = EXIT_LIMIT,  # noqa: ARG002
     ) -> None:
-        self._tiers._release_on_exit_sync(acquired)
+        self._tiers._calls.release_on_exit_sync(acquired)
 
     # ------------------------------------------------------------ inspecting
 

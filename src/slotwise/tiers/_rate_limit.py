@@ -190,7 +190,7 @@ class RateLimit(Limit):
                 if acquired is not None:
                     return acquired
         needs, label = self._needs(slots, cost, priority), check_label(label)
-        seconds = self._tiers._timeout(timeout)
+        seconds = self._tiers._calls.timeout(timeout)
         return await self._tiers._backend.acquire(_PATH, timeout=seconds, label=label, needs=needs)
 
     def acquire_sync(
@@ -203,7 +203,7 @@ class RateLimit(Limit):
         priority: float = 0,
     ) -> AcquisitionResult:
         needs = self._needs(slots, cost, priority)
-        return self._tiers._acquire_sync(_PATH, needs, timeout, label)
+        return self._tiers._calls.acquire_sync(_PATH, needs, timeout, label)
 
     async def try_acquire(
         self,
@@ -213,7 +213,9 @@ class RateLimit(Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionResult | None:
-        return await self._tiers._try_acquire(_PATH, self._needs(slots, cost, priority), label)
+        return await self._tiers._calls.try_acquire(
+            _PATH, self._needs(slots, cost, priority), label
+        )
 
     def try_acquire_sync(
         self,
@@ -223,7 +225,7 @@ class RateLimit(Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionResult | None:
-        return self._tiers._try_acquire_sync(_PATH, self._needs(slots, cost, priority), label)
+        return self._tiers._calls.try_acquire_sync(_PATH, self._needs(slots, cost, priority), label)
 
     def cm(
         self,

@@ -2,16 +2,16 @@
 
 It chooses the backend, which decides who gets what: all at one instant
 (`slotwise._core.paths`), or stage by stage (`_staged`). What the arguments of a call mean is in
-`_path_arguments`.
+`_path_arguments`; `_path_calls` acquires and releases what they name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
+from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -22,10 +22,9 @@ from slotwise._core.arguments import (
     check_pause,
     check_reason,
     check_seconds,
-    check_timeout,
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
-from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.limit import AcquiringContext, AcquisitionContext
 from slotwise._core.overload import check_max_waiting, check_shed, overload_of
 from slotwise._core.paths import (
     KeyStats,
@@ -45,6 +44,7 @@ from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
 from slotwise.tiers._path_arguments import NO_PRIORITY, ONE, PathArguments, Resolved, Slots
+from slotwise.tiers._path_calls import PathCalls
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier
 
@@ -181,7 +181,6 @@ class Tiers(SameWhenCopied):
         self._name = check_name(name)
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
-        self._closed_error = closed_error
         self._max_idle_keys = check_limit("max_idle_keys", max_idle_keys)
         self._backend = choose_backend(
             fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost),
@@ -196,6 +195,13 @@ class Tiers(SameWhenCopied):
             max_idle_keys=self._max_idle_keys,
             overload=overload,
             unreachable=unreachable,
+            closed_error=closed_error,
+        )
+        self._calls = PathCalls(
+            self._backend,
+            self._arguments,
+            max_acquire_time=self._max_acquire_time,
+            max_idle_keys=self._max_idle_keys,
             closed_error=closed_error,
         )
         # Makes the context manager of a path; its arguments have been checked.
@@ -354,7 +360,7 @@ class Tiers(SameWhenCopied):
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
                 rate, now or after a `resize`.
         """
-        return await self._acquire(
+        return await self._calls.acquire(
             *self._arguments.resolve(keys, slots, costs, priority), timeout, label
         )
 
@@ -369,7 +375,7 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
-        return self._acquire_sync(
+        return self._calls.acquire_sync(
             *self._arguments.resolve(keys, slots, costs, priority), timeout, label
         )
 
@@ -383,7 +389,7 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
-        return await self._try_acquire(
+        return await self._calls.try_acquire(
             *self._arguments.resolve(keys, slots, costs, priority), label
         )
 
@@ -397,7 +403,9 @@ class Tiers(SameWhenCopied):
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
-        return self._try_acquire_sync(*self._arguments.resolve(keys, slots, costs, priority), label)
+        return self._calls.try_acquire_sync(
+            *self._arguments.resolve(keys, slots, costs, priority), label
+        )
 
     def cm(
         self,
@@ -426,60 +434,15 @@ class Tiers(SameWhenCopied):
             path = arguments.path(keys) if keys or without_keys is None else without_keys
         if label is not None:
             check_label(label)
-        seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
+        seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
         return self._context(path, seconds, label, needs)
-
-    async def _acquire(
-        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
-    ) -> AcquisitionResult:
-        needs, seconds, label = (
-            self._arguments.needs(slots),
-            self._timeout(timeout),
-            check_label(label),
-        )
-        try:
-            return await self._backend.acquire(path, timeout=seconds, label=label, needs=needs)
-        except SemaphoreClosed as closed:
-            self._reraise(closed)
-
-    def _acquire_sync(
-        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
-    ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
-        needs, seconds, label = (
-            self._arguments.needs(slots),
-            self._timeout(timeout),
-            check_label(label),
-        )
-        try:
-            return self._backend.acquire_sync(path, timeout=seconds, label=label, needs=needs)
-        except SemaphoreClosed as closed:
-            self._reraise(closed)
-
-    async def _try_acquire(
-        self, path: Path, slots: Slots | Resolved, label: str | None
-    ) -> AcquisitionResult | None:
-        needs = self._arguments.needs(slots)
-        try:
-            return await self._backend.try_acquire(path, check_label(label), needs)
-        except SemaphoreClosed as closed:
-            self._reraise(closed)
-
-    def _try_acquire_sync(
-        self, path: Path, slots: Slots | Resolved, label: str | None
-    ) -> AcquisitionResult | None:
-        needs = self._arguments.needs(slots)
-        try:
-            return self._backend.try_acquire_sync(path, check_label(label), needs)
-        except SemaphoreClosed as closed:
-            self._reraise(closed)
 
     def _cm(
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionContext:
         if label is not None:
             check_label(label)
-        seconds = self._max_acquire_time if timeout is UNSET else self._timeout(timeout)
+        seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
         if slots is ONE:
             return self._context(path, seconds, label, None)
         return self._context(path, seconds, label, self._arguments.needs(slots))
@@ -492,14 +455,6 @@ class Tiers(SameWhenCopied):
             slots = Resolved(needs)
             slots.head_start = head_start_of(needs)
         return AcquiringContext(PathLimit(self, path), slots, timeout, label)
-
-    def _timeout(self, timeout: float | Unset | None) -> float | None:
-        return check_timeout(timeout, self._max_acquire_time)
-
-    def _reraise(self, closed: SemaphoreClosed) -> NoReturn:
-        if type(closed) is not SemaphoreClosed or self._closed_error is SemaphoreClosed:
-            raise closed
-        raise self._closed_error(str(closed), reason=closed.reason) from closed
 
     def _title_of(self, path: Path) -> str:
         """How messages name a path."""
@@ -516,36 +471,13 @@ class Tiers(SameWhenCopied):
 
         ``outcome`` is how the work ended, as for `Limit.release`.
         """
-        if outcome is not None:
-            check_outcome(outcome)
-        freed = await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
-        self._bound_idle()
-        return freed
+        return await self._calls.release(acquisition_id, outcome)
 
     def release_sync(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
         """Like `release`; it does not wait for others, so it may be called anywhere."""
-        if outcome is not None:
-            check_outcome(outcome)
-        freed = self._backend.release_sync(acquisition_id_of(acquisition_id), outcome=outcome)
-        self._bound_idle()
-        return freed
-
-    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
-        """`release` for a block that is left; see `Semaphore._release_on_exit`."""
-        await self._backend.release_on_exit(acquired.acquisition_id)
-        self._bound_idle()
-
-    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
-        self._backend.release_on_exit_sync(acquired.acquisition_id)
-        self._bound_idle()
-
-    def _bound_idle(self) -> None:
-        """Where the backend does not do it by itself, forget keys beyond the bound."""
-        if not isinstance(self._backend, MemoryPaths):
-            for name in (*self._arguments.keyed, *self._arguments.key_of):
-                self._backend.forget_idle_sync(name, float("inf"), self._max_idle_keys)
+        return self._calls.release_sync(acquisition_id, outcome)
 
     # ----------------------------------------------- inspecting, controlling
 
