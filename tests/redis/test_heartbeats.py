@@ -108,7 +108,7 @@ async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
     assert acquired == type(acquired).__mro__[1](acquired.acquisition_id, acquired.slot_number)
 
 
-async def test_thousands_of_heartbeats_are_two_calls(
+async def test_thousands_of_heartbeats_are_a_few_calls(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds, calls = [], []
@@ -139,7 +139,7 @@ async def test_thousands_of_heartbeats_are_two_calls(
     deadline = deadline_of(client, held.acquisition_id)
     await until(lambda: len(rounds) > 3, "three rounds of heartbeats")
     await until(lambda: deadline_of(client, held.acquisition_id) > deadline, "a renewal")
-    assert 0 < len(calls) <= 2 * len(rounds)
+    assert 0 < len(calls) <= 4 * len(rounds)
     await semaphore.release(held)
     await asyncio.gather(*waiting)
     assert order == list(range(3000))

@@ -18,7 +18,7 @@ from slotwise.redis._scripts import load
 
 KEYS = Keys("adv-sem", "s")
 # What lua/base/base.lua calls AT_ONCE and PAGE.
-AT_ONCE, PAGE = 200, 1000
+AT_ONCE, PAGE = 100, 500
 
 
 def run(client: redis.Redis, name: str, *args: object) -> Any:
@@ -40,6 +40,38 @@ def queue(client: redis.Redis, count: int, *, slots: int = 1) -> list[str]:
     for key in (KEYS.waiting, KEYS.waiting_heartbeat):
         client.expire(key, 60)
     return ids
+
+
+def commands(client: redis.Redis) -> int:
+    """How many commands the server has run, those of scripts too."""
+    return sum(each["calls"] for each in client.info("commandstats").values())
+
+
+def test_a_heartbeat_needs_few_commands_whatever_became_of_those_it_names(
+    client: redis.Redis,
+) -> None:
+    now, count = time.time(), 1000
+    ids = [f"sw-x-{n}" for n in range(count)]
+    run(client, "semaphore/request", "sw-x-first", 2 * count, 60, "", "try", "", "host 1 ", "", "")
+
+    def heartbeat(*named: object) -> tuple[list[str], int]:
+        before = commands(client)
+        [[_, *outcome]] = run(client, "semaphore/heartbeat", "x", 60, "", *named)
+        return outcome, commands(client) - before
+
+    client.zadd(KEYS.ttl, dict.fromkeys(ids, now + 60))
+    outcome, needed = heartbeat(count, 0, *ids)
+    assert outcome == [f"lost {each}" for each in ids]
+    assert needed < 100
+    assert client.zcard(KEYS.ttl) == 0
+    # Waiters that were granted without having heard of it.
+    claims = {each: f"60 - {now:.6f} {now:.6f} {n + 2} {n} host 1 " for n, each in enumerate(ids)}
+    client.hset(KEYS.state, mapping=claims)
+    client.zadd(KEYS.main, dict.fromkeys(ids, now + 20))
+    outcome, needed = heartbeat(0, count, *ids)
+    assert outcome == [f"granted {each} {n + 2} {n}" for n, each in enumerate(ids)]
+    assert needed < 100
+    assert client.zcount(KEYS.main, now + 50, "inf") == count + 1, "they are renewed"
 
 
 def test_one_call_of_close_refuses_a_bounded_number_and_heartbeats_the_rest(

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-# What one call may cost, in members renewed: the server does nothing else meanwhile, for about
+# What one call may cost, in members renewed: the server does nothing else meanwhile, for 3 to
 # 5 ms. A name costs as much as this many members.
-_COST_PER_CALL = 2_000
+_COST_PER_CALL = 1_000
 _COST_OF_A_NAME = 80
 # The part of the time between two heartbeats over which the calls of one are spread.
 _SPREAD = 0.5

@@ -4,9 +4,9 @@
 -- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
 local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that met it
-local AT_ONCE = 200     -- how many a call drops, serves or refuses: about 5 ms in which nobody else is served
+local AT_ONCE = 100     -- how many a call drops, serves or refuses: about 3 ms each in which nobody else is served
 local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
-local PAGE = 1000       -- how many claims a call lists or searches
+local PAGE = 500        -- how many claims a call lists or searches: about 2 ms
 local LOOKED_AT = 1000  -- how many claims are searched for those of a dead process
 
 local now, now_text, now_us

@@ -13,16 +13,21 @@
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include semaphore/rules.lua
 
--- Those of the ids that have a claim, as a set.
-local function claimed(ids)
+-- The claims of some ids, as texts by id, in few calls.
+local function texts_of(ids)
   local found = {}
   for from = 1, #ids, CHUNK do
     local to = math.min(from + CHUNK - 1, #ids)
     local texts = redis.call('HMGET', state, unpack(ids, from, to))
-    for i = 1, to - from + 1 do
-      if parse_claim(texts[i]) then found[ids[from + i - 1]] = true end
-    end
+    for i = 1, to - from + 1 do found[ids[from + i - 1]] = texts[i] or nil end
   end
+  return found
+end
+
+-- Those of the ids that have a claim, as a set.
+local function claimed(ids)
+  local found = texts_of(ids)
+  for id, text in pairs(found) do found[id] = parse_claim(text) and true or nil end
   return found
 end
 
@@ -35,12 +40,8 @@ end
 -- A client that knows only documented scripts has granted a waiter of ours.
 -- One slot: complete the grant. Several, of which only the first was granted: back to its old place
 -- in the queue, since all are granted or none.
-local function complete(id, value, interval)
-  local claim = read_claim(id)
-  if claim and claim.granted ~= '0' then
-    renew(main, members_of(id), seconds(now + claim.interval))
-    return 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
-  elseif not claim then
+local function complete(id, claim, value, interval)
+  if not claim then
     drop(id)
     return 'gone ' .. id
   end
@@ -121,9 +122,9 @@ local function renew_name(first, at)
   end_ttls()
   local value = current_value()
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives.
-  local held = present(main, ids, 1, #ids)
+  local held = present(main, ids, 1, holders)
   local queued = present(waiting, ids, holders + 1, #ids)
-  local members, waiting_ids, outcome = {}, {}, {}
+  local members, waiting_ids, lost, left, outcome = {}, {}, {}, {}, {}
   for i = 1, holders do
     local id = ids[i]
     if held[id] and (filed and not filed[id] or evicted_at and was_evicted(id, evicted_at)) then
@@ -134,19 +135,34 @@ local function renew_name(first, at)
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     else
       outcome[#outcome + 1] = 'lost ' .. id
-      drop(id)  -- a claim that is left over is useless: a later loss of main must not restore it
+      lost[#lost + 1] = id
     end
   end
+  -- A claim that is left over is useless: a later loss of main must not restore it.
+  for _, id in ipairs(lost) do
+    if string.find(id, '*', 1, true) then drop(id) end  -- foreign clients may have left some of its members
+  end
+  call_in_chunks(lost, 'HDEL', state)
+  call_in_chunks(lost, 'ZREM', ttls)
   for i = holders + 1, #ids do
     local id = ids[i]
     if queued[id] then
       waiting_ids[#waiting_ids + 1] = id
       if filed and not filed[id] then outcome[#outcome + 1] = 'gone ' .. id end
-    elseif held[id] then
-      local became = complete(id, value, interval)
-      if became then outcome[#outcome + 1] = became end
-    elseif rebuilding and read_claim(id) then
-      if read_claim(id).granted == '0' then waiting_ids[#waiting_ids + 1] = id end  -- its place is put back
+    else
+      left[#left + 1] = id
+    end
+  end
+  local granted, claims = present(main, left, 1, #left), texts_of(left)
+  for _, id in ipairs(left) do
+    local claim = parse_claim(claims[id])
+    if granted[id] and claim and claim.granted ~= '0' then
+      members_of(id, nil, nil, members)
+      outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+    elseif granted[id] then
+      outcome[#outcome + 1] = complete(id, claim, value, interval)  -- perhaps nothing
+    elseif rebuilding and claim then
+      if claim.granted == '0' then waiting_ids[#waiting_ids + 1] = id end  -- its place is put back
     else
       outcome[#outcome + 1] = 'gone ' .. id
     end

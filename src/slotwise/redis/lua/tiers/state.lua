@@ -48,7 +48,7 @@
 -- include base/claim_in_full.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
-AT_ONCE, PAGE = 60, 400  -- a path costs more than one slot: it has several nodes
+AT_ONCE, PAGE = 60, 250  -- a path costs more than one slot: it has several nodes
 local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
