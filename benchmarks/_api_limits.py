@@ -1,7 +1,8 @@
 """Four processes with fifty tasks each call an API with limits, on a real server, for a minute.
 
-Each process writes down what it took and when, by the server's clock; what that adds up to is
-checked by `_windows`. The rival does the same with what it has: two checks, one after the other.
+The server writes down what is taken of a rate, and when, in the order in which it is; that is
+checked by `_windows`. Each process writes down what it was granted and what it settled: the sums
+have to be the same. The rival does what it can: two checks, one after the other.
 
     python -m benchmarks._api_limits URL NAME SECONDS SEED RIVAL    one of the processes
 """
@@ -18,8 +19,9 @@ from typing import Any
 
 import redis
 
-from benchmarks._windows import Taken, fullest_window, granted, share_used
+from benchmarks._windows import Taken, fullest_window, share_used
 from slotwise import Rate, RedisConfig, Tier, Tiers
+from slotwise.redis import _scripts
 
 PROCESSES, TASKS = 4, 50
 # A minute's worth in every second.
@@ -31,6 +33,43 @@ def a_call(dice: random.Random) -> tuple[int, int]:
     """What a call expects to use, and what it has really used."""
     expected = dice.randint(1, 2_000)
     return expected, min(max(int(expected * dice.uniform(0.5, 1.3)), 0), 2_600)
+
+
+# ------------------------------------------------------------------ on the server
+
+_LOG = "what was taken"
+# Lines of the scripts, and what stands there instead.
+_RECORDING = {
+    "local function charge(node, units)\n": f"""local function charge(node, units, by_grant)
+  local record = string.format('%d %d %d %s', node.tier, now_us, units, by_grant or 'no')
+  redis.call('RPUSH', '{_LOG}', record)
+""",
+    "charge(node, need)": "charge(node, need, 'yes')",
+}
+
+
+def record_on_the_server() -> None:
+    """Have the scripts of this process write down what is taken of rates."""
+    read = _scripts._read
+
+    def read_and_change(file: str, included: set[str]) -> str:
+        source = read(file, included)
+        for line, recording in _RECORDING.items():
+            source = source.replace(line, recording)
+        return source
+
+    _scripts._read = read_and_change
+    source = _scripts.load("tiers/request").source.decode()
+    assert all(recording in source for recording in _RECORDING.values())
+
+
+def recorded(server: redis.Redis, tier: int) -> list[Taken]:
+    entries = (entry.split() for entry in server.lrange(_LOG, 0, -1))
+    return [
+        Taken(int(at) / 1e6, int(units), by_grant == b"yes")
+        for number, at, units, by_grant in entries
+        if int(number) == tier
+    ]
 
 
 # --------------------------------------------------------------------- a process
@@ -47,11 +86,10 @@ async def ours(url: str, name: str, seconds: float, dice: random.Random) -> dict
     )
     end = time.time() + seconds
     grants: list[tuple[float, int]] = []
-    corrections: list[tuple[float, float, int]] = []
-    waited = 0
+    settled = waited = 0
 
     async def work() -> None:
-        nonlocal waited
+        nonlocal settled, waited
         while time.time() < end:
             expected, used = a_call(dice)
             async with api.cm(tenant=dice.choice(TENANTS), tokens=expected) as acquired:
@@ -59,19 +97,13 @@ async def ours(url: str, name: str, seconds: float, dice: random.Random) -> dict
                 grants.append(((acquired.fencing_token or 0) / 1e6, expected))
                 waited += acquired.waited > 0
                 await asyncio.sleep(dice.uniform(0, 0.02))
-                settles = dice.random() < 0.7
-                before = time.time()
-                if settles:
+                if dice.random() < 0.7:
                     acquired.settle(tokens=used)
-            if settles:
-                # A block that is left before the server has answered doesn't wait for it.
-                after = time.time()
-                latest = after if after < before + 0.3 else float("inf")
-                corrections.append((before, latest, used - expected))
+                    settled += used - expected
 
     await asyncio.gather(*[work() for _ in range(TASKS)])
     await api.close()
-    return {"grants": grants, "corrections": corrections, "waited": waited}
+    return {"grants": grants, "settled": settled, "waited": waited}
 
 
 async def rival(url: str, name: str, seconds: float, dice: random.Random) -> dict[str, Any]:
@@ -98,12 +130,13 @@ async def rival(url: str, name: str, seconds: float, dice: random.Random) -> dic
             await asyncio.sleep(dice.uniform(0, 0.02))
 
     await asyncio.gather(*[work() for _ in range(TASKS)])
-    return {"grants": grants, "corrections": [], "waited": 0}
+    return {"grants": grants, "settled": 0, "waited": 0}
 
 
 def main() -> None:
     url, name, seconds, seed, who = sys.argv[1:]
     work = rival if who == "rival" else ours
+    record_on_the_server()
     done = asyncio.run(work(url, name, float(seconds), random.Random(int(seed))))
     json.dump(done, sys.stdout)
 
@@ -122,23 +155,22 @@ def run(port: int, seconds: float, who: str) -> dict[str, Any]:
         ]
         parts = [json.loads(process.communicate()[0]) for process in processes]
         stats = server.info("commandstats")
+        taken = {"requests": recorded(server, 2), "tokens": recorded(server, 3)}
     commands = sum(
         each["calls"]
         for name, each in stats.items()
         if name.removeprefix("cmdstat_") in ("evalsha", "eval", "fcall")
     )
-    grants = [(at, units) for part in parts for at, units in part["grants"]]
-    corrections = [each for part in parts for each in part["corrections"]]
+    grants = sorted((at, units) for part in parts for at, units in part["grants"])
     times = [[at for at, _ in part["grants"]] for part in parts]
+    if who == "rival":
+        taken = {"tokens": [Taken(at, units, by_grant=True) for at, units in grants]}
     return {
         # While all processes are at work, and the buckets are not full any more.
         "between": (max(map(min, times)) + 1.0, min(map(max, times))),
-        "requests": [granted(at, 1) for at, _ in grants],
-        "tokens": [
-            *(granted(at, units) for at, units in grants),
-            *(Taken(earliest, latest, units) for earliest, latest, units in corrections),
-        ],
-        "calls": len(grants),
+        "taken": taken,
+        "requested": len(grants),
+        "used": sum(units for _, units in grants) + sum(part["settled"] for part in parts),
         "waited": sum(part["waited"] for part in parts),
         "commands": commands,
     }
@@ -148,14 +180,17 @@ def api_limits(port: int, seconds: float) -> list[tuple[str, bool]]:
     """The bars of the api, and what a rival makes of it."""
     results = []
     done = run(port, seconds, "ours")
-    between = done["between"]
+    between, taken = done["between"], done["taken"]
     shares = []
-    for name, rate in (("requests", REQUESTS), ("tokens", TOKENS)):
-        fullest = fullest_window(done[name], rate.count / rate.per, rate.burst)
-        shares.append(share_used(done[name], rate.count / rate.per, between))
+    for name, rate, known in (("requests", REQUESTS, "requested"), ("tokens", TOKENS, "used")):
+        fullest = fullest_window(taken[name], rate.count / rate.per, rate.burst)
+        shares.append(share_used(taken[name], rate.count / rate.per, between))
         title = f"the fullest of all windows of {name}: {fullest:.4f} of the burst (bar 1)"
         results.append((title, fullest <= 1.0))
-    calls, waited = done["calls"], done["waited"]
+        total = sum(each.units for each in taken[name])
+        title = f"{name} that the server has given: {total:,}, and that were used: {done[known]:,}"
+        results.append((title, total == done[known]))
+    calls, waited = done["requested"], done["waited"]
     title = f"of the binding budget, {max(shares):.3f} was used (bar 0.97)"
     results.append((title, max(shares) >= 0.97))
     each = done["commands"] / calls
@@ -165,15 +200,15 @@ def api_limits(port: int, seconds: float) -> list[tuple[str, bool]]:
         f" {calls:,} calls that waited)"
     )
     results.append((title, each <= 1.02 * bar))  # heartbeats aside, which come by the clock
-    seconds = between[1] - between[0]
-    print(f"\n{PROCESSES} processes x {TASKS} tasks, requests, tokens and slots, {seconds:.0f} s")
+    length = between[1] - between[0]
+    print(f"\n{PROCESSES} processes x {TASKS} tasks, requests, tokens and slots, {length:.0f} s")
     for title, _ in results:
         print(f"  {title}")
     other = run(port, min(seconds, 10.0), "rival")
-    used = share_used(other["tokens"], TOKENS.count / TOKENS.per, other["between"])
-    fullest = fullest_window(other["tokens"], TOKENS.count / TOKENS.per, TOKENS.burst)
+    used = share_used(other["taken"]["tokens"], TOKENS.count / TOKENS.per, other["between"])
+    fullest = fullest_window(other["taken"]["tokens"], TOKENS.count / TOKENS.per, TOKENS.burst)
     print(
-        f"  limits, two checks of sliding windows: {other['commands'] / other['calls']:.1f}"
+        f"  limits, two checks of sliding windows: {other['commands'] / other['requested']:.1f}"
         f" commands a call, {used:.2f} of the tokens used, the fullest window {fullest:.1f} times"
         f" the burst"
     )

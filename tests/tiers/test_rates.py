@@ -11,7 +11,7 @@ import pickle
 import random
 
 import pytest
-from benchmarks._windows import Taken, fullest_window, granted, share_used
+from benchmarks._windows import Taken, fullest_window, share_used
 from tests.tiers.conftest import options_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
@@ -329,14 +329,10 @@ def test_threads_wait_for_time_too(rate_limit):
         pass
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed, monkeypatch):
-    """Minutes of virtual time: random costs, settles and holds, and nearly all of it is used."""
-    dice = random.Random(seed)
-    rate = Rate(100, per=1, burst=50)
-    limits = Tiers(Tier("tokens", rate=rate), Tier("all", 8), **place)
-    # When, how much more, and whether by a grant, as the ledger did it.
-    taken: list[tuple[float, int, bool]] = []
+@pytest.fixture
+def taken(monkeypatch) -> dict[Rate, list[Taken]]:
+    """What the ledgers of this process take of each rate, in the order in which they do it."""
+    taken: dict[Rate, list[Taken]] = {}
     usual, grants = RateNode.charge, RateNode.take
     is_grant = False
 
@@ -349,11 +345,20 @@ async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed
             is_grant = False
 
     def charge(node: RateNode, units: int, now: float) -> None:
-        taken.append((now, units, is_grant))
+        taken.setdefault(node.rate, []).append(Taken(now, units, is_grant))
         usual(node, units, now)
 
     monkeypatch.setattr(RateNode, "take", take)
     monkeypatch.setattr(RateNode, "charge", charge)
+    return taken
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed, taken):
+    """Minutes of virtual time: random costs, settles and holds, and nearly all of it is used."""
+    dice = random.Random(seed)
+    rate = Rate(100, per=1, burst=50)
+    limits = Tiers(Tier("tokens", rate=rate), Tier("all", 8), **place)
 
     async def work() -> None:
         while clock.now() < end:
@@ -368,14 +373,8 @@ async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed
     while not all(task.done() for task in tasks):
         await settle()
         await advance(clock, 0.05)
-    total, least = 0, 0.0
-    for when, units, by_grant in taken:
-        # For every window that ends here, whenever it began.
-        passed = rate.count * (when - start)
-        least = min(least, total - passed)
-        total += units
-        assert not by_grant or total - passed - least <= rate.burst + 1e-3
-    assert total >= 0.97 * rate.count * (taken[-1][0] - start)
+    assert fullest_window(taken[rate], rate.count / rate.per, rate.burst) <= 1.0
+    assert sum(each.units for each in taken[rate]) >= 0.97 * 100 * (taken[rate][-1].at - start)
 
 
 def test_a_rate_alone_is_taken_at_once_as_its_ledger_would_take_it(clock):
@@ -435,7 +434,7 @@ async def test_a_rate_limit_has_head_starts_and_refuses_two_costs(clock, rate_li
     assert entered == ["first", "urgent", "patient"]
 
 
-async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock):
+async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock, taken):
     """50 tasks, random tenants, costs, settles, holds and cancels: checked from outside."""
     dice = random.Random(14)
     rates = {"requests": Rate(600, per=60, burst=20), "tokens": Rate(100_000, per=60, burst=20_000)}
@@ -446,12 +445,11 @@ async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock
     )
     begin = clock.now()
     end = begin + 3600.0
-    taken: dict[str, list[Taken]] = {"requests": [], "tokens": []}
     outcomes: dict[str, int] = {"granted": 0, "cancelled": 0, "settled": 0, "later": 0}
 
     async def work() -> None:
         while clock.now() < end:
-            asked, cost = clock.now(), dice.randint(1, 1500)
+            cost = dice.randint(1, 1500)
             tenant, timeout = f"tenant-{dice.randrange(12)}", dice.choice([None, None, 5.0])
             try:
                 acquired = await api.acquire(tenant=tenant, tokens=cost, timeout=timeout)
@@ -459,46 +457,64 @@ async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock
                 outcomes["cancelled"] += 1
                 continue
             outcomes["granted"] += 1
-            granted_at = asked + acquired.waited
-            taken["requests"].append(granted(granted_at, 1))
-            taken["tokens"].append(granted(granted_at, cost))
             for _ in range(dice.randrange(3)):
                 await asyncio.sleep(0)
             used, when = dice.randint(0, 1800), dice.random()
             if when < 0.6:
                 outcomes["settled"] += 1
                 acquired.settle(tokens=used)
-                taken["tokens"].append(Taken(clock.now(), clock.now(), used - cost))
             await api.release(acquired)
             if when > 0.9:
                 outcomes["later"] += 1
                 await api.settle(acquired.acquisition_id, tokens=used)
-                taken["tokens"].append(Taken(clock.now(), clock.now(), used - cost))
 
     tasks = [asyncio.create_task(work()) for _ in range(50)]
     while not all(task.done() for task in tasks):
         await settle()
         clock.advance(dice.uniform(0.05, 1.0))
     assert min(outcomes.values()) > 100
-    for name, rate in rates.items():
-        assert fullest_window(taken[name], rate.count / rate.per, rate.burst) <= 1.0
+    for rate in rates.values():
+        assert fullest_window(taken[rate], rate.count / rate.per, rate.burst) <= 1.0
     tokens = rates["tokens"]
-    used = share_used(taken["tokens"], tokens.count / tokens.per, (begin + 60, end))
+    used = share_used(taken[tokens], tokens.count / tokens.per, (begin + 60, end))
     assert used >= 0.97
 
 
-def test_the_check_of_windows_finds_one_that_is_too_full():
-    at_once = [granted(10.0, 3), granted(10.5, 2)]
-    assert fullest_window(at_once, 1.0, 5) == pytest.approx(0.9)
-    assert fullest_window([*at_once, granted(10.5, 1)], 1.0, 5) == pytest.approx(1.1)
-    # What was given back before is not used any more, what was given back later was.
-    assert fullest_window([*at_once, Taken(10.2, 10.3, -1), granted(10.5, 1)], 1.0, 5) < 1
-    assert fullest_window([*at_once, granted(10.5, 1), Taken(10.6, 10.6, -1)], 1.0, 5) > 1
-    # A correction that perhaps was before the window is not held against the rate.
-    perhaps = Taken(7.0, 10.4, 2)
-    assert fullest_window([granted(10.1, 4), perhaps, granted(10.5, 1)], 1.0, 5) <= 1
-    certainly = Taken(10.2, 10.4, 2)
-    assert fullest_window([granted(10.1, 4), certainly, granted(10.5, 1)], 1.0, 5) > 1
+def fullest_of_all(taken: list[Taken], per_second: float, burst: int) -> float:
+    """The same as `fullest_window`, window by window."""
+    windows = (
+        sum(each.units for each in taken[first : last + 1])
+        - (taken[last].at - taken[first].at) * per_second
+        for last in range(len(taken))
+        for first in range(last + 1)
+        if taken[last].by_grant
+    )
+    return max(windows, default=0.0) / burst
+
+
+@pytest.mark.parametrize("cheats", [False, True])
+def test_the_check_of_windows_finds_those_that_are_too_full_and_no_others(cheats):
+    """Random histories of a bucket, in whole milliseconds; with grants that it had no room for."""
+    found = 0
+    for seed in range(300):
+        dice = random.Random(seed)
+        per_second, burst = dice.choice([(10, 5), (100, 20), (1000, 50)])
+        now, level, taken = 1_790_000_000_000, 1000 * burst, []  # in ms, and thousandths
+        for _ in range(dice.randint(5, 60)):
+            passed = dice.choice([0, 0, 1, dice.randint(0, 2000 * burst // per_second)])
+            now, level = now + passed, min(level + passed * per_second, 1000 * burst)
+            units, by_grant = dice.randint(1, burst // 2), dice.random() < 0.6
+            if not by_grant:
+                units -= burst // 3
+            elif level < 1000 * units and not (cheats and dice.random() < 0.1):
+                continue
+            level = min(level - 1000 * units, 1000 * burst)
+            taken.append(Taken(now / 1000, units, by_grant))
+        fullest = fullest_window(taken, per_second, burst)
+        assert fullest == pytest.approx(fullest_of_all(taken, per_second, burst), abs=1e-3)
+        assert cheats or fullest <= 1.0
+        found += fullest > 1.001
+    assert (found > 50) is cheats
 
 
 async def test_the_debt_of_a_rate_limit_can_be_forgiven(clock, rate_limit):
