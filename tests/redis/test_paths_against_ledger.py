@@ -393,6 +393,11 @@ class Pair:
             for tier in ledger.tiers
             for each, until in tier.pauses.items()
         }
+        written_shares = {}  # what the nodes of fair order say behind their records
+        for each in [each for each in state if each[0].isdigit()]:
+            state[each], has_share, share = state[each].partition("=")
+            if has_share:
+                written_shares[each] = share
         claims = {each: state[each].split(" ") for each in state if each.startswith("sw-")}
         assert set(claims) == {*ledger.holders, *ledger.waiting}
         taken: dict[str, list[int]] = {}  # the slot numbers of the widest tier
@@ -452,7 +457,7 @@ class Pair:
         fair = ledger.queue.fair
         if fair is not None:
             assert float(state.get(".time", 0)) == fair.time
-            shares = {each[1:]: state[each].split(" ") for each in state if each[0] == "="}
+            shares = {each: text.split(" ") for each, text in written_shares.items()}
             assert {name: (float(tag), float(w)) for name, (tag, w, _) in shares.items()} == {
                 write_node(fair.tier, each): (share.tag, share.weight)
                 for each, share in fair.shares.items()
@@ -786,3 +791,16 @@ def test_who_died_before_the_clock_stepped_back_is_freed_all_the_same(client: re
     pair.now += 1.5 * INTERVAL
     pair.run(*nobody)
     assert not client.exists(pair.key["holders"])
+
+
+def test_keys_that_wait_keep_their_weights_when_a_key_is_lost(client: redis.Redis) -> None:
+    pair = Pair(client, [0, 0, 1], 100, 64, fair_by=0)
+    for number in range(3):
+        pair.request(f"sw-x-{number}", ("a", "m", None), None, wait=True)
+    before = client.hget(pair.key["state"], "0:a")
+    assert before is not None
+    assert before.endswith("=0 3 2:*1*" + before.rpartition("*")[2])
+    client.delete(pair.key["queue"])
+    pair.run("tiers/heartbeat", "", INTERVAL, "", 0, 0)
+    assert client.hget(pair.key["state"], "0:a") == before
+    assert client.exists(pair.key["queue"])

@@ -138,6 +138,18 @@ async def test_a_wait_that_ends_without_a_grant_leaves_the_bucket_as_before(make
     await look_until(lambda: _waits(limits, 0))
 
 
+async def test_the_level_of_a_key_that_takes_turns_is_known_while_somebody_waits(make, look_until):
+    tokens = Tier("tokens", rate=SLOW, keyed=True)
+    limits = make(tokens, Tier("all", 1), order="fair", fair_by="tokens")
+    held = await limits.acquire(tokens="a", costs={"tokens": 1})
+    waiting = asyncio.create_task(limits.acquire(tokens="a", costs={"tokens": 2}))
+    await look_until(lambda: _waits(limits, 1))
+    assert await level(limits, "tokens", "a") == 4
+    await limits.release(held)
+    await limits.release(await waiting)
+    assert await level(limits, "tokens", "a") == 2
+
+
 async def _waits(limits, count):
     return (await limits.stats())["all"].waiting == count
 

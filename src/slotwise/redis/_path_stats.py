@@ -119,7 +119,8 @@ def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:
     gain, unit, burst, _ = map(int, rule.split(b"/"))
     if record is None:
         return float(burst), 0.0
-    *_, level, at = record.split()
+    own, _, _ = record.partition(b"=")  # a share of fair order may follow
+    *_, level, at = own.split()
     parts = min(int(level) + max(now_us - int(at), 0) * gain, burst * unit)
     return parts / unit, (burst * unit - parts) / gain / 1_000_000
 

@@ -4,9 +4,9 @@
 -- Without fair order a turn is the rank of a head: its ticket less its head start, which an id says at its
 -- end: "^microseconds". In fair order the tag of its key comes before that. All numbers are computed by the same
 -- steps as in Python, and kept with 17 digits, so that they are the same.
---   state   "=node" -> "tag weight node*count*rank,..." of a key that somebody waits for, with the nodes of other
---           tiers where groups of it are parked: how many, and the rank by which they are found there; .time, the
---           tag of the latest grant
+--   state   node -> its record, followed by "=tag weight node*count*rank,..." if somebody waits for that key, with the
+--           nodes of other tiers where groups of it are parked: how many, and the rank by which they are found
+--           there; .time, the tag of the latest grant
 --   shares  zset  node -> the tag of a key that nobody waits for, if it is after .time
 --   parked  zset  is as without fair order for the nodes of the keys themselves, where all have the same tag. For
 --           other nodes it has two kinds of records, beside each other:
@@ -17,11 +17,18 @@
 
 do  -- a script has room for 200 local names
 
-local hexes = {}  -- of tags: most keys have the same ones
+local hexes, texts = {}, {}  -- of tags: most keys have the same ones
+local key_names              -- by path
+local tags                   -- of keys that nobody waits for, as far as they were read
 
 -- As text, from which the same number is read.
 local function exact(number)
-  return number % 1 == 0 and number < 2 ^ 53 and whole(number) or string.format('%.17g', number)
+  local text = texts[number]
+  if not text then
+    text = string.format('%.17g', number)
+    texts[number] = text
+  end
+  return text
 end
 
 -- As text that sorts like the number, which is 0 or more.
@@ -48,95 +55,105 @@ end
 
 function turns.read(shape)
   turns.by, turns.cost = turns.tiers_of(shape)
-  turns.lowest, turns.names = nil, {}
-  turns.shares_of, turns.tags, turns.moved, turns.is_later = {}, {}, {}, false
+  turns.lowest, turns.is_later = nil, false
+  key_names, tags = {}, {}
   turns.time = tonumber(known['.time']) or 0
 end
 
 -- The node of the key that takes turns.
 function turns.key_of(path)
-  local name = turns.names[path]
+  local name = key_names[path]
   if not name then
     name = names_of(path)[turns.by]
-    turns.names[path] = name
+    key_names[path] = name
   end
   return name
 end
 
--- Tag and weight of a key that somebody waits for, or nil.
-function turns.share(key)
-  local share = turns.shares_of[key]
-  if share == nil then
-    local tag, weight, at = string.match(get('=' .. key) or '', '^(%S+) (%S+) (%S*)$')
-    share = tonumber(tag) and {tag = tonumber(tag), weight = tonumber(weight) or 1, nodes = {}} or false
-    if share and at ~= '' then
-      for name, count, rank in string.gmatch(at, '([^,*]+)%*(%d+)%*(%d+)') do
-        share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
-      end
+-- Tag and weight of a key that somebody waits for, of its text in the record of its node.
+function turns.read_share(text)
+  local tag, weight, name, count, rank, others = string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$')
+  tag = tonumber(tag)
+  if not tag then return nil end
+  local share = {tag = tag, weight = tonumber(weight) or 1, nodes = {}}
+  if rank ~= '' then
+    share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+    for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
+      share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
     end
-    turns.shares_of[key] = share
   end
-  return share or nil
+  return share
+end
+
+function turns.share_text(share)
+  local at = ''
+  for name, its in pairs(share.nodes) do
+    at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
+  end
+  return '=' .. exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at
+end
+
+-- The node of the key of a path, which has its share.
+local function key_node(path)
+  local key = key_names[path] or turns.key_of(path)
+  return nodes[key] or read_node(key)
 end
 
 -- The tag of the next request of a key.
-function turns.tag_of(key)
-  local share = turns.shares_of[key] or turns.share(key)
-  if share then return share.tag end
-  local tag = turns.tags[key]
+local function tag_of(node)
+  if node.share then return node.share.tag end
+  local tag = tags[node.name]
   if not tag then
-    tag = tonumber(redis.call('ZSCORE', turns.shares, key)) or 0
-    turns.tags[key] = tag
+    tag = tonumber(redis.call('ZSCORE', turns.shares, node.name)) or 0
+    tags[node.name] = tag
   end
   return math.max(turns.time, tag)
 end
 
--- Somebody begins to wait for a key; `is_first` if nobody did.
-function turns.enter(key, weight, is_first)
-  local share = turns.share(key)
-  if not share or is_first then
-    local tag = turns.tag_of(key)
-    if turns.tags[key] ~= 0 then redis.call('ZREM', turns.shares, key) end
-    share = {tag = tag, weight = weight, nodes = {}}
-    turns.shares_of[key], turns.tags[key] = share, 0
+-- Somebody begins to wait for the key of a node, that has been changed.
+function turns.enter(node, weight)
+  if not node.share then
+    node.share = {tag = tag_of(node), weight = weight, nodes = {}}
+    if tags[node.name] ~= 0 then
+      redis.call('ZREM', turns.shares, node.name)
+      tags[node.name] = 0
+    end
   end
-  share.weight = weight  -- who asked last knows it best
-  turns.moved[key] = share
+  node.share.weight = weight  -- who asked last knows it best
 end
 
 local function remember_tag(key, tag)
   if tag > turns.time then
     redis.call('ZADD', turns.shares, exact(tag), key)
-    turns.tags[key], fresh[turns.shares] = tag, true
+    tags[key], fresh[turns.shares] = tag, true
   end
 end
 
--- Nobody waits for a key any more.
-function turns.leave(key)
-  local share = turns.share(key)
-  if not share then return end
-  turns.shares_of[key], turns.moved[key] = false, nil
-  put('=' .. key, false)
-  remember_tag(key, share.tag)
+-- Nobody waits for the key of a node any more, that has been changed.
+function turns.leave(node)
+  local share = node.share
+  node.share = nil
+  if share then remember_tag(node.name, share.tag) end
 end
 
 -- Note a grant while somebody waits; `weight` is a newcomer's.
 function turns.count_grant(ticket, path, needs, weight)
   turns.passing[#turns.passing + 1] = ticket
   if not turns.by then return end
-  local key, tier = turns.key_of(path), turns.cost or widest_tier
-  local share, start = turns.share(key), turns.tag_of(key)
+  local node, tier = key_node(path), turns.cost or widest_tier
+  local share, start = node.share, tag_of(node)
   local cost = needs and tier and needs[tier] or 1
   if start > turns.time then
     turns.time, turns.is_later = start, true
   end
   local tag = math.max(turns.time, start + cost / (weight or share and share.weight or 1))
   if share then
-    share.tag, turns.moved[key] = tag, share
+    share.tag = tag
+    change(node)
+    if known['.large'] then turns.look_at_others(node.name, share) end
   else
-    remember_tag(key, tag)
+    remember_tag(node.name, tag)
   end
-  if share and known['.large'] then turns.look_at_others(key, share) end
 end
 
 -- Nobody waits any more: nobody has been passed, and everybody begins anew.
@@ -144,7 +161,7 @@ function turns.forget()
   turns.passing, turns.lowest = {}, nil
   redis.call('DEL', turns.passed)
   if turns.by then
-    turns.time, turns.tags, turns.is_later = 0, {}, false
+    turns.time, tags, turns.is_later = 0, {}, false
     put('.time', false)
     redis.call('DEL', turns.shares, parked)  -- what is left there is stale
     if pending then pending[parked] = {} end
@@ -160,20 +177,12 @@ function turns.is_overdue(ticket)
   return turns.lowest > ticket
 end
 
--- Write what has changed of keys.
+-- Write the time, and forget what is not after it.
 function turns.save()
-  for key, share in pairs(turns.moved) do
-    local at = ''
-    for name, its in pairs(share.nodes) do
-      at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
-    end
-    put('=' .. key, exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at)
-  end
-  turns.moved = {}
   if not turns.is_later then return end
   local time = exact(turns.time)
   put('.time', time)
-  redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', time)  -- they make no difference any more
+  redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', time)
   turns.is_later = false
 end
 
@@ -195,9 +204,8 @@ end
 -- The turn of a head: what can be compared with other turns.
 function turns.of(head)
   if not turns.by then return head.rank or head[1] end
-  local key = turns.names[head[2]] or turns.key_of(head[2])
-  local share = turns.shares_of[key]
-  local tag = share and share.tag or turns.tag_of(key)
+  local node = key_node(head[2])
+  local tag = node.share and node.share.tag or tag_of(node)
   if head.tag ~= tag then
     local text = head[4]
     head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. (head.rank and string.sub(text, 1, 16) or text)
@@ -207,7 +215,7 @@ end
 
 -- By what a node is found in unfinished; turns of nodes with the same are compared then.
 function turns.score(head)
-  return turns.by and turns.tag_of(turns.key_of(head[2])) or head.rank or head[1]
+  return turns.by and tag_of(key_node(head[2])) or head.rank or head[1]
 end
 
 function turns.score_text(head) return exact(turns.score(head)) end
@@ -239,22 +247,19 @@ end
 
 -- A head has been parked at a node; whether its key is to be found by it.
 function turns.park(head, name)
-  local key, rank = turns.key_of(head[2]), head.rank or head[1]
-  local share = turns.share(key)
+  local node, rank = key_node(head[2]), head.rank or head[1]
+  local share = node.share
   local its = share and share.nodes[name]
+  change(node)
   if not share then
     -- Something is lost: it is found all the same.
   elseif not its then
     share.nodes[name] = {count = 1, rank = rank}
   else
     its.count = its.count + 1
-    if rank > its.rank then
-      turns.moved[key] = share
-      return false
-    end
+    if rank > its.rank then return false end
     its.rank = rank
   end
-  turns.moved[key] = share
   set_record(name, head)
   zadd(parked, '0', head.record)
   return true
@@ -262,12 +267,12 @@ end
 
 -- A head is not parked at a node any more. The others of its key are found when the record comes to the front.
 function turns.unpark(head, node, name)
-  local key = turns.key_of(head[2])
-  local share = turns.share(key)
+  local of_key = key_node(head[2])
+  local share = of_key.share
   local its = share and share.nodes[name]
   local is_last = not its or its.count <= 1
   if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
-  turns.moved[key] = share
+  change(of_key)
   local heads, record = node.heads or {}, nil
   for i = 1, #heads do
     local each = heads[i]
@@ -293,19 +298,19 @@ end
 -- Take a record that is stale from the front of a node, and put the right one of its key there.
 local function correct_first(node)
   local stale = table.remove(node.heads, 1)
-  local name, key = node.name, turns.key_of(stale[2])
-  local share = turns.share(key)
+  local name, of_key = node.name, key_node(stale[2])
   zrem(parked, stale.record)
   turns.note_change(name)
-  local its = share and share.nodes[name]
+  local its = of_key.share and of_key.share.nodes[name]
   if not its then return end
   if pending then flush(parked) end
-  local prefix = name .. '!' .. key
+  local prefix = name .. '!' .. of_key.name
   local found = redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
   local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
   if not text then return end
   local head = turns.head(text, path, id)
-  its.rank, turns.moved[key] = head.rank or head[1], share
+  its.rank = head.rank or head[1]
+  change(of_key)
   set_record(name, head)
   zadd(parked, '0', head.record)
   turns.insert_head(node, head)

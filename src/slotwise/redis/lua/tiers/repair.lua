@@ -23,7 +23,9 @@ do  -- a script has room for 200 local names
       local field = fields[i]
       if string.match(field, '^%d') then
         local node = read_node(field)
+        weights[field] = node.share and node.share.weight
         node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
+        node.share, node.heads = nil, nil
         if node.rate then
           node.listed = false
           charge(node, 0)
@@ -32,9 +34,6 @@ do  -- a script has room for 200 local names
       elseif string.sub(field, 1, 1) == '?' then
         if blocked_until <= now then put(field, false) end
       elseif string.sub(field, 1, 1) == '>' then
-        put(field, false)
-      elseif string.sub(field, 1, 1) == '=' then
-        weights[string.sub(field, 2)] = tonumber(string.match(known[field] or '', '^%S+ (%S+)'))
         put(field, false)
       elseif string.sub(field, 1, 1) == '$' then
         local until_us = string.match(known[field] or '', '^(%d+) ')
@@ -113,7 +112,7 @@ do  -- a script has room for 200 local names
         count_large(id, 1)
         turns.waiting = turns.waiting + 1
         redis.call('ZADD', queue, 0, claim.path .. ' ' .. turns.rank_text(id, claim.ticket) .. ' ' .. id)
-        if turns.by then turns.enter(turns.key_of(claim.path), weights[turns.key_of(claim.path)] or 1) end
+        if turns.by then turns.enter(path_nodes[turns.by], weights[path_nodes[turns.by].name] or 1) end
         local head, own = heads[claim.path], turns.head(turns.rank_text(id, claim.ticket), claim.path, id)
         if not head or turns.comes_before(own, head) then heads[claim.path] = own end
       end
@@ -162,7 +161,7 @@ do  -- a script has room for 200 local names
         heads[#heads + 1] = parked_record(name, turns.head(ticket, string.sub(field, 2), id), turns.by and read_node(name).is_by_key)
       elseif kind == '%' and text then
         adapting.forget_if_idle(string.sub(field, 2), text)
-      elseif text and not string.find(kind, '[%d.$?>=&]') then
+      elseif text and not string.find(kind, '[%d.$?>&]') then
         local claim = read_claim(field)
         if not claim then return false end
         for _, name in ipairs(names_of(claim.path)) do names[name] = true end

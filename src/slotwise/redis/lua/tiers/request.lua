@@ -31,7 +31,7 @@ local interval, first = tonumber(interval_text), 11
 
 -- What will be read of state, each field once.
 local function needed_fields()
-  local fields, seen, by = {}, {}, turns.tiers_of(shape)
+  local fields, seen = {}, {}
   local function need(field)
     if not seen[field] then
       seen[field] = true
@@ -41,9 +41,7 @@ local function needed_fields()
   for i = first, #ARGV, 2 do
     if again then need(ARGV[i]) end
     need('>' .. ARGV[i + 1])
-    local names = names_of(ARGV[i + 1])
-    for _, name in ipairs(names) do need(name) end
-    if by then need('=' .. names[by]) end
+    for _, name in ipairs(names_of(ARGV[i + 1])) do need(name) end
   end
   return fields
 end

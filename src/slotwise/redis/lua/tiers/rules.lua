@@ -62,7 +62,6 @@ function turns.read_heads(node)
     if not nodes_by_path[path] then
       for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
     end
-    if turns.by then note_unread('=' .. turns.key_of(path), unread) end
     if is_by_key then
       head.place, head.record = string.sub(record, tag_at, tag_at + 15) .. string.sub(text, 1, 16), record
       note_unread('>' .. path, unread)
@@ -427,7 +426,7 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
     change(node)
   end
   count_large(id, 1)
-  if turns.by then turns.enter(turns.key_of(claim.path), weight, path_nodes[turns.by].waiting == 1) end
+  if turns.by then turns.enter(path_nodes[turns.by], weight) end
   local head, name = parked_at(claim.path)
   if not head then
     local at = lacks(path_nodes, needs_of(id), newcomer) or unfinished_on(path_nodes, newcomer)
@@ -454,7 +453,7 @@ local function take_out(id, path, ticket, path_nodes)
     is_last = is_last or node.waiting == 0
     moved[node.name] = node
   end
-  if turns.by and path_nodes[turns.by].waiting == 0 then turns.leave(turns.key_of(path)) end
+  if turns.by and path_nodes[turns.by].waiting == 0 then turns.leave(path_nodes[turns.by]) end
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
   local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]

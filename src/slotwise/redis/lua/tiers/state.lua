@@ -341,6 +341,10 @@ local function read_node(name, tier)
   node = {name = name, tier = tier, held = 0, waiting = 0, top = 0, is_by_key = is_by_key}
   nodes[name] = node
   local text = get(name) or ''
+  local share_at = tier == turns.by and string.find(text, '=', 1, true)
+  if share_at then
+    node.share, text = turns.read_share(string.sub(text, share_at + 1)), string.sub(text, 1, share_at - 1)
+  end
   local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)$')
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
@@ -382,7 +386,6 @@ local function fetch_paths(paths)
   for _, path in ipairs(paths) do
     if not nodes_by_path[path] then
       for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
-      if turns.by then note_unread('=' .. turns.key_of(path), unread) end
     end
   end
   fetch(unread)
@@ -492,13 +495,14 @@ local function save()
   for name, node in pairs(moved) do
     if node.rate then
       local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
-      put(name, not is_idle and rate_record(node))
+      put(name, not is_idle and rate_record(node) .. (node.share and turns.share_text(node.share) or ''))
     elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
       put(name, false)
     else
       local kept = node.kept and kept_text(node) or '-'
       local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
-      put(name, string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top))
+      local text = string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top)
+      put(name, node.share and text .. turns.share_text(node.share) or text)
     end
   end
   write_changes(state, changed, 'HSET', 'HDEL', true)
