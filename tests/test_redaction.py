@@ -70,7 +70,7 @@ def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
         "put it into the url, redis://:password@host",
         "url must begin with redis://, rediss:// or unix://, not http://...",
         "redis://localhost:6379 and redis://:6379 and redis+cluster://a:1,b:2",
-        "no slot of 'api' in 5 s: 10 of 10 held, 42 others waiting",
+        "no slot of 'api' within 5 s: 10 of 10 held, 42 others waiting",
         "pid 4411 on web3 'export'",
         "/etc/passwd: is no folder",
         "'/etc/passwd': is no folder",

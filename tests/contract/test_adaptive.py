@@ -367,7 +367,7 @@ async def test_it_never_takes_more_slots_than_it_may_fall_to(make: Make, speak: 
 
 async def test_nobody_is_replaced_there(make: Make, speak: Speak) -> None:
     limit = make(RULES)
-    with pytest.raises(TypeError, match="is adaptive: nobody can be replaced"):
+    with pytest.raises(TypeError, match="is adaptive: on_full='replace' can't be used"):
         await speak.acquire(limit, on_full="replace")
 
 

@@ -134,7 +134,7 @@ async def test_each_key_of_a_tier_has_its_own_max_waiting(url: str, name: str) -
         async with asyncio.timeout(30):
             while (await tiers.at(tenant=each).stats()).waiting != 1:
                 await asyncio.sleep(0.001)
-    with pytest.raises(LimitFull, match=r"tenant 'acme': 1 of 1 held, 1 others waiting") as full:
+    with pytest.raises(LimitFull, match=r"tenant 'acme': 1 of 1 held, 1 other waiting") as full:
         await tiers.acquire(tenant="acme")
     assert full.value.waiting == 1
     third = asyncio.create_task(tiers.acquire(tenant="initech"))  # two wait, but not for its key

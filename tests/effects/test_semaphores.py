@@ -466,7 +466,7 @@ def test_a_timeout_takes_nothing_and_says_who_was_in_the_way():
         sem = yield CreateSemaphore(1, "api")
         task = yield Spawn(holder(sem))
         yield Checkpoint()
-        with pytest.raises(AcquireTimeout, match=r"'api' in 5 s: 1 of 1 held, 0 others"):
+        with pytest.raises(AcquireTimeout, match=r"'api' within 5 s: 1 of 1 held, 0 others"):
             yield AcquireSemaphore(sem, timeout=5)
         assert (yield Now()) == 5
         with pytest.raises(AcquireTimeout):

@@ -244,7 +244,7 @@ async def test_time_outs_are_driven_by_the_clock(clock: FakeClock) -> None:
     assert not waiting.done()
     clock.advance(0.1)
     with pytest.raises(
-        AcquireTimeout, match=r"no slot of 'timed' in 5 s: 1 of 1 held.*, 1 others waiting"
+        AcquireTimeout, match=r"no slot of 'timed' within 5 s: 1 of 1 held.*, 1 other waiting"
     ):
         await waiting
     clock.advance(1)

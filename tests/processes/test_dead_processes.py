@@ -313,7 +313,9 @@ async def test_a_timeout_in_another_process_keeps_the_order_of_the_others(
     held = await semaphore.acquire()
     hasty = worker()
     hasty.tell("acquire 0.2")
-    assert hasty.hears().startswith("failed AcquireTimeout no slot of 's' in 0.2 s: 1 of 1 held")
+    assert hasty.hears().startswith(
+        "failed AcquireTimeout no slot of 's' within 0.2 s: 1 of 1 held"
+    )
     assert await semaphore.stats() == SemaphoreStats(1, 1)
     await semaphore.release(held)
 

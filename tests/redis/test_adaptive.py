@@ -309,7 +309,7 @@ async def test_more_slots_than_the_minimum_and_replacing_are_refused(config: Red
     await limit.release(await limit.acquire(2))
     with pytest.raises(ValueError, match="may fall to 2 slots"):
         await limit.acquire(3)
-    with pytest.raises(TypeError, match="nobody can be replaced"):
+    with pytest.raises(TypeError, match="on_full='replace' can't be used"):
         await limit.acquire(on_full="replace")
     with pytest.raises(ValueError, match="must be at most"):
         RedisSemaphore(Adaptive(5, 2, 2**60), name="s", config=config)

@@ -227,7 +227,7 @@ async def test_a_time_out_tells_which_tier_was_full(
         await paths.acquire(("a", None), timeout=0)
     b = await paths.acquire(("b", None), timeout=5)
     waiting = await wait_for(paths, "c", 1)
-    with pytest.raises(AcquireTimeout, match=r"in 0\.3 s: all: 2 of 2 held, 1 others waiting"):
+    with pytest.raises(AcquireTimeout, match=r"in 0\.3 s: all: 2 of 2 held, 1 other waiting"):
         await paths.acquire(("d", None), timeout=0.3)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -58,7 +58,7 @@ async def test_rates_and_slots_are_taken_together(make):
     stats = await limits.stats()
     assert stats["all"].active == 0
     assert stats["tokens"].keys["a"].full_in > 3600
-    with pytest.raises(ValueError, match="a cost of 6 asked of tokens 'a'"):
+    with pytest.raises(ValueError, match="a cost of 6 requested of tokens 'a'"):
         await limits.acquire(tenant="a", tokens=6)
 
 

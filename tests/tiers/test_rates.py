@@ -191,7 +191,7 @@ async def test_another_rate_keeps_the_level_and_refuses_who_can_never_fit(clock,
     waiting = asyncio.create_task(limits.acquire(tenant="a", tokens=800))
     await settle()
     await limits.resize("tokens", Rate(100, per=1, burst=500), key="a")
-    with pytest.raises(ValueError, match="a cost of 800 asked of tokens 'a'"):
+    with pytest.raises(ValueError, match="a cost of 800 requested of tokens 'a'"):
         await waiting
     assert await level(limits, "tokens", "a") == 100
     await advance(clock, 1)

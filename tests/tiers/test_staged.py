@@ -145,6 +145,6 @@ async def test_a_timeout_at_a_later_stage_names_the_timeout_of_the_caller(second
     limits = staged()
     await limits.acquire(user="a")
     with pytest.raises(
-        AcquireTimeout, match=rf"no slot of all, {seconds} s .* in {seconds} s: 1 of"
+        AcquireTimeout, match=rf"no slot of all, {seconds} s .* within {seconds} s: 1 of"
     ):
         await limits.acquire(user="b", timeout=seconds)

@@ -1,6 +1,6 @@
-"""Adaptive: a value that finds itself between a minimum and a maximum, and how.
+"""Adaptive: a value that adapts itself between a minimum and a maximum, and how.
 
-The options only. How a value moves is in `slotwise._ledger.adaptation`.
+This has only the options. How a value moves is in `slotwise._ledger.adaptation`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Latency(Frozen):
 
 
 class Errors(Frozen):
-    """For a service of somebody else, whose latency says nothing: only refusals count.
+    """For somebody else's service, whose latency says nothing: only refusals count.
 
-    One slot more for every ``value`` successes in a row, three tenths fewer at a drop.
+    It adds a slot for every ``value`` successes in a row, and takes away three tenths at a drop.
     """
 
     __slots__ = ()
@@ -91,7 +91,7 @@ class Adaptive(Frozen):
     drop_on: tuple[type[BaseException], ...]
     pause_on_retry_after: bool
     # The rules as they are stored: min max start, and of `Latency` window_us samples. All users
-    # of a name must agree on them; which errors are drops is each caller's own business.
+    # of a name must agree on them; which errors are drops is up to each caller.
     written: str
 
     def __init__(
@@ -138,7 +138,7 @@ class Adaptive(Frozen):
 
     @classmethod
     def read(cls, written: str) -> Adaptive:
-        """The rules that ``written`` was; nobody knows which errors their callers take for drops.
+        """Return the rules in ``written``; which errors count as drops isn't stored.
 
         Raises:
             ValueError: they are not rules.

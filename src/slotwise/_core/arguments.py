@@ -1,7 +1,6 @@
 """Check arguments; the error names the argument.
 
-Of one of the wrong type it names that type and not the value, which may be a credential that
-slipped into the wrong place.
+If the type is wrong, it names the type and not the value, which may be a misplaced credential.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def check_timeout(given: float | Unset | None, default: float | None) -> float |
 
 
 def check_pause(given: object) -> float:
-    """Return for how many seconds nothing is granted."""
+    """Return the length of a pause in seconds."""
     if given is None:
         raise TypeError("seconds must be a number, not None")
     seconds = check_seconds("seconds", given, zero=True)

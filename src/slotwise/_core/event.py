@@ -1,4 +1,4 @@
-"""Event: one thing that happened, as hooks are told of it.
+"""Event: one thing that happened, as hooks get it.
 
 It is imported with the first event that a hook wants: most processes have no hook.
 """

@@ -6,9 +6,8 @@ makes sure that these sums hold, whatever is reported twice, too late or by two 
     requested = acquired + refused + still waiting
     acquired = released + expired + lost + kicked + still held
 
-Nothing here is called while there is no hook: drivers look at `hooks` where they don't take
-their quickest way, and register with `on_switch` what closes that way. Hooks are never called
-under a lock of ours.
+Nothing here is called while there is no hook: drivers check `hooks` off their fast path, and
+register with `on_switch` what closes that path. Hooks are never called under a lock of ours.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
 # What an event of an acquisition has.
 _OF_AN_ACQUISITION = ("acquisition_id", "slots", "tier", "keys", "values", "needs")
 
-# What each kind means, and which fields it has beside `name` and `scope`. The docs have this table.
+# What each kind means, and which fields it has besides `name` and `scope`. The docs have this
+# table.
 KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
     "requested": ("somebody asks for slots", _OF_AN_ACQUISITION),
     "acquired": (
@@ -83,7 +83,7 @@ _failed: set[int] = set()  # the ids of hooks whose failure is logged already
 
 
 class Record:
-    """One acquisition that waits or holds, as it is told of."""
+    """One acquisition that waits or holds, as it is reported."""
 
     __slots__ = (
         *("asked", "early", "granted", "keys", "name", "needs", "scope", "slots", "tier"),
@@ -159,8 +159,8 @@ def add_hook(hook: Hook) -> None:
     """Call ``hook`` with every `Event` from now on; adding it twice changes nothing.
 
     It is called in the thread in which the thing happens, so it should be quick. An exception
-    that it raises is logged once, and reaches nobody else. What it does with limits of its own
-    is not told.
+    that it raises is logged once, and reaches nobody else. What it does with limits itself is not
+    reported.
     """
     if not callable(hook):
         raise TypeError(f"a hook is a callable of one event, not {type(hook).__name__}")
@@ -197,7 +197,7 @@ def on_switch(switch: Callable[[bool], object]) -> None:
 
 
 def _have_hooks() -> bool:
-    """Whether anybody is to be told, once the hooks that other packages declare are loaded.
+    """Whether there are any hooks, once those that other packages declare are loaded.
 
     No event can be made before this was true: `Event` is imported with the first hook.
     """
@@ -214,7 +214,7 @@ def _load_declared(_: object = None) -> None:
         if _loading or _load_declared not in hooks:
             return  # another thread was faster
         _loading = True
-    # Without the lock: what is imported here may do anything. Meanwhile others tell nothing.
+    # Without the lock: what is imported here may do anything. Meanwhile others report nothing.
     declared: list[Hook] = []
     try:
         if _is_any_declared():
@@ -226,7 +226,7 @@ def _load_declared(_: object = None) -> None:
 
 
 def _is_any_declared() -> bool:
-    """Whether a package may declare hooks: a look that takes a tenth of importing the reader."""
+    """Whether a package may declare hooks: ten times cheaper than importing the reader."""
     for folder in sys.path:
         if os.path.isfile(folder):  # noqa: PTH113 - pathlib costs more than all of this
             return True  # an archive: the reader knows how to look into it
@@ -246,7 +246,7 @@ def _is_any_declared() -> bool:
 
 
 def _declared_hooks() -> Iterator[Hook]:
-    from importlib.metadata import entry_points  # slow to import, and seldom needed
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     for entry in entry_points(group="slotwise.hooks"):
         try:
@@ -271,8 +271,8 @@ class _Telling(threading.local):
 
 
 _telling = _Telling()
-# Told by the next thread that tells anything: of acquisitions that end inside a hook, or in a
-# garbage collection, which may have interrupted a hook or code that it shares locks with.
+# Reported by the next thread that reports anything: events of acquisitions that end inside a hook,
+# or in a garbage collection, which may have interrupted a hook or code that it shares locks with.
 _later: deque[Event] = deque()
 
 
@@ -317,7 +317,7 @@ def requested(
     values: Mapping[str, int] = _NOTHING_BY_TIER,
     needs: Mapping[str, int] = _NOTHING_BY_TIER,
 ) -> None:
-    """Somebody asks for slots."""
+    """Report that somebody asks for slots."""
     if _telling.busy or not _have_hooks():
         return  # a hook's own, or nobody's
     record = Record(name, scope, slots, tier, keys, now, values, needs)
@@ -327,7 +327,7 @@ def requested(
 
 
 def acquired(acquisition_id: str, now: float, fencing_token: int | None = None) -> None:
-    """The caller has its slots."""
+    """Report that the caller has its slots."""
     with _lock:
         record = _live.get(acquisition_id)
         if record is None or record.granted is not None:
@@ -350,7 +350,7 @@ def acquired(acquisition_id: str, now: float, fencing_token: int | None = None) 
 def refused(
     acquisition_id: str, now: float, error: BaseException | None, *, waits: bool = True
 ) -> None:
-    """The caller gets nothing, because of ``error``; None if a try found nothing free.
+    """Report that the caller gets nothing, because of ``error``; None if a try found nothing free.
 
     ``waits`` is whether the caller wanted to wait.
     """
@@ -376,7 +376,7 @@ def rejected(
     slots: int = 1,
     keys: Mapping[str, str] = _NO_KEYS,
 ) -> None:
-    """Somebody asks for slots and is refused before the request has an id."""
+    """Report a request that was refused before it had an id."""
     if not _telling.busy:
         record = Record(name, scope, slots, None, keys, 0.0)
         reason = _reason(error, True)
@@ -393,13 +393,13 @@ def _reason(error: BaseException | None, waits: bool) -> Reason:
         return "timeout" if waits else "full"
     if isinstance(error, SemaphoreClosed):
         return "closed"
-    if error is None or isinstance(error, Exception):  # it will never fit, for one
+    if error is None or isinstance(error, Exception):  # for example, it will never fit
         return "full"
     return "cancelled"
 
 
 def ended(acquisition_id: str, kind: Kind, now: float) -> None:
-    """A hold ended; only the first report of it is told."""
+    """Report that a hold ended; only the first report counts."""
     with _lock:
         record = _live.get(acquisition_id)
         if record is None:
@@ -421,14 +421,14 @@ def resized(
     keys: Mapping[str, str] = _NO_KEYS,
     adapted: str | None = None,
 ) -> None:
-    """A limit has another value; ``adapted`` is why it changed it by itself."""
+    """Report another value of a limit; ``adapted`` is why it changed by itself."""
     kind: Kind = "resized" if adapted is None else "adapted"
     if _have_hooks():
         _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
 
 
 def resized_tier(name: str | None, scope: str, value: object, tier: str, key: str | None) -> None:
-    """A tier, or one key of it, has another value; that of a rate is its burst."""
+    """Report another value of a tier, or of one key of it; that of a rate is its burst."""
     if hooks:
         number = value if isinstance(value, int) else getattr(value, "burst", None)
         keys = _NO_KEYS if key is None else {tier: key}
@@ -456,7 +456,7 @@ fork.in_child(fork.Step.FORGET, _forget)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Event", "Kind", "Reason"):  # for those who import them from here
+    if name in ("Event", "Kind", "Reason"):  # for code that imports them from here
         from slotwise._core import event
 
         return getattr(event, name)

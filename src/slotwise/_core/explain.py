@@ -1,6 +1,6 @@
 """Explanation: why a request waits, or would; made of what holders, waiters and statistics say.
 
-Nothing here asks a backend: limits do, and pass what they were told.
+Nothing here asks a backend: limits do, and pass on the answers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Explanation:
 
     ``state`` is ``waiting``, ``holding``, ``new`` or ``unknown``. ``place`` is that in the queue,
     from 1; None if it is not there. ``estimate`` is in about how many seconds it will be served,
-    None if nobody knows.
+    None if unknown.
     """
 
     state: Literal["waiting", "holding", "new", "unknown"]
@@ -150,7 +150,7 @@ def lacks_of(
     holders: Sequence[Claimant],
     waiter: Claimant | None = None,
 ) -> tuple[Lack, ...]:
-    """The tiers that have too little for a path; of a waiter, what it is said to lack too."""
+    """Return the tiers that have too little for a path, and what a waiter is said to lack."""
     lacks = []
     for spec, key, node in zip(specs, path, nodes, strict=True):
         need = 1 if waiter is None else waiter.needs.get(spec.name, 1)
@@ -167,7 +167,7 @@ def lacks_of(
 def _same_line(
     waiters: Sequence[Claimant], found: Claimant | None, lacks: Sequence[Lack]
 ) -> list[Claimant]:
-    """Those who wait for the same: that is the line in which somebody has a place."""
+    """Return those who wait for the same: the line in which somebody has a place."""
     if found is not None:
         tier, key = found.lacks, found.keys.get(found.lacks or "")
     else:
@@ -187,7 +187,7 @@ def _find(
     waiters: Sequence[Claimant],
     holders: Sequence[Claimant],
 ) -> Explanation | Claimant | None:
-    """The waiter, None for a newcomer; or all that there is to explain."""
+    """Return the waiter, None for a newcomer, or an explanation if that is all."""
     if which is None:
         return None
     acquisition_id = acquisition_id_of(which)
@@ -214,7 +214,7 @@ def _in_line(
 def _share(
     estimate: float | None, place: int, waiting: int, paused_for: float = 0.0
 ) -> float | None:
-    """What a waiter has left of the estimate of a newcomer, who comes after all of them.
+    """Return a waiter's part of the estimate of a newcomer, who comes after all waiters.
 
     Nobody is served before a pause ends.
     """

@@ -1,7 +1,7 @@
 """FoundTiers: tiers that were found by their name, by code that didn't make them.
 
-Each driver whose tiers are shared by processes finds them; the command line shows and changes
-them by nothing but this.
+Each driver whose tiers are shared by processes finds them; the command line shows and changes them
+only through this.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FoundTiers:
     holders: int
     waiters: int
     closure: Closure | None = None
-    drained: bool = False  # whether a rate is not full, or can still be settled
-    stats: Mapping[str, TierStats] | None = None  # by tier, if they were looked at together
+    drained: bool = False  # a rate is not full, or can still be settled
+    stats: Mapping[str, TierStats] | None = None  # by tier, if they were read together
 
     @property
     def is_used(self) -> bool:

@@ -1,8 +1,8 @@
 """Frozen: read-only values that are equal if their fields are.
 
-As frozen dataclasses, which compile their methods when they are defined: that takes longer than
-importing most modules, and every start of ``slotwise run`` would pay for it. So this is for
-values that a run imports; all others are dataclasses.
+Like frozen dataclasses. Those compile their methods when they are defined, which takes longer than
+importing most modules, and every start of ``slotwise run`` would pay for it. So this is for values
+that a run imports; all others are dataclasses.
 """
 
 from __future__ import annotations

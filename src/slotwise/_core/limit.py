@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
 EXIT_LIMIT = 0.5
-# For how long trying waits for a server's answer; what is promised is a second.
+# How long trying waits for a server's answer; a second is promised.
 TRY_LIMIT = 0.9
-# For how long a timeout, 0 included, waits for a server's answer after its end; 0.2 s are promised.
+# How long after its timeout, 0 included, a call waits for a server's answer; 0.2 s is promised.
 TIMEOUT_LIMIT = 0.15
-# How long a look at several semaphores may wait for a server in total: 2 s are promised.
+# How long inspecting several semaphores may wait for a server in total; 2 s is promised.
 INSPECT_LIMIT = 1.95
 
 
@@ -70,7 +70,7 @@ class Limit(SameWhenCopied, ABC):
     @property
     @abstractmethod
     def _title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     # ------------------------------------------------------------- acquiring
 
@@ -130,8 +130,8 @@ class Limit(SameWhenCopied, ABC):
         """Release an acquisition, by its id or its result; False if it had ended.
 
         Calling it again does no harm: an ended acquisition stays ended, and
-        nobody else's slot is freed. ``outcome`` is how the work ended, which adaptive values
-        go by: "ok", "dropped" or "ignored"; None is what the acquisition was told, or else "ok".
+        nobody else's slot is freed. ``outcome`` is how the work ended, for adaptive values: "ok",
+        "dropped" or "ignored"; None is what the acquisition was told, or else "ok".
         """
 
     @abstractmethod
@@ -162,7 +162,7 @@ class Limit(SameWhenCopied, ABC):
 
     @abstractmethod
     async def stats(self) -> SemaphoreStats:
-        """How many slots are held, and how many requests wait."""
+        """Return how many slots are held, and how many requests wait."""
 
     @abstractmethod
     def stats_sync(self) -> SemaphoreStats:
@@ -170,7 +170,7 @@ class Limit(SameWhenCopied, ABC):
 
     @abstractmethod
     async def estimate(self, slots: int = 1) -> float | None:
-        """In about how many seconds a newcomer would be served, after those who wait now.
+        """Return in about how many seconds a newcomer would be served, after those who wait now.
 
         0.0 if it would be at once; None if that isn't known, because no hold has ended since
         somebody waited. It is an estimate, not a bound.
@@ -184,7 +184,7 @@ class Limit(SameWhenCopied, ABC):
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
     ) -> Explanation:
-        """Why an acquisition waits, in whatever process; None asks for a newcomer."""
+        """Explain why an acquisition of any process waits; None asks for a newcomer."""
 
     @abstractmethod
     def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
@@ -196,8 +196,8 @@ class Limit(SameWhenCopied, ABC):
     async def pause(self, seconds: float) -> None:
         """Grant nothing for ``seconds``, to anybody who shares the limit.
 
-        Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
-        they have. Of several pauses the one that ends last counts, so 0 changes nothing.
+        Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what they
+        have. If there are several pauses, the one that ends last counts, so 0 changes nothing.
         ``reopen()`` of a semaphore or of tiers ends a pause early.
 
         Raises:
@@ -261,7 +261,7 @@ class Limit(SameWhenCopied, ABC):
         """Release for a block that is left.
 
         The work is done: a driver whose server doesn't answer waits for at most
-        ``at_most`` seconds, raises nothing, and goes on in the background.
+        ``at_most`` seconds, raises nothing, and continues in the background.
         """
         return self.release(acquired)
 
@@ -310,7 +310,7 @@ class Limit(SameWhenCopied, ABC):
 
 
 class AcquisitionContext(ABC):
-    """What `Limit.cm` returns: good for one ``async with`` or one ``with``."""
+    """What `Limit.cm` returns: valid for one ``async with`` or one ``with``."""
 
     __slots__ = ()
 

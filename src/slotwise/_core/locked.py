@@ -1,4 +1,4 @@
-"""LockedAnswer: what `Limit.locked` returns, an awaitable that refuses to be tested unawaited.
+"""LockedAnswer: what `Limit.locked` returns, an awaitable that refuses to be used as a bool.
 
 A plain coroutine is always true, so ``if semaphore.locked():`` without ``await`` would
 look right and be wrong.

@@ -1,7 +1,7 @@
 """MemoryGuard: compare the memory in use with its limit: go on, slow down or stop.
 
-It starts and stops nothing itself: pipelines do. One guard may serve several runs, also at
-the same time.
+It starts and stops nothing itself: pipelines do. One guard may serve several runs, even at the same
+time.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def resident_memory() -> int:
     try:
         with Path("/proc/self/statm").open("rb") as file:
             return int(file.read().split()[1]) * _PAGE
-    except OSError:  # no /proc: the maximum so far has to do
+    except OSError:  # no /proc: use the maximum so far
         import resource
         import sys
 

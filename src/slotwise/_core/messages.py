@@ -47,14 +47,14 @@ def waited_in_vain(kind: type[E], title: str, waited: float, why: str) -> E:
 
 
 def restate_timeout(error: SlotwiseError, timeout: float) -> None:
-    """Let the error of a wait in vain name ``timeout`` instead of what was left of it."""
+    """Make the error of a wait name ``timeout`` instead of what was left of it."""
     if error._waited_for is not None:
         title, why = error._waited_for
         error.args = (_in_vain(title, timeout, why),)
 
 
 def _in_vain(title: str, waited: float, why: str) -> str:
-    return f"no slot of {title} in {waited:g} s: {why}"
+    return f"no slot of {title} within {waited:g} s: {why}"
 
 
 def limit_full(
@@ -79,12 +79,16 @@ def occupancy(
     *, value: int, held: int, waiting: int, oldest: str = "", paused_for: float = 0.0
 ) -> str:
     """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
-    full = f"{held} of {value or 'any number'} held{oldest}, {waiting} others waiting"
+    full = f"{held} of {value or 'any number'} held{oldest}, {others_waiting(waiting)}"
     return f"{paused(paused_for)}, {full}" if paused_for > 0 else full
 
 
+def others_waiting(count: int) -> str:
+    return f"{count} other{'' if count == 1 else 's'} waiting"
+
+
 def paused(seconds: float) -> str:
-    """Say that nothing is granted for so long."""
+    """Say that nothing is granted for that long."""
     return f"paused for another {seconds:.3g} s"
 
 
@@ -112,12 +116,12 @@ def unknown_acquisition(title: str, acquisition_id: str) -> LookupError:
 
 def what_is_left(left: float, rate: Rate | str, cost: int, waiting: int) -> str:
     """What is left of a rate, for somebody who didn't get a cost of it."""
-    return f"{left:.1f} left of {rate}, and {cost} needed, {waiting} others waiting"
+    return f"{left:.1f} left of {rate}, and {cost} needed, {others_waiting(waiting)}"
 
 
 def cost_above_burst(title: str, cost: int, burst: int) -> ValueError:
     return ValueError(
-        f"a cost of {cost} asked of {title}, which has a burst of {burst}: that can never be"
+        f"a cost of {cost} requested of {title}, which has a burst of {burst}: that can never be"
         f" granted"
     )
 
@@ -141,7 +145,7 @@ def value_conflict(
 def rules_conflict(
     name: str | None, given: Adaptive | None, known: Adaptive | None, value: int
 ) -> ValueConflict:
-    """One that adapts and one that doesn't, or that adapts by other rules."""
+    """Return the error of an adaptive semaphore and a fixed one, or one with other rules."""
     has = f"adapts ({known.rules})" if known is not None else f"is in use with {value} slots"
     wants = f"by other rules ({given.rules})" if given is not None else "of a fixed value"
     rules = None if known is None else known.rules
@@ -211,8 +215,8 @@ def would_block_loop(call: str) -> WouldBlockLoop:
 
 
 def needs_asyncio() -> RuntimeError:
-    """For a coroutine of ours that runs in no event loop of asyncio: under trio, most likely."""
+    """Return the error of a coroutine of ours outside asyncio: most likely under trio."""
     return RuntimeError(
-        "waiting for a slot needs a running event loop of asyncio, and this thread has none."
+        "waiting for a slot needs a running asyncio event loop, and this thread has none."
         " Under trio, call the _sync twin in a thread: trio.to_thread.run_sync(...)"
     )

@@ -1,6 +1,6 @@
 """Outcomes: how the work under a slot of an adaptive limit ended, as its holder says.
 
-What a limit makes of it is in `slotwise._ledger.adaptation`.
+What a limit does with it is in `slotwise._ledger.adaptation`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
 from slotwise._core.arguments import check_seconds
 from slotwise._core.results import AcquisitionResult
 
-# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
-# that may be assigned to.
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
 _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 
 class Outcomes(AcquisitionResult):
-    """Mixed into the acquisitions of adaptive limits, before them; they have the slots."""
+    """A mixin before the acquisitions of adaptive limits; these have the slots."""
 
     __slots__ = _SLOTS_OF_SUBCLASSES
 
@@ -24,7 +24,7 @@ class Outcomes(AcquisitionResult):
     options: Adaptive  # of the limit that was asked
 
     def _expect_outcome(self, options: Adaptive) -> None:
-        """What holds until somebody says something else."""
+        """Set what holds until somebody says otherwise."""
         self.outcome, self.retry_after, self.options = "ok", 0.0, options
 
     def dropped(self, *, retry_after: float | None = None) -> None:
@@ -40,12 +40,12 @@ class Outcomes(AcquisitionResult):
 
     @property
     def _pauses_for(self) -> float:
-        """For how many seconds nothing is to be granted, since the service asked for that."""
+        """How long the service asked to grant nothing, in seconds."""
         is_asked = self.options.pause_on_retry_after and self.outcome == "dropped"
         return self.retry_after if is_asked else 0.0
 
     def _leave_with(self, exc_type: type[BaseException] | None) -> None:
-        # What was said by hand counts more than what happened afterwards.
+        # What the caller stated counts more than what happened afterwards.
         if exc_type is not None and self.outcome == "ok":
             self.outcome = outcome_of(exc_type, self.options.drop_on)
 
@@ -53,7 +53,7 @@ class Outcomes(AcquisitionResult):
 # Those of an acquisition that has `Outcomes`.
 OUTCOME_SLOTS = ("options", "outcome", "retry_after")
 
-# Of a limit that was found by its name, whose options nobody told us: the usual errors are drops.
+# For a limit that was found by its name, whose options are unknown: the default errors are drops.
 UNKNOWN_OPTIONS = Adaptive(1, 1, 1)
 
 
@@ -67,7 +67,7 @@ def outcome_of(
 
 
 def not_replaceable(title: str) -> TypeError:
-    return TypeError(f"{title} is adaptive: nobody can be replaced there")
+    return TypeError(f"{title} is adaptive: on_full='replace' can't be used with it")
 
 
 def too_many_for_adaptive(title: str, slots: int, options: Adaptive) -> ValueError:

@@ -1,7 +1,7 @@
-"""Overload: whom a limit refuses at once instead of letting them wait.
+"""Overload: which newcomers a limit refuses at once instead of letting them wait.
 
-Whoever fits is never asked. Drivers count who waits, in the same step in which a request would
-begin to; on Redis the scripts do. Nothing here raises, but for wrong arguments.
+A request that fits is never refused. Drivers count the waiters in the same step in which a request
+would begin to wait; on Redis the scripts do. Nothing here raises, except for wrong arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Overload:
     """What a limit was made with; each object of a name has its own.
 
     ``tiers`` has the most that may wait for one key of each tier, None for any number. With
-    ``sheds``, callers are refused whose timeout is shorter than the wait that is expected.
+    ``sheds``, callers whose timeout is shorter than the expected wait are refused.
     """
 
     # Not a dataclass: those take long to define, and every start of a command would pay for it.

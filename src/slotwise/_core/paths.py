@@ -59,15 +59,15 @@ class TierSpec:
     fair: str = ""
     value_of: Callable[[str], int] | None = field(default=None, compare=False, repr=False)
     weight_of: Callable[[str], float] | None = field(default=None, compare=False, repr=False)
-    # How its value moves by itself, and the part of that on which all objects must agree; then
-    # ``value`` is where it starts.
+    # How its value adapts, and the part of that on which all objects must agree; then ``value`` is
+    # where it starts.
     adaptive: Adaptive | None = field(default=None, compare=False, repr=False)
     rules: str = ""
     # How many may wait for one key of it; each object of a name has its own.
     max_waiting: int | None = field(default=None, compare=False, repr=False)
 
     def ask(self, key: str) -> int:
-        """The value of a key that appears, by the user's function.
+        """Return the value of a new key, from the user's function.
 
         Raises what that raises, or a TypeError or ValueError if it returns nonsense.
         """
@@ -75,17 +75,17 @@ class TierSpec:
         return check_limit(f"the value of tier {self.name!r} for {key!r}", self.value_of(key))
 
     def ask_weight(self, key: str) -> float:
-        """The weight of a key, by the user's function; raises as `ask` does."""
+        """Return the weight of a key, from the user's function; raises as `ask` does."""
         assert self.weight_of is not None
         return check_weight(f"the weight of {self.name} {key!r}", self.weight_of(key))
 
     def node(self, key: object) -> str:
-        """How messages write one key of it."""
+        """How messages name one key of it."""
         return f"{self.name} {key!r}" if self.keyed else self.name
 
     @property
     def words(self) -> str:
-        """How messages write it."""
+        """How messages name it."""
         roles = {"by": " in fair order", "cost": " as fair_cost"}
         fair = "".join(roles[role] for role in self.fair.split())
         if self.by_key:
@@ -104,7 +104,7 @@ class TierSpec:
 
 
 def options_of(specs: Sequence[TierSpec]) -> Adaptive | None:
-    """What an acquisition of adaptive tiers goes by; None if no tier is.
+    """Return how the outcome of an acquisition counts; None if no tier is adaptive.
 
     An exception that is a drop for one of them is one for all: it has one outcome.
     """
@@ -120,7 +120,7 @@ def options_of(specs: Sequence[TierSpec]) -> Adaptive | None:
 
 
 def pausing(specs: Sequence[TierSpec], path: Path) -> list[tuple[int, str | None]]:
-    """Which tiers of a path grant nothing after a drop with a retry_after, with their keys."""
+    """Return which tiers of a path are paused after a drop with a retry_after, with their keys."""
     return [
         (index, key)
         for index, (spec, key) in enumerate(zip(specs, path, strict=True))
@@ -160,7 +160,7 @@ def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str)
 def tiers_conflict(
     subject: str, used: Sequence[TierSpec], own: Sequence[TierSpec], remedy: str = ""
 ) -> ValueConflict:
-    """The error of somebody who has other tiers than those in use; it names those that differ."""
+    """Return the error of an object with other tiers than those in use; it names the difference."""
     words = [[spec.words for spec in specs] for specs in (used, own)]
     if [spec.name for spec in used] == [spec.name for spec in own] and words[0] != words[1]:
         differing = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
@@ -296,7 +296,7 @@ class PathBackend(ABC):
     @property
     @abstractmethod
     def reported_name(self) -> str | None:
-        """What events call it."""
+        """Its name in events."""
 
     def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         return with_totals(stats, self.scope, self.reported_name)
@@ -410,7 +410,7 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
-        """In about how many seconds a newcomer would get a path; None if nobody knows."""
+        """In about how many seconds a newcomer would get a path; None if unknown."""
 
     @abstractmethod
     def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None: ...
@@ -471,7 +471,7 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        """Grant nothing for so long: to nobody, or of one key of a tier."""
+        """Grant nothing for that long, of all tiers or of one key of a tier."""
 
     @abstractmethod
     def pause_sync(
@@ -482,7 +482,7 @@ class PathBackend(ABC):
         """State what an acquisition has taken of rates, by their tiers' names.
 
         Raises:
-            LookupError: nobody knows the acquisition, or not any more.
+            LookupError: the acquisition is unknown, or no longer known.
         """
         self.settle_sync(acquisition_id, costs)
 

@@ -6,7 +6,7 @@ import math
 
 from slotwise._core.redaction import kind_of
 
-# A head start of more, in seconds, is as good as this: a year.
+# A longer head start, in seconds, counts as this: a year.
 _MOST_SECONDS = 3e7
 
 # Beyond these the shares of two keys can't be counted together in doubles.

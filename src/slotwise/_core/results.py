@@ -1,7 +1,7 @@
 """AcquisitionResult: what acquiring returns.
 
-What inspecting returns is in `slotwise._core.stats`. Its names can be imported from here as well,
-and are fetched then: a command that only acquires starts without them.
+What inspecting returns is in `slotwise._core.stats`. Its names can also be imported from here, and
+are loaded only then: a command that only acquires starts without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _making = fork.new_lock()
 
 
 class _Done:
-    """Done already; it may be awaited all the same."""
+    """Already done; it may still be awaited."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         return
@@ -140,20 +140,20 @@ class AcquisitionResult:
     def dropped(self, *, retry_after: float | None = None) -> None:
         """Report that the service refused the work; an adaptive limit shrinks for that.
 
-        ``retry_after`` are the seconds for which the service wants no more than it gets now.
-        On a limit of a fixed value this changes nothing.
+        ``retry_after`` is for how many seconds the service wants no more than it gets now. On a
+        limit with a fixed value this changes nothing.
         """
 
     def ignored(self) -> None:
         """Report that the work says nothing about the service; only adaptive limits care."""
 
     def _state_outcome(self, outcome: Outcome | None) -> None:
-        """How the work ended, if whoever releases it says so; of a fixed value it is checked."""
+        """Set how the work ended, if that is given; with a fixed value it is only checked."""
         if outcome is not None:
             check_outcome(outcome)
 
     def _leave_with(self, exc_type: type[BaseException] | None) -> None:
-        """The block is left, with this exception or normally."""
+        """Note that the block is left, with this exception or normally."""
 
     def _keys(self) -> Mapping[str, str]:
         """The keys of a path through tiers, by the tiers' names, for logs."""

@@ -56,8 +56,8 @@ class Semaphore(Limit):
 
     _scope: ClassVar[str]  # who shares it, as events name it
 
-    # What events call it, if not by its name: of one tier of staged tiers, or of a template,
-    # the name of those, the tier and the keys.
+    # How events name it, if not by its name: for a stage of tiers, or one limit of a template, the
+    # name of the whole, the tier and the keys.
     _reported: tuple[str | None, str | None, Mapping[str, str]]
 
     # Whether every inspection takes a round trip to a server.
@@ -89,7 +89,7 @@ class Semaphore(Limit):
         path: object = None,  # noqa: ARG002 - tiers have one
         /,
     ) -> None:
-        """Tell the hooks of a request, which begins."""
+        """Tell the hooks that a request begins."""
         name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
         events.requested(
             *(acquisition_id, name, self._scope, now),
@@ -100,7 +100,7 @@ class Semaphore(Limit):
         )
 
     def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
-        from slotwise._core.totals import with_totals  # who only acquires starts without it
+        from slotwise._core.totals import with_totals  # not needed to acquire
 
         name, *_ = getattr(self, "_reported", (self._name,))
         return with_totals(stats, self._scope, name)
@@ -172,12 +172,12 @@ class Semaphore(Limit):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers are refused that would have to; None: any number."""
+        """How many may wait before newcomers are refused; None for any number."""
         return None if self._overload is None else self._overload.max_waiting
 
     @property
     def shed(self) -> str | None:
-        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
+        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
         return "deadline" if self._overload is not None and self._overload.sheds else None
 
     @property
@@ -219,8 +219,8 @@ class Semaphore(Limit):
 
         With ``on_full="replace"`` it doesn't wait: it kicks the oldest holder, or as many as it
         needs, and takes their slots in the same step. Those in the queue stay
-        there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked
-        keeps its slots until its command has ended; for that long it waits, in front.
+        there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked keeps its
+        slots until its command has ended; until then this waits, at the front.
 
         ``priority`` is a head start in seconds: it comes before those who have waited for
         less than that; if it is negative, after those who arrive within that time.
@@ -294,13 +294,13 @@ class Semaphore(Limit):
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
     ) -> Explanation:
-        """Why an acquisition waits, in whatever process; None asks for a newcomer.
+        """Explain why an acquisition of any process waits; None asks for a newcomer.
 
         It lists waiters and holders, so it costs as much as that.
         """
         from slotwise._core.explain import explain_semaphore
 
-        # Waiters first: one that is granted in between is seen as both, and not as neither.
+        # Waiters first: one that is granted in between is then seen twice, and not missed.
         waiters, holders = await self.waiters(), await self.holders()
         stats, estimate = await self.stats(), await self.estimate()
         return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)

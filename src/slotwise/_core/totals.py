@@ -15,7 +15,7 @@ from slotwise._core import events, fork
 if TYPE_CHECKING:
     from slotwise._core.stats import SemaphoreStats, Totals
 
-# Names come and go: of more than this many, those used last are kept.
+# Names come and go: at most this many are kept, those used last.
 _MOST_NAMES = 10_000
 
 _SHORTEST = 1e-6  # seconds: all that is shorter is counted as that

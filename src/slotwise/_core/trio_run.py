@@ -1,8 +1,8 @@
-"""TrioRun: what of an event loop of asyncio a waiter in memory needs, in a run of trio.
+"""TrioRun: what a waiter in memory needs of an asyncio event loop, for a trio run.
 
-It has futures, which tasks of trio wait for, and calls functions in the run's thread. It is looked
-for only where there is no event loop of asyncio, so that it costs those who have one nothing; trio
-is never imported, as somebody who runs it has done so.
+It has futures, which tasks of trio wait for, and calls functions in the run's thread. It is used
+only where there is no asyncio event loop, so that it costs nothing elsewhere; trio is never
+imported, since a program that runs under it has done so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check what a limit does while its server can't be reached.
 
 The same arguments are accepted on every driver, so that only the url changes when a limit moves;
-only one with a server has a use for them.
+only one with a server uses them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_local_slots(given: object) -> int | None:
 def local_specs(specs: Sequence[TierSpec], given: object) -> tuple[TierSpec, ...]:
     """Return tiers with other values: an int for each with slots, or what a dict says by name.
 
-    Those that are not named stay as they are.
+    Tiers that are not named stay as they are.
     """
     if not isinstance(given, Mapping):
         value = check_count("local_value", given)

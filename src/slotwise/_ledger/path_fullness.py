@@ -13,6 +13,7 @@ from typing import Any
 from slotwise._core.messages import (
     cost_above_burst,
     occupancy,
+    others_waiting,
     paused,
     too_many_slots,
     what_is_left,
@@ -136,7 +137,7 @@ def fullness(
         pause = paused_for(tier, key, now)
         if pause:
             waiting = 0 if node is None else node.waiting
-            return f"{spec.node(key)}: {paused(pause)}, {waiting} others waiting"
+            return f"{spec.node(key)}: {paused(pause)}, {others_waiting(waiting)}"
         if node is None or has_room_at_once(node, need, now):
             continue
         if isinstance(node, RateNode):

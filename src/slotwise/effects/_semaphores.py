@@ -12,6 +12,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.copying import SameWhenCopied
+from slotwise._core.messages import others_waiting
 from slotwise._ledger import Claim, Ledger
 from slotwise.effects._permits import HeldPermits, Holdings, file, put_away, take_unseen
 from slotwise.effects._tasks import Task
@@ -255,6 +256,6 @@ def timeout_error(semaphore: Semaphore, waited: float) -> AcquireTimeout:
     ledger = semaphore._ledger
     others = len(ledger.line) - semaphore._places_left + len(ledger.waiting)
     return AcquireTimeout(
-        f"no permit of {semaphore.name!r} in {waited:g} s: {ledger.in_use} of"
-        f" {semaphore.permits} held, {others} others waiting"
+        f"no permit of {semaphore.name!r} within {waited:g} s: {ledger.in_use} of"
+        f" {semaphore.permits} held, {others_waiting(others)}"
     )

@@ -142,7 +142,7 @@ class PathDialect(Dialect):
             tier, key = read_node(node)
             if paused_for:
                 paused = messages.paused(paused_for)
-                return f"{limit._node(tier, key)}: {paused}, {waiting} others waiting"
+                return f"{limit._node(tier, key)}: {paused}, {messages.others_waiting(waiting)}"
             if isinstance(limit._tiers[tier].value, Rate):
                 cost = acquisition.needs[tier] if acquisition.needs else 1
                 left = messages.what_is_left(value - held, f"a burst of {value}", cost, waiting)

@@ -1,4 +1,4 @@
-"""choose_backend: what keeps the slots of a Tiers object. Drivers are imported when needed."""
+"""choose_backend: choose the driver that keeps the slots of a Tiers object, and import it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slotwise.tiers._stages import SemaphoreSource
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
 
-# The name of what has none, on a server, where everything has one.
+# The name of unnamed tiers on a server, where everything needs one.
 DEFAULT_NAME = "tiers"
 
 

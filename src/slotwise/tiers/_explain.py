@@ -1,4 +1,4 @@
-"""Explain why a request for a path through tiers waits: ask the backend all that takes."""
+"""Explain why a request for a path through tiers waits: ask the backend for what is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Which = str | AcquisitionResult | None
 async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
     """``path`` is that of a newcomer."""
     backend, specs = tiers._backend, _specs(tiers)
-    # Waiters first: one that is granted in between is seen as both, and not as neither.
+    # Waiters first: one that is granted in between is then seen twice, and not missed.
     waiters, holders = await backend.waiters(), await backend.holders()
     if which is not None:
         acquisition_id = acquisition_id_of(which)

@@ -212,13 +212,13 @@ class PathArguments:
             options.check_value(check_count("value", value))
 
     def narrowest_key(self, path: Path) -> tuple[str | None, str | None]:
-        """What a pause of a path is of: the first tier that has a key there; else all tiers."""
+        """Return what a pause of a path applies to: its first tier with a key, or all."""
         named = zip(self.tiers, path, strict=True)
         return next(((name, key) for name, key in named if key is not None), (None, None))
 
     def paused_key(self, keys: Mapping[str, str]) -> tuple[str | None, str | None]:
         if len(keys) > 1:
-            raise TypeError(f"one key at most can be paused at a time, not {', '.join(keys)}")
+            raise TypeError(f"at most one key can be paused at a time, not {', '.join(keys)}")
         for name, key in keys.items():
             self.check_tier(name, keyed=True)
             if name not in self.keyed:

@@ -161,7 +161,7 @@ class PathLimit(Limit):
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
     ) -> Explanation:
-        """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
+        """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, self._path, acquisition_or_id)
 
     def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
@@ -169,7 +169,7 @@ class PathLimit(Limit):
         return explain_sync(self._tiers, self._path, acquisition_or_id)
 
     async def stats(self) -> SemaphoreStats:
-        """How full the tier with the fewest free slots is."""
+        """Return how full the tier with the fewest free slots is."""
         backend = self._tiers._backend
         return backend.with_totals((await backend.stats_of(self._path)).tightest())
 
@@ -181,9 +181,9 @@ class PathLimit(Limit):
     # ----------------------------------------------------------- controlling
 
     async def pause(self, seconds: float) -> None:
-        """Grant nothing for so many seconds to paths with the same narrowest key.
+        """Grant nothing for ``seconds`` to paths with the same narrowest key.
 
-        That is the key of the first tier which has one: of ``tiers.at(host=…)`` the host alone is
+        That is the key of the first tier that has one: for ``tiers.at(host=…)`` only the host is
         paused, not the wider tiers. Without keys everything is; see `Tiers.pause` for more.
         """
         await self._tiers._backend.pause(

@@ -52,7 +52,7 @@ class RateLimit(Limit):
     is left is not passed by cheaper ones.
 
     Args:
-        name: what objects share the rate by; None makes a private one.
+        name: the name that objects share; None makes a private rate.
         rate: how many units per time.
         url: where it is kept, as for `Tiers`.
         max_acquire_time: the longest wait in seconds; None waits forever.
@@ -123,12 +123,12 @@ class RateLimit(Limit):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers are refused that would have to; None: any number."""
+        """How many may wait before newcomers are refused; None for any number."""
         return self._tiers.max_waiting
 
     @property
     def shed(self) -> str | None:
-        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
+        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
         return self._tiers.shed
 
     @property
@@ -316,7 +316,7 @@ class RateLimit(Limit):
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
     ) -> Explanation:
-        """Why an acquisition of these tiers waits, in whatever process; None: a newcomer here."""
+        """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, _PATH, acquisition_or_id)
 
     def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:

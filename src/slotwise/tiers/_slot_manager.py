@@ -41,7 +41,7 @@ class SlotManager(SameWhenCopied):
             async with slots.upload("alice"):
                 ...
 
-    A limit of 0 is no limit: it never blocks, and is counted all the same. Every
+    A limit of 0 is no limit: it never blocks, but slots are still counted. Every
     coroutine has a twin whose name ends in ``_sync``, for plain threads, and
     ``download()`` and ``upload()`` work with plain ``with``.
 
@@ -164,7 +164,7 @@ class SlotManager(SameWhenCopied):
 
         ``timeout`` is for both together. Raises what `download` raises.
         """
-        # What is as it should be is not looked at twice.
+        # Valid arguments are not checked twice.
         if type(username) is not str:
             _check_username(username)
         if timeout is not None:
@@ -248,7 +248,7 @@ class SlotManager(SameWhenCopied):
             found = acquisition_id_of(acquisition_id)
         if found is None:
             _log.warning(
-                "nothing released: this task or thread has no %s slot%s that it acquired by itself",
+                "nothing released: this task or thread has acquired no %s slot%s itself",
                 what[0],
                 f" of {what[1]!r}" if len(what) > 1 else "",
             )
@@ -283,10 +283,10 @@ class SlotManager(SameWhenCopied):
             self._ownership.forget_lost()
 
     async def pause(self, seconds: float, username: str | None = None) -> None:
-        """Grant nothing for so many seconds to anybody, or no upload to one user.
+        """Grant nothing for ``seconds`` to anybody, or no upload to one user.
 
-        Newcomers and waiters wait meanwhile; holders keep their slots. Of several pauses the one
-        that ends last counts; `reopen` ends all of them.
+        Newcomers and waiters wait meanwhile; holders keep their slots. If there are several pauses,
+        the one that ends last counts; `reopen` ends all of them.
         """
         if username is None:
             await self._downloads.pause(seconds)
@@ -329,7 +329,7 @@ class SlotManager(SameWhenCopied):
         """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SlotManagerClosed, which carries ``reason``, in
-        managers made later too; holders may still release. The clean-up goes on.
+        managers made later too; holders may still release. The clean-up continues.
         """
         await self._downloads.close_everywhere(reason)
         await self._uploads.close_everywhere(reason)

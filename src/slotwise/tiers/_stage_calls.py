@@ -23,8 +23,8 @@ T = TypeVar("T")
 A = TypeVar("A", AcquisitionResult, str)
 Held = list[tuple[Semaphore, A]]
 
-# For how long a release is repeated in the background that could not be looked up: the process
-# that has it may live, so that silence does not free it.
+# How long a release that could not be looked up is repeated in the background: the process that
+# holds it may be alive, so silence does not free it.
 _REPEAT_FOR = 60.0
 
 # How a semaphore is released by a block that is left: it raises nothing if the server is away.
@@ -115,8 +115,8 @@ async def release_elsewhere(
     """Release what has to be looked up on the server first, all of it within ``seconds``.
 
     Raises:
-        BackendError: nobody knows yet whether the server has done it. It is attempted again in
-            the background, whatever becomes of the caller.
+        BackendError: it is not known whether the server has done it. It is attempted again in the
+            background, whatever becomes of the caller.
     """
     first = asyncio.wrap_future(find_thread().start_release(attempt, _REPEAT_FOR))
     first.add_done_callback(lambda done: done.cancelled() or done.exception())

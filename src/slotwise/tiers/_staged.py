@@ -184,7 +184,7 @@ class StagedPaths(PathBackend):
                 except BackendError as error:
                     if timeout is not None and at_once == TIMEOUT_LIMIT:  # a try has none
                         restate_timeout(error, timeout)
-                    raise  # also if it is a time-out: nobody knows whether the tier was full
+                    raise  # even if it is a timeout: it is not known whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
                     restate_timeout(too_late, timeout or 0)
@@ -386,7 +386,7 @@ class StagedPaths(PathBackend):
         return look_sync(self._source.find_thread, self._waiters)
 
     async def _waiters(self, *, sync: bool) -> list[Claimant]:
-        """Who waits, whichever tier for, in the order in which they began to wait for it."""
+        """Return who waits, for whichever tier, in the order in which they began to wait for it."""
         waited_for = [
             (semaphore, stage)
             for semaphore, stats, stage in await self._semaphores(sync=sync)

@@ -20,14 +20,14 @@ RESERVED = frozenset({"self", "slots", "timeout", "label", "costs", "priority", 
 class Tier:
     """A limit of ``value`` slots; with ``keyed``, of ``value`` slots for each key.
 
-    A value of 0 is no limit: it never blocks, and what is held is counted all the
-    same. The name of a keyed tier is also the name of its argument. The value of a keyed
-    tier may be a function of the key: each process calls it when a key appears that it
-    doesn't remember, in the thread of whoever asks for a slot, so it must not block. While
-    the key is in use its value stays; that of `Tiers.resize` wins. ``keyed`` may also be the
-    name of another tier, whose key it uses.
+    A value of 0 is no limit: it never blocks, but what is held is still counted. The name of a
+    keyed tier is also the name of its argument. The value of a keyed tier may be a function of the
+    key: each process calls it when a key appears that it doesn't remember, in the thread of whoever
+    asks for a slot, so it must not block. While the key is in use its value stays; that of
+    `Tiers.resize` wins. ``keyed`` may also be the name of another tier, whose key it uses.
 
-    The value may also be an `Adaptive`, which finds out; each key of a keyed tier finds its own.
+    The value may also be an `Adaptive`, which finds the number; each key of a keyed tier finds its
+    own.
 
     With a ``rate`` it has no slots: what is taken comes back by time alone. What one
     acquisition takes is its cost, 1 by default; it is passed by the tier's name or, where
@@ -50,8 +50,8 @@ class Tier:
             raise ValueError(f"a tier can't be called {self.name!r}: acquire() has that parameter")
         if not self.name.isidentifier():
             raise ValueError(
-                f"a tier can't be called {redacted_repr(self.name)}: its name is that of a keyword"
-                f" argument"
+                f"a tier can't be called {redacted_repr(self.name)}: its name must be usable"
+                f" as a keyword argument"
             )
         if not isinstance(self.keyed, bool | str):
             raise TypeError(

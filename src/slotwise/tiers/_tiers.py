@@ -62,7 +62,7 @@ _MakeContext = Callable[[Path, float | None, str | None, Needs | None], Acquisit
 
 
 class Tiers(SameWhenCopied):
-    """Limits from narrow to wide, of each of which work takes a slot, or several::
+    """Limits from narrow to wide; work takes a slot, or several, of each of them::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
         async with tiers.cm(tenant="acme") as acquired:
@@ -78,8 +78,8 @@ class Tiers(SameWhenCopied):
             takes them one after the other, narrow to wide, holding what it has.
         url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
             or a RedisConfig for a fleet, ``process://`` for this machine.
-        name: what Tiers objects share their slots by; None makes private ones, and
-            on Redis stands for ``tiers``.
+        name: the name that Tiers objects share; None makes private ones, and on Redis stands for
+            ``tiers``.
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
@@ -98,8 +98,7 @@ class Tiers(SameWhenCopied):
         fair_by: the keyed tier whose keys take turns.
         weight: how much more than others a key gets while it waits: a number, the same for
             all keys, or a function of the key, which must not block.
-        fair_cost: the rate of which it counts what keys reserve; None counts slots of the
-            widest tier.
+        fair_cost: the rate whose reserved units count; None counts slots of the widest tier.
         shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
             (see `estimate`); None, the default, refuses nobody for that. Atomic only.
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
@@ -280,7 +279,7 @@ class Tiers(SameWhenCopied):
 
     @property
     def fair_cost(self) -> str | None:
-        """The rate of which counts what keys reserve, in fair order."""
+        """The rate whose reserved units count, in fair order."""
         return cast("str | None", self._options["fair_cost"])
 
     @property
@@ -290,12 +289,12 @@ class Tiers(SameWhenCopied):
 
     @property
     def max_waiting(self) -> int | None:
-        """How many may wait before newcomers are refused that would have to; None: any number."""
+        """How many may wait before newcomers are refused; None for any number."""
         return check_max_waiting(self._options["max_waiting"])
 
     @property
     def shed(self) -> str | None:
-        """Whom else it refuses: "deadline", callers whose timeout can't be met, or None."""
+        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
         return check_shed(self._options["shed"])
 
     @property
@@ -317,7 +316,7 @@ class Tiers(SameWhenCopied):
     # ------------------------------------------------------------- acquiring
 
     def at(self, *, costs: Mapping[str, int] | None = None, **keys: str | int) -> PathLimit:
-        """Return the path of these keys as a `Limit`, for what takes any limit.
+        """Return the path of these keys as a `Limit`, for code that takes any limit.
 
         Each acquisition takes the same costs of rates. Its statistics are those of the tier
         with the fewest free slots.
@@ -417,7 +416,7 @@ class Tiers(SameWhenCopied):
         priority: float = 0,
         **keys: str | int,
     ) -> AcquisitionContext:
-        """Return a context manager for one acquisition, good for one ``with`` block.
+        """Return a context manager for one acquisition, valid for one ``with`` block.
 
         The arguments, and what entering it raises, are those of `acquire`.
         """
@@ -482,7 +481,7 @@ class Tiers(SameWhenCopied):
     # ----------------------------------------------- inspecting, controlling
 
     async def stats(self) -> dict[str, TierStats]:
-        """How full the tiers are, by name, narrow to wide."""
+        """Return how full the tiers are, by name, narrow to wide."""
         return self._scoped(await self._backend.stats())
 
     def stats_sync(self) -> dict[str, TierStats]:
@@ -496,7 +495,7 @@ class Tiers(SameWhenCopied):
         return {name: replace(each, scope=scope) for name, each in stats.items()}
 
     async def explain(self, acquisition_or_id: str | AcquisitionResult) -> Explanation:
-        """Why an acquisition waits, in whatever process; ``at(...).explain()``: a newcomer."""
+        """Explain why an acquisition of any process waits; ``at(...).explain()``: a newcomer."""
         return await explain(self, None, acquisition_or_id)
 
     def explain_sync(self, acquisition_or_id: str | AcquisitionResult) -> Explanation:
@@ -510,7 +509,7 @@ class Tiers(SameWhenCopied):
         costs: Mapping[str, int] | None = None,
         **keys: str | int,
     ) -> float | None:
-        """In about how many seconds a newcomer with these keys and costs would be served.
+        """Return in about how many seconds a newcomer with these keys and costs would be served.
 
         0.0 if it would be at once; None if that isn't known, because no hold has ended since
         somebody waited. It is an estimate, not a bound.
@@ -530,7 +529,7 @@ class Tiers(SameWhenCopied):
         return self._backend.estimate_sync(path, self._arguments.needs(resolved))
 
     async def holders(self) -> list[Claimant]:
-        """Who holds slots now, the longest first."""
+        """Return who holds slots now, the longest first."""
         return await self._backend.holders()
 
     def holders_sync(self) -> list[Claimant]:
@@ -538,7 +537,7 @@ class Tiers(SameWhenCopied):
         return self._backend.holders_sync()
 
     async def waiters(self) -> list[Claimant]:
-        """Who waits now, in the order of arrival."""
+        """Return who waits now, in the order of arrival."""
         return await self._backend.waiters()
 
     def waiters_sync(self) -> list[Claimant]:
@@ -558,7 +557,7 @@ class Tiers(SameWhenCopied):
         return self._backend.kick_sync(acquisition_id_of(acquisition_id))
 
     async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
-        """The keys of a tier with the most slots held, then the most waiting."""
+        """Return the keys of a tier with the most slots held, then the most waiting."""
         self._arguments.check_tier(tier, keyed=True)
         return _busiest(await self.stats(), tier, n)
 
@@ -571,10 +570,10 @@ class Tiers(SameWhenCopied):
 
         Less than it took at first is given back, more becomes debt that later requests wait
         for. It works in any process while the slots are held, and for one ``per`` of the rates
-        afterwards, 60 s at least.
+        afterwards, at least 60 s.
 
         Raises:
-            LookupError: nobody knows the acquisition, or not any more.
+            LookupError: the acquisition is unknown, or no longer known.
         """
         self._arguments.check_settle(costs)
         await self._backend.settle(acquisition_id_of(acquisition_id), costs)
@@ -610,7 +609,7 @@ class Tiers(SameWhenCopied):
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         """Return how the value of an adaptive tier has moved; of a keyed one, that of a key.
 
-        Oldest first, without short looks. A key that is not in use may be forgotten.
+        Oldest first, without short probes. A key that is not in use may be forgotten.
 
         Raises:
             TypeError: the tier has a fixed value, or keys and none is given.
@@ -630,7 +629,7 @@ class Tiers(SameWhenCopied):
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Keep the value of an adaptive tier where it is, or at ``value``, until `thaw`.
 
-        Without a key it is that of all keys, those that come later too.
+        Without a key this applies to all keys, including later ones.
 
         Raises:
             ValueError: it is outside min and max.
@@ -658,8 +657,8 @@ class Tiers(SameWhenCopied):
         """Grant nothing for ``seconds``: to anybody, or to those with this key of a tier.
 
         Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
-        they have. Of several pauses the one that ends last counts; `reopen` ends all of them.
-        ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
+        they have. If there are several pauses, the one that ends last counts; `reopen` ends all of
+        them. ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
         """
         await self._backend.pause(check_pause(seconds), *self._arguments.paused_key(key))
 
@@ -670,7 +669,7 @@ class Tiers(SameWhenCopied):
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
-        """Forget keys that nobody holds or waits for; how many were.
+        """Forget keys that nobody holds or waits for; return how many.
 
         Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
         """

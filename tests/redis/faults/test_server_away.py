@@ -584,7 +584,7 @@ async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Serv
         await semaphore.try_acquire()
     with pytest.raises(
         AcquireTimeout,
-        match=r"no slot of 's' in 0\.1 s: Redis at 127\.0\.0\.1:\d+"
+        match=r"no slot of 's' within 0\.1 s: Redis at 127\.0\.0\.1:\d+"
         r" did not answer",
     ):
         await semaphore.acquire(timeout=0.1)
@@ -598,7 +598,9 @@ def test_a_timeout_says_that_a_stopped_server_did_not_answer_a_new_connection(
     config = RedisConfig(own_server.url, connect_timeout=0.05, attempts=1000)
     semaphore = RedisSemaphore(1, name="s", config=config)
     own_server.pause()
-    did_not = rf"no slot of 's' in 0\.5 s: Redis at 127\.0\.0\.1:{own_server.port} did not answer"
+    did_not = (
+        rf"no slot of 's' within 0\.5 s: Redis at 127\.0\.0\.1:{own_server.port} did not answer"
+    )
     with pytest.raises(AcquireTimeout, match=did_not):
         semaphore.acquire_sync(timeout=0.5)
     own_server.resume()
@@ -669,7 +671,7 @@ async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server
         for error in found:
             assert isinstance(error, AcquireTimeout), error
             assert not isinstance(error, BackendError), error
-        assert "no slot of 's' in 2 s: still queued for 1 of 1 when Redis at" in str(found[0])
+        assert "no slot of 's' within 2 s: still queued for 1 of 1 when Redis at" in str(found[0])
         assert "in 2 s: still queued when Redis at" in str(found[1])
         assert done.returncode == 75, done.stderr
 
