@@ -228,7 +228,8 @@ def test_make_demo_starts_the_demo():
 def test_the_second_act_of_the_demo_kills_a_process_and_the_next_has_its_slot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    demo._processes(tmp_path / "slots")
+    folder = tmp_path / "slots"
+    demo._processes(folder, demo._PROCESSES.format(folder=folder))
     said = capsys.readouterr().out
     assert re.search(r"kill -9 (\d+)\nprocess \d+ \(third\) has slot 1, \d+ ms later\n$", said)
 

@@ -640,7 +640,7 @@ async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) 
             pass
         slow.delay = 1.0  # so that a busy machine doesn't read the reply first
         for seconds in (0.1, 0):
-            did_not = rf"in {seconds:g} s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
+            did_not = rf"within {seconds:g} s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
             with within(seconds), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
                 await semaphore.acquire(timeout=seconds)
             with within(seconds), pytest.raises(AcquireTimeout, match=f"of .*'t' {did_not}"):
