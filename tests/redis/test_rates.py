@@ -120,6 +120,20 @@ async def test_what_was_used_is_settled_with_the_release_or_by_id(make):
         acquired.settle(tokens=-1)
 
 
+async def test_an_id_that_nobody_has_says_nothing_else_to_the_scripts(make):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
+    held = await limits.acquire(tokens=3)
+    for wrong in (f"~{held.acquisition_id}", f"{held.acquisition_id} 0=0", "", " "):
+        with pytest.raises(LookupError, match="is not an acquisition"):
+            await limits.settle(wrong, tokens=1)
+        assert await limits.release(wrong) is False
+    assert await level(limits, "tokens") == 2
+    [holder] = await limits.holders()
+    assert holder.acquisition_id == held.acquisition_id
+    await limits.release(held)
+    assert await level(limits, "tokens") == 2
+
+
 async def test_a_wait_that_ends_without_a_grant_leaves_the_bucket_as_before(make, look_until):
     limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
     held = await limits.acquire(tokens=1)

@@ -202,9 +202,7 @@ def acquisition_id_of(given: object) -> str:
         return given.acquisition_id
     if isinstance(given, str):
         return check_text("acquisition_id", given)
-    raise TypeError(
-        f"release takes an acquisition_id or an AcquisitionResult, not {kind_of(given)}"
-    )
+    raise TypeError(f"an acquisition_id or an AcquisitionResult is needed, not {kind_of(given)}")
 
 
 def __getattr__(name: str) -> Any:

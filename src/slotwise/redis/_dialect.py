@@ -70,6 +70,10 @@ class Dialect(ABC):
     # case, so that its request can wait a moment to be sent with others.
     has_one_queue: ClassVar[bool]
 
+    def can_be_id(self, text: str) -> bool:  # noqa: ARG002 - of semaphores, as clients like it
+        """Whether an acquisition may have this id; others would mean something else to scripts."""
+        return True
+
     @abstractmethod
     def keys(self, namespace: str, name: str, *, cluster: bool) -> KeySet:
         """The keys of one name."""

@@ -288,6 +288,9 @@ class RedisLimit:
         # What was settled in this tick travels with it, and how the work ended.
         more = ""
         if holder is None:
+            if not record.dialect.can_be_id(acquisition_id):
+                _log.released_nothing(self, acquisition_id, issued_here=False)
+                return False
             more = self._sample_of_other_process(acquired, outcome)
         else:
             holder._state_outcome(outcome)

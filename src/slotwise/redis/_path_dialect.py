@@ -46,6 +46,9 @@ class PathDialect(Dialect):
     most_at_once = 60
     has_one_queue = False  # another key may have a free slot
 
+    def can_be_id(self, text: str) -> bool:
+        return not text.startswith("~") and text.split() == [text]
+
     def keys(self, namespace: str, name: str, *, cluster: bool) -> PathKeys:
         return PathKeys(namespace, name, cluster=cluster)
 

@@ -498,7 +498,8 @@ class RedisPaths(RedisLimit, PathBackend):
         if is_fallback_id(acquisition_id):
             settle_fallback(acquisition_id, self._attached()[1], costs)
             return
-        if not await self._settle(acquisition_id, text):
+        # An empty id is how the script is asked to fill a bucket.
+        if not acquisition_id or not await self._settle(acquisition_id, text):
             raise unknown_acquisition(self._title, acquisition_id)
 
     def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:

@@ -172,9 +172,8 @@ class PathArguments:
     def check_settle(self, costs: Mapping[str, int]) -> None:
         if not costs:
             raise TypeError("settle() takes the actual costs, by the names of their tiers")
-        for name, cost in costs.items():
+        for name in costs:  # how much, the driver checks
             self.check_rate(name)
-            check_limit(f"the cost of {name!r}", cost)
 
     def check_refill(self, tier: str, key: str | None) -> None:
         self.check_rate(tier)
