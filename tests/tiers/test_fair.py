@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 
 import pytest
 
@@ -187,3 +188,56 @@ async def test_what_is_reserved_of_a_rate_can_be_what_counts(atomic):
         await served.ask(key, tokens=cost)
     order = await served.all(holder)
     assert abs(order[:8].count("b") - 6) <= 1
+
+
+async def backlogged(tiers, holder, asked):
+    """All of ``asked`` (key and slots) wait before the first is granted: the order of grants."""
+    order = []
+
+    async def work(key, slots):
+        async with tiers.cm(tenant=key, slots={"all": slots}) as acquired:
+            order.append((acquired.fencing_token, key, slots))
+
+    tasks = [asyncio.create_task(work(key, slots)) for key, slots in asked]
+    while len(await tiers.waiters()) < len(asked):
+        await asyncio.sleep(0.01)
+    await tiers.release(holder)
+    await asyncio.wait_for(asyncio.gather(*tasks), 50)
+    order.sort(key=lambda each: each[0] or 0)  # in memory they are told in the order of grants
+    return [(key, slots) for _, key, slots in order]
+
+
+def while_both_wait(served, one, other):
+    """What was granted until one of two keys had its last grant."""
+    keys = [key for key, _ in served]
+    return served[: min(len(keys) - keys[::-1].index(key) for key in (one, other))]
+
+
+async def test_weights_hold_to_one_grant_in_any_hundred_while_both_wait(atomic):
+    tiers = fair(TENANT, Tier("all", 2), **atomic, weight=lambda key: {"a": 3, "b": 1}[key])
+    holder = await tiers.acquire(tenant="a", slots={"all": 2})
+    served = await backlogged(tiers, holder, [("b", 1)] * 60 + [("a", 1)] * 180)
+    keys = [key for key, _ in while_both_wait(served, "a", "b")]
+    assert len(keys) >= 230
+    for start in range(len(keys) - 100):
+        assert abs(keys[start : start + 100].count("a") - 75) <= 1
+
+
+async def test_backlogged_keys_differ_by_one_request_of_each_at_most(atomic):
+    """|W_f/w_f - W_g/w_g| <= c_f/w_f + c_g/w_g, in every stretch of grants while both wait."""
+    dice, weights = random.Random(3), {"a": 3, "b": 1, "c": 0.7}
+    tiers = fair(TENANT, Tier("all", 5), **atomic, weight=weights.get)
+    holder = await tiers.acquire(tenant="a", slots={"all": 5})
+    asked = [(key, dice.randint(1, 4)) for key in "abc" for _ in range(25)]
+    dice.shuffle(asked)
+    served = await backlogged(tiers, holder, asked)
+    for one, other in ("ab", "bc", "ac"):
+        both = while_both_wait(served, one, other)
+        assert len(both) > 25
+        for start in range(len(both)):
+            got = {one: 0.0, other: 0.0}
+            for key, slots in both[start:]:
+                if key in got:
+                    got[key] += slots / weights[key]
+                    bound = 4 / weights[one] + 4 / weights[other]
+                    assert abs(got[one] - got[other]) <= bound + 1e-9
