@@ -18,7 +18,7 @@ BOUNDS = (
 _MOST_NAMES = 1000
 _OTHERS = "(others)"
 
-# Name, scope and tier; the latter two are never of unbounded number.
+# Name, scope and tier; the latter two are bounded in number.
 Labels = tuple[str, str, str]
 
 

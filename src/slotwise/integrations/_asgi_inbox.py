@@ -13,8 +13,8 @@ from typing import Any
 
 Message = dict[str, Any]
 
-# How much of a body is kept for an app that doesn't read it yet; while there is more, the client's
-# leaving is not seen. It is four times what uvicorn itself keeps for a connection.
+# How much of a body is kept for an app that doesn't read it yet; while there is more, a disconnect
+# is not noticed. It is four times what uvicorn itself keeps for a connection.
 MOST_BYTES = 256 * 1024
 
 _DISCONNECTS = ("http.disconnect", "websocket.disconnect")
@@ -70,7 +70,7 @@ class Inbox:
 
     async def _receive_directly(self) -> Message:
         # Two calls of a server's receive() at a time would get in each other's way, so while the
-        # app waits there nobody else does: it hears of a disconnect first.
+        # app waits there nobody else does: it is the first to learn of a disconnect.
         self._app_receives += 1
         try:
             message = await self._receive()
@@ -88,7 +88,7 @@ class Inbox:
         self._pump_if_watched()
 
     def stop(self) -> None:
-        """Look out no longer; what has been received is still there for the app.
+        """Stop watching; what has been received is still there for the app.
 
         A call of the server's receive() that is under way is left alone: what it returns may be
         part of a body, and is kept.
@@ -96,7 +96,7 @@ class Inbox:
         self._watched = False
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Note that nobody asks any more."""
         self._watched = False
         if self._pump is not None:
             self._pump.cancel()

@@ -144,7 +144,7 @@ def limited(
         cost: how many slots a call takes, or its cost of a rate; or a function of the
             parameters, as for ``limit``.
         priority: the head start in the queue, in seconds.
-        on_full: what a call does that finds no free slot. "wait" waits; "raise" raises
+        on_full: what a call without a free slot does. "wait" waits; "raise" raises
             LimitFull; "skip" returns None instead of calling the function, and a generator yields
             nothing; "replace" ends the oldest holder and takes its slot.
 
@@ -247,7 +247,7 @@ def _find(
 
             def of_call(*args: Any, **kwargs: Any) -> Limit:
                 found = semaphore(template.fill(arguments(*args, **kwargs)), value, url=url)
-                found._reported = limit, None, {}  # events are told of the template
+                found._reported = limit, None, {}  # events name the template
                 return found
 
             return None, of_call

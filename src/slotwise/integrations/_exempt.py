@@ -11,5 +11,5 @@ EXEMPT = ("/healthz", "/livez", "/readyz", "/metrics")
 
 def exempt_paths(given: Collection[str]) -> frozenset[str]:
     if isinstance(given, str):
-        raise TypeError(f"exempt must be several paths, not the str {redacted_repr(given)}")
+        raise TypeError(f"exempt must be a collection of paths, not the str {redacted_repr(given)}")
     return frozenset(given)

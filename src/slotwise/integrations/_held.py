@@ -23,7 +23,7 @@ class Held:
     """A slot until `close`, or `close_async`, is called; calling it again does no harm.
 
     A framework that drops a response without closing it has its slot released when the response
-    is collected.
+    is garbage-collected.
     """
 
     __slots__ = ("__weakref__", "_acquired", "_granted_at", "_limit", "_times")
@@ -59,9 +59,9 @@ class Held:
 def leave_with(
     acquired: AcquisitionResult, error: BaseException, alike: type[BaseException] | None
 ) -> None:
-    """Tell an adaptive limit what ended the work: an error, or if that is a drop what it is like.
+    """Tell an adaptive limit how the work ended: by an error, or by one that counts as a drop.
 
-    Clients have timeouts of their own, which are no TimeoutError.
+    Clients have timeouts of their own, which are not a TimeoutError.
     """
     drop_on = acquired.options.drop_on if isinstance(acquired, Outcomes) else ()
     is_alike = alike is not None and issubclass(alike, drop_on)

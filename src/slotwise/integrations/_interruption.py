@@ -1,4 +1,4 @@
-"""Interruption: end what a task does at the moment, and go on in the same task."""
+"""Interruption: end what a task is doing, and continue in the same task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Interruption:
-    """Cancels the current task on request, and tells that from a cancellation by others.
+    """Cancels the current task on request, and distinguishes that from a cancellation by others.
 
     To be made in the task itself. When what may be interrupted is over, the task calls `ended`,
     and passes a CancelledError on unless that returns True.

@@ -1,4 +1,4 @@
-"""Learning: slow down as the answers of a server ask for it.
+"""Learning: slow down when the responses of a server ask for it.
 
 A response with status 429 or 503 and ``Retry-After`` pauses the limit of the request, and a
 ``RateLimit-Policy`` that counts concurrent requests lowers it. Whatever goes wrong with that is

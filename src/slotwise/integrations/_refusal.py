@@ -160,7 +160,7 @@ def draining() -> Refusal:
 
 
 def _unavailable(error: BackendError | SemaphoreClosed) -> Refusal:
-    # Its message may name a server, which is nothing for clients to know.
+    # Its message may name a server, which clients should not see.
     if isinstance(error, SemaphoreClosed):
         return Refusal(503, 1, "the service is closed for the moment")
     return Refusal(503, 1, "the limit of this service can't be reached")
@@ -196,7 +196,7 @@ def _policy_of(limit: Limit) -> Policy:
 
 
 def _rate_policy(name: str, rate: Rate) -> Policy:
-    window = max(math.ceil(rate.per), 1)  # the draft knows whole seconds only
+    window = max(math.ceil(rate.per), 1)  # the draft has only whole seconds
     return Policy(name, int(rate.count * window / rate.per), window, of_client=True)
 
 

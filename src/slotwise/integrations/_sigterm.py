@@ -15,8 +15,8 @@ Handler = Callable[[int, FrameType | None], object]
 class _ChainedHandler:
     """Calls all callbacks at SIGTERM, then the handler that was there before.
 
-    An event loop's own handlers go on too: they are woken by the number of the signal, whatever
-    the Python handler is.
+    An event loop's own handlers still run: they are woken by the number of the signal, whatever the
+    Python handler is.
     """
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class _ChainedHandler:
     def add(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` at SIGTERM from now on, and be the first handler.
 
-        Without a present handler nothing is done: SIGTERM ends the process at once. Only the main
-        thread can install handlers; elsewhere nothing is heard.
+        If there is no handler, nothing is done: SIGTERM ends the process at once. Only the main
+        thread can install handlers; elsewhere this has no effect.
         """
         present = signal.getsignal(signal.SIGTERM)
         if present != self.handle:
@@ -79,7 +79,7 @@ class SigtermListener:
         self._callback = callback
 
     def install(self) -> None:
-        """Come before the present handler; calling it again, before one that came since."""
+        """Run before the present handler; called again, before one that was installed since."""
         _handler.add(self._callback)
 
     def remove(self) -> None:

@@ -1,6 +1,6 @@
 """LimitMiddleware: a limit in front of any ASGI app, for requests and WebSockets.
 
-What a refusal says is in `_refusal`, how the client's leaving is noticed in `_asgi_inbox`.
+What a refusal says is in `_refusal`; `_asgi_inbox` notices that a client left.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class LimitMiddleware:
             unlimited.
         wait: how long a request may wait for a slot, in seconds; None forever.
         exempt: paths that are never limited.
-        observe: let requests in that find no slot, without one, and count them in
-            ``would_refuse``.
+        observe: let requests without a slot in too, and count them in ``would_refuse``.
         on_disconnect: "cancel" cancels the app's call even before its response has begun.
         drain: at SIGTERM, refuse the requests that wait, as `drain` does.
     """
@@ -126,7 +125,7 @@ class LimitMiddleware:
         return path in self._exempt or path.removeprefix(scope.get("root_path", "")) in self._exempt
 
 
-# The client's leaving is watched for once a response has taken this many seconds.
+# Watch for a disconnect once a response has taken this many seconds.
 _SHORT_RESPONSE = 0.03
 
 
@@ -184,7 +183,7 @@ class _Exchange:
             if refusal is not None:
                 await self._refuse(refusal)
             elif self._scope["type"] == "websocket":
-                # The app hears itself of the client's leaving, and ends.
+                # The app itself learns that the client left, and ends.
                 await self._middleware._app(self._scope, self._inbox.receive, self._send)
             else:
                 await self._respond()

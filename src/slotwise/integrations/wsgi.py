@@ -33,8 +33,7 @@ class LimitMiddleware:
             unlimited.
         wait: how long a request may wait for a slot, in seconds; None forever.
         exempt: paths that are never limited.
-        observe: let requests in that find no slot, without one, and count them in
-            ``would_refuse``.
+        observe: let requests without a slot in too, and count them in ``would_refuse``.
     """
 
     def __init__(

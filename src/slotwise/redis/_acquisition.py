@@ -1,7 +1,7 @@
 """RedisAcquisition: one acquisition of this process, from its request to its end.
 
 It is also what the caller gets. Everything here happens in the thread of the loop that
-requested it. What is requested, and what replies mean, the dialect of its limit knows.
+requested it. The dialect of its limit knows what is requested and what replies mean.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Settling:
         return self._future
 
     def take(self) -> str:
-        """The text of it, which the caller sends."""
+        """Take its text, which the caller sends."""
         text, self._text = self._text, ""
         if not self._future.done():
             self._future.set_result(None)
@@ -153,11 +153,11 @@ class RedisAcquisition(AcquisitionResult):
         self.slots = slots
         self.label = label
         self.path = path  # empty for a semaphore
-        self.seen = False  # whether somebody was told of the grant
+        self.seen = False  # whether anybody has seen the grant
         self.settling: Settling | None = None  # what was settled in this tick
         self.needs = needs  # of a path; None for one slot of each tier
         self.written_path = ""  # as the scripts have it
-        self.written_values = ""  # of keys that have their own, likewise
+        self.written_values = ""  # those of keys with their own value, likewise
         self.ttl = limit._ttl
         self.interval = limit._interval
         self.expires_at = math.inf
@@ -197,7 +197,7 @@ class RedisAcquisition(AcquisitionResult):
 
     @property
     def heard_at(self) -> float:
-        """When the last sign of life was sent that the server has answered, for all slots."""
+        """When the last sign of life that the server answered was sent, for all slots."""
         if self.parts is not None:
             return min(self.parts.values())
         return max(self.alive_at, self.record.heartbeat_at)
@@ -225,7 +225,7 @@ class RedisAcquisition(AcquisitionResult):
 
     @property
     def has_own_word(self) -> bool:
-        """Whether it says how it waits in other words than all requests of its limit."""
+        """Whether it waits under other conditions than most requests of its limit."""
         overload = self.limit._overload
         return self.replaces or (overload is not None and overload.sheds)
 
@@ -282,9 +282,9 @@ class RedisAcquisition(AcquisitionResult):
             self.fail(self.record.dialect.refused_error(self, *map(int, more)))
 
     def _come_back(self, seconds: float) -> None:
-        """Have the server serve this one when it lacks time no longer: it is a first head.
+        """Have the server serve this one when it no longer lacks time: it is a first head.
 
-        By a timer of its own loop. If that is blocked then, some heartbeat thread comes later.
+        By a timer of its own loop. If that is blocked then, some heartbeat thread does it later.
         """
         self.record.attended_at = time.monotonic()
         if self._timer is not None:
@@ -377,7 +377,7 @@ class RedisAcquisition(AcquisitionResult):
                 del queued_by_name[self.record]
 
     def mark_ended(self) -> None:
-        """Note, in any thread, that it holds nothing any more, and waits no more."""
+        """Note, in any thread, that it no longer holds or waits."""
         holding = self.client.holding.get(self.record)
         if holding is not None:
             holding.discard(self._acquisition_id)
@@ -385,7 +385,7 @@ class RedisAcquisition(AcquisitionResult):
                 self.client.holding.pop(self.record, None)
         if not self._ended:
             self._ended = True
-            _log.ended(self, "released")  # unless somebody knows better, and told it before
+            _log.ended(self, "released")  # unless something else was reported before
             self.limit._on_ended(self)
 
     def fail(self, error: BaseException) -> None:
@@ -419,18 +419,18 @@ class RedisAcquisition(AcquisitionResult):
         return self.settling.add(text)
 
     def take_settled(self) -> str:
-        """What was settled and not sent yet, to be sent with the release."""
+        """Take what was settled and not sent yet, to be sent with the release."""
         settling, self.settling = self.settling, None
         return "" if settling is None else settling.take()
 
     # ------------------------------------------------------------- releasing
 
     def take_sample(self) -> str:
-        """How its work ended, to be sent with the release; only adaptive limits care."""
+        """Take how its work ended, to be sent with the release; only adaptive limits need it."""
         return ""
 
     def send_release(self, client: LoopClient, sample: str = "") -> asyncio.Future[Released]:
-        """Release it, or take it out of the queue, over any connection; counts who is there."""
+        """Release it, or remove it from the queue, over any connection; count who is there."""
         # If nobody has seen a grant, what was taken of rates goes back.
         unseen = "~" if self.limit._rates and not self.seen else ""
         return send_release(
@@ -471,7 +471,7 @@ class RedisAcquisition(AcquisitionResult):
         return released.result() if released.done() else None
 
     def send_withdrawal(self) -> asyncio.Future[Released]:
-        """Release what nobody will use, in its loop's thread, be it granted or still requested.
+        """Release what nobody will use, granted or only requested, in its loop's thread.
 
         Over the connection that has the request: over another one it could overtake it.
         """
@@ -482,7 +482,7 @@ class RedisAcquisition(AcquisitionResult):
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
         """Continue a release in the background if the server could not be reached.
 
-        Not if a spoilt key refused it: so may be thousands of requests a second.
+        Not if a spoilt key refused it: that may be thousands of requests a second.
         """
         error = None if released.cancelled() else released.exception()
         if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):

@@ -31,7 +31,7 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
         return sample
 
     def _pause_mark(self) -> str:
-        """Whether nothing is to be granted until then; with the numbers of the tiers."""
+        """Return the mark for a pause until then, with the numbers of the tiers."""
         if not self._pauses_for:
             return ""
         limit: Any = self.limit
@@ -40,7 +40,8 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
 
 
 def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
-    """The sample of another process's acquisition: only the server knows since when it is held.
+    """Return the sample of another process's acquisition: only the server knows since when it is
+    held.
 
     One of this process has ended before, and the server may not know it yet.
     """
@@ -52,7 +53,7 @@ def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome 
 
 
 def read_changes(text: bytes) -> list[Change]:
-    """The changes in lines "at_us old new reason"; those that were spoilt are left out."""
+    """Return the changes in lines "at_us old new reason"; spoilt ones are left out."""
     changes = []
     for line in text.decode(errors="replace").splitlines():
         with suppress(ValueError):
@@ -62,7 +63,7 @@ def read_changes(text: bytes) -> list[Change]:
 
 
 def read_conflict(name: str, declared: int | str, reply: list[Any]) -> ValueConflict:
-    """Why a name can't be used: {value, held, waiting, the rules if it adapts}."""
+    """Return why a name can't be used, from {value, held, waiting, the rules if it adapts}."""
     value, held, waiting, *more = reply
     known = _read_rules(more[0].decode(errors="replace")) if more else None
     given = _read_rules(declared) if isinstance(declared, str) else None

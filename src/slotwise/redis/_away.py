@@ -1,8 +1,8 @@
-"""Notice that a server is away, for limits that do something else then, and that it is back.
+"""Notice that a server is away, and that it is back, for limits that then do something else.
 
 A server is away at once when connections to it are refused or cut, and after a silence if it is
-stuck. `_outages` knows which are; here their silence is noticed while nobody else calls them,
-and those who wait are told. What is done instead is in `_fallback`.
+stuck. `_outages` knows which servers are; here a server's silence is noticed while nobody else
+calls it, and waiters are told. What is done instead is in `_fallback`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 # Seconds between two questions whether a server is back.
 _ASK_EVERY = 0.25
-# What a reply that waits in the socket needs to be read.
+# How long it may take to read a reply that waits in the socket.
 _LOOK_AGAIN = 0.02
 
 
 class ServerAway(Exception):
-    """Internal: the server is away, and the request is not made of it any more."""
+    """Internal: the server is away, and the request no longer waits for it."""
 
 
 def is_away(server: str, after: float) -> bool:
-    """Whether a server is away for somebody who bears a silence of ``after`` seconds."""
+    """Whether a server is away for somebody who tolerates a silence of ``after`` seconds."""
     outage = _outages.ongoing.get(server)
     return outage is not None and (outage.broken or time.monotonic() - outage.since >= after)
 
 
 class AwayWatch:
-    """Watches a server for those of one loop who wait for it; all methods are for the loop."""
+    """Watches a server for the waiters of one loop; all methods are for the loop."""
 
     def __init__(
         self, client: LoopClient, slot: int | None, limits: CallLimits, after: float
@@ -50,7 +50,7 @@ class AwayWatch:
         self._waiting: set[RedisAcquisition] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._unconnected_since: float | None = None
-        self._is_overdue = False  # whether it was silent for too long when last looked at
+        self._is_overdue = False  # whether it was silent for too long at the last check
 
     def add(self, acquisition: RedisAcquisition) -> None:
         self._waiting.add(acquisition)
@@ -88,7 +88,7 @@ class AwayWatch:
             silence = connection.silence()
             if not silence and not connection.has_pending(self._slot):
                 client.submit(Call(None, (), ["TIME"], _ignore, self._slot, self._limits))
-        # Looked at twice: a loop that was kept busy has yet to read what was answered.
+        # Checked twice: a loop that was busy may not have read the answer yet.
         was_overdue, self._is_overdue = self._is_overdue, silence >= self._after
         if was_overdue and self._is_overdue:
             error = Unreachable(

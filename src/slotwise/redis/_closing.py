@@ -1,7 +1,7 @@
 """Close a name in this process: refuse newcomers, and fail the waiters.
 
-The fleet is not told. Closing a name for everybody, and refusing whoever comes then, is
-done by the scripts (semaphore/close.lua, tiers/close.lua).
+The fleet is not told. Closing a name for everybody, and refusing newcomers, is done by the scripts
+(semaphore/close.lua, tiers/close.lua).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-# By server, namespace, what it is (a semaphore or tiers), and its name.
+# By server, namespace, kind (a semaphore or tiers), and name.
 Key = tuple["Endpoint", str, str, str]
 
 generations = Generations()
@@ -33,7 +33,7 @@ def key_of(config: RedisConfig, kind: str, name: str) -> Key:
 
 
 def read_closure(reason: Sequence[bytes]) -> Closure:
-    """What a script says of a name that is closed: its reason, or nothing."""
+    """Return what a script says of a closed name: its reason, or nothing."""
     return Closure(reason[0].decode() if reason else None)
 
 
@@ -68,13 +68,13 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
 
 
 def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]:
-    """The acquisitions of this process that hold or wait for a name."""
+    """Return the acquisitions of this process that hold or wait for a name."""
     everybody = [*list(shared.waiters.values()), *list(shared.holders.values())]
     return [each for each in everybody if each.record.keys.all == record.keys.all]
 
 
 async def _fail(client: LoopClient, waiters: list[RedisAcquisition]) -> None:
-    """Fail waiters, in the thread of their loop, and take them out of the queue."""
+    """Fail waiters, in the thread of their loop, and remove them from the queue."""
     ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
     with contextlib.suppress(BackendError):  # silence frees them then
         await release_all(waiters[0], client, ids)

@@ -1,8 +1,7 @@
 """RedisConfig: where the server is, and how long to wait for it.
 
 A configuration is a plain value: none holds a connection itself, and those with equal endpoints
-share their connections. How a url is read stands in `_endpoint`, and how a client, in
-`_from_client`.
+share their connections. Urls are read in `_endpoint`, clients in `_from_client`.
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ _LONGEST_PING = 5.0
 
 
 def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[float, float]:
-    """How long a process may be silent, and how often it shows that it lives.
+    """Return how long a process may be silent, and how often it sends a heartbeat.
 
     That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
     the documented protocol lets them expire its own ttl and 10 s after its last call.

@@ -33,7 +33,7 @@ class ClosedByUs(Unreachable):
 
 
 def may_pass(error: object) -> bool:
-    """Whether the server may do later what it didn't do now: back again, or a key mended."""
+    """Whether the server may do later what it didn't do now: it is back, or a key was repaired."""
     return isinstance(error, Unreachable | Refused) and not isinstance(error, Unusable)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Released(NamedTuple):
-    """What became of an acquisition that was released or taken out of the queue."""
+    """What became of an acquisition that was released or removed from the queue."""
 
     held: bool
     waited: bool = False
@@ -128,7 +128,7 @@ class Dialect(ABC):
     def release_template(
         self, record: NameRecord, token: str, interval: float
     ) -> tuple[bytes, bytes]:
-        """What stands before and after the id in a packed release that counts nothing."""
+        """What comes before and after the id in a packed release that counts nothing."""
 
     @abstractmethod
     def release_many_args(
@@ -174,7 +174,7 @@ def read_estimate(text: bytes) -> float | None:
 
 
 def pack_call(script: Script, keys: Sequence[bytes], count: int, *words: Any) -> bytes:
-    """The beginning of a packed script call with ``count`` arguments: those given stand first."""
+    """Return the beginning of a packed call with ``count`` arguments: up to those given."""
     first = pack_half((b"EVALSHA", script.sha, len(keys), *keys, *words))
     return b"*%d\r\n" % (3 + len(keys) + count) + first
 
@@ -184,7 +184,7 @@ def pack_word(word: bytes) -> bytes:
 
 
 def read_waiting(written: int | bytes) -> tuple[int, float]:
-    """How many wait, and for how many seconds it is paused: a number, or "number ms"."""
+    """Return how many wait, and for how many seconds it is paused, from a number or "number ms"."""
     if isinstance(written, int):
         return written, 0.0
     waiting, ms = map(int, written.split())

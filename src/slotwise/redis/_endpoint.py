@@ -42,8 +42,8 @@ _IGNORED_OPTIONS = (
 )
 _FALSE = ("0", "f", "false", "n", "no")
 CLIENT_NAME = "slotwise"  # of our connections, unless another one is given
-# Options of redis-py that hold anyway. Configurations that spell them out share their connections
-# with those that don't.
+# Options of redis-py that are always set. Configurations that spell them out share their
+# connections with those that don't.
 _DEFAULTS = {
     "client_name": CLIENT_NAME,
     "socket_keepalive": True,
@@ -195,7 +195,7 @@ def parse_url(url: object) -> Endpoint:
         "@" in parts.path + parts.fragment or ("@" in parts.query and "@" not in parts.netloc)
     ):
         # The rest of a password, whose beginning would be taken for a host.
-        raise ValueError(f"url can't be read: a / ? or # stands before the @; {form}")
+        raise ValueError(f"url can't be read: there is a / ? or # before the @; {form}")
     user, _, hosts = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
     query = _parse_query(parts.query, tls=scheme.startswith("rediss"))
@@ -258,7 +258,7 @@ def _parse_query(text: str, *, tls: bool) -> dict[str, str]:
             continue
         if "@" in text or not (name.isidentifier() and name.isascii() and len(name) <= 40):
             raise ValueError("url has an unknown option after its '?'")
-        from difflib import get_close_matches  # seldom needed, and not small
+        from difflib import get_close_matches  # rarely needed, and slow to import
 
         similar = get_close_matches(name, known, 1)
         hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(_OWN_OPTIONS)}"

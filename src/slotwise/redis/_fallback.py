@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from slotwise.redis._limit import RedisLimit
     from slotwise.redis._shared_client import NameRecord
 
-# What part of ``unreachable_after`` is enough for one whose own time is up: for trying,
-# whose limit is a little below the default.
+# Which part of ``unreachable_after`` is enough for a caller whose own time is up: trying has a
+# limit a little below the default.
 _ALMOST = 0.8
 
 _lock = fork.new_lock()
@@ -76,7 +76,7 @@ class FallbackAcquisition(AcquisitionResult):
         return DONE if self.inner is None else self.inner.settle(**costs)
 
     def tell_acquired(self, name: str | None, waited: float) -> None:
-        """Tell the hooks of one that no limit tells of: in this process, and of no value."""
+        """Tell the hooks about one that no limit reports: in this process, without a value."""
         acquisition_id, now = self._acquisition_id, time.monotonic()
         events.requested(acquisition_id, name, "memory", now - waited)
         events.acquired(acquisition_id, now)
@@ -111,7 +111,7 @@ def settle_fallback(acquisition_id: str, record: NameRecord, costs: Mapping[str,
 
 
 def close_local(record: NameRecord) -> None:
-    """Close what objects of this process have instead; later ones get another."""
+    """Close what objects of this process use instead; later ones get another."""
     with _lock:
         limits = [*record.local_limits.values()]
         record.local_limits.clear()
@@ -163,7 +163,7 @@ class Fallback:
     ) -> AcquisitionResult:
         """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
 
-        Who waits when it goes away is served by the policy too, with what is left of its time.
+        Whoever waits when it goes away is served by the policy too, with what is left of its time.
         """
         shared, record = limit._attached()
         client, slot = shared.client(), record.keys.slot
@@ -181,7 +181,7 @@ class Fallback:
             except ServerAway:
                 pass
             except Unreachable as error:
-                # Its own time was up, too early to tell.
+                # Its own time was up too early to tell.
                 away = is_away(client.server(slot), _ALMOST * self.after)
                 if isinstance(error, TimeoutError) and not away:
                     raise
@@ -215,8 +215,8 @@ def _release(local: Any, inner: AcquisitionResult) -> bool:
 
 
 def memory_driver(module: str, name: str) -> Any:
-    """A class of the memory driver.
+    """Return a class of the memory driver.
 
-    By its name: drivers know nothing of each other, and only here one stands in for another.
+    By its name: drivers don't know each other, and only here one stands in for another.
     """
     return getattr(import_module(f"slotwise.memory{module}"), name)

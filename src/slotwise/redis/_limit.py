@@ -1,8 +1,8 @@
 """RedisLimit: what semaphores and tiers on a Redis server have in common.
 
 It connects an object with what its process shares, and acquires, releases, closes and
-blocks threads for it. Which scripts are called is a matter of the dialect; arguments and
-documentation are those of `RedisSemaphore` and `RedisPaths`.
+blocks threads for it. The dialect says which scripts are called; `RedisSemaphore` and `RedisPaths`
+have the arguments and their documentation.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MAX_VALUE = 2**53
 class RedisLimit:
     """A limit on a server, as one object of this process sees it."""
 
-    # Of tiers: those with a rate, by name, and whether there are no others.
+    # For tiers: those with a rate, by name, and whether there are no others.
     _rates: Mapping[str, int] = MappingProxyType({})
     _holds_nothing = False
 
@@ -166,7 +166,7 @@ class RedisLimit:
         needs: Needs | None = None,
         head_start: int = 0,
     ) -> RedisAcquisition:
-        """An acquisition that is yet to be requested.
+        """Return an acquisition that has not been requested yet.
 
         Raises:
             SemaphoreClosed: this process closed the instance.
@@ -192,7 +192,7 @@ class RedisLimit:
         return acquisition
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
-        """An acquisition holds nothing any more, and waits no more; in any thread."""
+        """Note, in any thread, that an acquisition no longer holds or waits."""
 
     def _acquire_blocking(self, acquire: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Acquire for a thread; what was granted as the thread was interrupted is released."""
@@ -237,7 +237,7 @@ class RedisLimit:
     ) -> bool:
         """Like `release`; blocks for one round trip to the server.
 
-        A thread that is interrupted meanwhile has released all the same.
+        A thread that is interrupted meanwhile has still released it.
         """
         if outcome is not None:
             check_outcome(outcome)
@@ -285,7 +285,7 @@ class RedisLimit:
                 holder.mark_ended()
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
-        # What was settled in this tick travels with it, and how the work ended.
+        # What was settled in this tick, and how the work ended, is sent with it.
         more = ""
         if holder is None:
             if not record.dialect.can_be_id(acquisition_id):
@@ -367,7 +367,7 @@ class RedisLimit:
         self._run_blocking(self.close())
 
     async def _refuse_waiters(self, messages: list[bytes]) -> None:
-        """Have all waiters refused, after a script that closed the name, in bounded calls."""
+        """Refuse all waiters, in bounded calls, after a script has closed the name."""
         shared, record = self._attached()
         while messages[-1:] == [shared_clients.UNFINISHED]:
             self._dispatch(messages[:-1])
@@ -398,7 +398,7 @@ class RedisLimit:
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns that doesn't suspend."""
+    """Return the result of a coroutine that doesn't suspend."""
     try:
         coroutine.send(None)
     except StopIteration as end:

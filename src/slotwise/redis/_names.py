@@ -1,9 +1,9 @@
 """NameNotes: note on the server which names are in use, so that reading all needs no SCAN.
 
 A name is noted soon after its first use, if it is still held or waited for, and again by heartbeats
-as long as it is. What comes and goes leaves nothing behind. The notes of a namespace are one sorted
-set, on Cluster one for each node. They may be lost at any time: `_namespace` then finds
-the names by a SCAN.
+as long as it is. Names that come and go leave nothing behind. The notes of a namespace are one
+sorted set, on Cluster one for each node. They may be lost at any time: `_namespace` then finds the
+names by a SCAN.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class PathDialect(Dialect):
         return messages.no_slot(title, waited, self._fullness(acquisition, counts) or why)
 
     def _fullness(self, acquisition: RedisAcquisition, counts: Sequence[Any]) -> str:
-        """Says which tier is in the way; nothing if none is."""
+        """Say which tier is in the way; nothing if none is."""
         limit: Any = acquisition.limit
         node, value, held, written = counts
         waiting, paused_for = read_waiting(written)

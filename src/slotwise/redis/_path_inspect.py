@@ -24,7 +24,7 @@ from slotwise.redis._path_keys import read_needs, read_node
 def read_path_stats(
     reply: list[Any], tiers: Sequence[TierSpec], path: Path, *, closed_here: bool
 ) -> PathStats:
-    """``closed_here``: whether this process has closed the name for itself."""
+    """``closed_here``: whether this process has closed its instances."""
     closed, reason, _, _, *numbers = reply
     closure = Closure(reason.decode() if closed == 2 else None) if closed else None
     if len(numbers) == 5 * len(path):

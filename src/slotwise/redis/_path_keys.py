@@ -42,7 +42,7 @@ def read_node(node: bytes) -> tuple[int, str]:
 
 
 def write_needs(needs: Sequence[int]) -> str:
-    """What an id of a request ends in that needs other than one slot of each tier.
+    """Return the end of an id whose request needs other than one slot of each tier.
 
     It is followed by its head start in microseconds, if it has one.
     """
@@ -51,7 +51,7 @@ def write_needs(needs: Sequence[int]) -> str:
 
 
 def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
-    """What a request needs of each of its tiers, by its id; None for one slot of each."""
+    """Return what a request needs of each of its tiers, by its id; None for one slot of each."""
     _, star, written = acquisition_id.rpartition("*")
     if not star:
         return None
@@ -62,7 +62,7 @@ def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
 
 
 def write_value(value: int | Rate) -> str:
-    """A value, or a rate as lua/tiers/state.lua has it."""
+    """Return a value, or a rate, as lua/tiers/state.lua has it."""
     if isinstance(value, int):
         return str(value)
     return f"{value.gain}/{value.unit}/{value.burst}/{round(value.per * 1_000_000)}"
@@ -74,7 +74,7 @@ def write_rule(tier: TierSpec) -> str:
 
 
 def read_value(written: str) -> int | Rate:
-    """What `write_value` has written."""
+    """Read what `write_value` has written."""
     if "/" not in written:
         return int(written)
     gain, unit, burst, per_us = map(int, written.split("/"))

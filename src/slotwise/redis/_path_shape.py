@@ -1,6 +1,6 @@
 """How the tiers of an object are written on the server: their names, and what they were made with.
 
-All objects of a name must agree about that, and whoever knows only the name reads it. Nothing
+All objects of a name must agree about that, and code that knows only the name reads it. Nothing
 here talks to a server.
 """
 

@@ -25,7 +25,7 @@ async def collect(
     idle: IdleKeys,
     limits: CallLimits,
 ) -> dict[str, TierStats]:
-    """Statistics by tier, in one look, or in several if there are thousands of keys."""
+    """Return statistics by tier, in one call, or in several if there are thousands of keys."""
     client = shared.client()
     records: dict[bytes, bytes] = {}
     cursor = b"0"
@@ -51,7 +51,7 @@ def read_tier_stats(
     idle: IdleKeys,
     pauses: bytes = b"",
 ) -> dict[str, TierStats]:
-    """Statistics by tier, of the tiers' values, the records of their nodes, and their pauses."""
+    """Return statistics by tier, from the tiers' values, and their nodes' records and pauses."""
     rules = [write_rule(tier).encode() for tier in tiers]
     if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
         rules = texts.split(b",")
@@ -133,7 +133,7 @@ def _by_key(
     now_us: int,
     paused_for: dict[tuple[int, str | None], float],
 ) -> list[dict[str, KeyStats]]:
-    """For each tier what is remembered here of keys, and over it what the server knows."""
+    """Return for each tier what is remembered here of keys, overridden by what the server knows."""
 
     def pause_of(index: int, key: str | None) -> float:
         return max(paused_for.get((index, each), 0.0) for each in (key, None))

@@ -65,7 +65,7 @@ from slotwise.redis._wait_for_grant import wait_for_grant
 
 _MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
 
-# How long a resize is remembered at least when nobody holds or waits, in seconds.
+# How long at least a resize is remembered when nobody holds or waits, in seconds.
 _REMEMBERED = 12 * 3600
 
 _INSPECT = load("tiers/inspect_path")
@@ -80,16 +80,15 @@ class RedisPaths(RedisLimit, PathBackend):
 
     Args:
         tiers: narrow to wide.
-        name: what objects share them by.
+        name: the name that objects share.
         config: the server.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
         heartbeat_max_interval: how long a process may be silent, in seconds,
             before what it holds and its places in the queue are given to others.
-        ping_interval: how often it sends a heartbeat; a fifth of that by default, and
-            5 s at most.
+        ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
-        overload: whom it refuses at once.
+        overload: which newcomers it refuses at once.
         unreachable: what it does while the server is away.
     """
 
@@ -133,7 +132,7 @@ class RedisPaths(RedisLimit, PathBackend):
             for tier in self._tiers:
                 check_max_value(1 if tier.adaptive is None else tier.adaptive.max)
         limited = [tier.value for tier in self._tiers if tier.value and isinstance(tier.value, int)]
-        # Of rates alone nothing is held.
+        # If there are only rates, nothing is held.
         self._rates = {
             tier.name: i for i, tier in enumerate(self._tiers) if isinstance(tier.value, Rate)
         }
@@ -181,7 +180,7 @@ class RedisPaths(RedisLimit, PathBackend):
 
     @property
     def value(self) -> int:
-        """That of the widest tier with a limit, as it was made; 0 if none has one."""
+        """The value of the widest tier with a limit, as it was made; 0 if none has one."""
         return self._value
 
     # ------------------------------------------------------------- acquiring

@@ -26,15 +26,15 @@ T = TypeVar("T")
 # busy machine.
 INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
 
-# The shortest silence that is called an outage: a caller with a short timeout proves nothing.
+# The shortest silence that counts as an outage: a caller with a short timeout proves nothing.
 _OUTAGE = EXIT_LIMIT
 
-# What a reply that waits in the socket needs to be read once the event loop goes on.
+# How long reading a reply that waits in the socket may take once the event loop runs again.
 _GRACE = 0.02
 
 
 def look_limit(at_most: float | None) -> float:
-    """Return how long to wait for what is looked up, for a caller who has ``at_most`` seconds."""
+    """Return how long to wait for a look-up, for a caller who has ``at_most`` seconds."""
     return INSPECT if at_most is None else min(at_most, INSPECT)
 
 
@@ -112,10 +112,10 @@ def _stop_waiting(reply: asyncio.Future[Any]) -> None:
 
 
 def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:
-    """Why there was no reply for so long.
+    """Return the error of a caller that got no reply for that long.
 
-    It is noted as an outage if it was long enough, and others got no reply either: one who waits
-    behind 10,000 others on a busy server waits long, too.
+    It is noted as an outage if it was long enough and others got no reply either: a call behind
+    10,000 others on a busy server waits long, too.
     """
     error = client.trouble(slot) or Unreachable(
         f"{client.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
@@ -140,7 +140,7 @@ async def release_within(
     """The reply to a release. One that does not come in time is awaited in the background.
 
     Raises:
-        BackendError: nobody knows yet whether the server has it.
+        BackendError: it is not yet known whether the server has it.
     """
     client = shared.client()
     try:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import SharedClient
 
-_KEYS_A_STEP = 500  # looked at; the server serves nobody else meanwhile
+_KEYS_A_STEP = 500  # scanned; the server serves nobody else meanwhile
 
 
 class KeyKind(NamedTuple):
-    """Keys to look for: ``namespace:prefix:name``, also if somebody has replaced one.
+    """Keys to look for: ``namespace:prefix:name``, even if somebody has replaced one.
 
-    What is wrong with one of another type is said by the call that reads the name.
+    The call that reads the name reports one of another type.
     """
 
     prefix: str

@@ -1,6 +1,6 @@
 """Read the Lua scripts, put them together, and name them by their SHA.
 
-A script travels as its SHA alone. When the server does not know it (first use,
+Calls send only the SHA of a script. When the server does not know it (first use,
 restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known.
 """
 
@@ -62,7 +62,7 @@ class Script:
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source.encode()
-        # Redis names scripts by SHA-1; nothing secret hangs on it.
+        # Redis names scripts by SHA-1; nothing secret depends on it.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
     def __repr__(self) -> str:

@@ -70,15 +70,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
     process. ``name=None`` makes a private one, with a random name.
 
     Args:
-        value: how many slots there are; or an `Adaptive`, which finds out.
-        name: what instances share it by.
+        value: how many slots there are; or an `Adaptive`, which finds the number.
+        name: the name that instances share.
         max_acquire_time: the longest wait in seconds; None waits forever.
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
         heartbeat_max_interval: how long a process may be silent, in seconds,
             before what it holds and its places in the queue are given to others.
-        ping_interval: how often it sends a heartbeat; a fifth of that by default, and
-            5 s at most.
+        ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
         max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
             to wait get a LimitFull. None lets any number wait.
@@ -86,7 +85,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             (see `Limit.estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while the server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a limit of this process.
-        local_value: how many slots that has, for each process.
+        local_value: how many slots that local limit has.
         unreachable_after: for how many seconds the server may be silent before it counts
             as away. It does at once when connections are refused or cut.
         config: the server; ``RedisConfig()`` is the one on this machine.
@@ -276,7 +275,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         try:
             return await self._acquire_at_once(slots, label, TRY_LIMIT, priority)
         except BackendError:
-            raise  # even if it is a timeout too: nobody knows whether there was a slot
+            raise  # even if it is a timeout too: it is not known whether there was a slot
         except TimeoutError:
             return None
 
@@ -351,8 +350,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         The next waiters get its slots at once. Its holder is told at once, or by
         its next heartbeat if the message does not reach it: its ``lost`` is set, and
-        ``cancel_task_on_loss`` applies. Until then two may be at work: that is what
-        fencing tokens are for. A request that still waits is left alone.
+        ``cancel_task_on_loss`` applies. Until then two may be working: that is what fencing tokens
+        are for. A request that still waits is left alone.
         """
         shared, record = self._attached()
         client = shared.client()
@@ -464,7 +463,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         limit: int = 100,
         config: RedisConfig | None = None,
     ) -> dict[str, SemaphoreStats]:
-        """The statistics of the semaphores on a server, fullest first.
+        """Return the statistics of the semaphores on a server, fullest first.
 
         Idle ones are left out unless they are asked for by name. So are those that can't be
         read, because somebody has written something else into their keys: each is logged as a
@@ -472,7 +471,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         Args:
             names: only these; unknown ones are left out.
-            limit: how many are returned at most.
+            limit: return at most this many.
             config: the server and the namespace.
         """
         check_names(names)
@@ -586,7 +585,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return sample_of_other_process(acquired, outcome)
 
     async def pause(self, seconds: float) -> None:
-        """Grant nothing for so many seconds, in the whole fleet; see `Limit.pause`.
+        """Grant nothing for ``seconds``, in the whole fleet; see `Limit.pause`.
 
         It ends by the server's clock. Clients that speak only the documented protocol ignore it.
         """

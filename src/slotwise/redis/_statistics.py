@@ -27,7 +27,7 @@ KINDS = (
     KeyKind("semaphore_waiting"),
     KeyKind("semaphore_state", stopped_only=True),  # those of idle ones stay for a while
 )
-_INTERVAL = 15  # what foreign waiters are given if this look grants them something
+_INTERVAL = 15  # for foreign waiters, if this call grants them something
 
 
 async def collect(

@@ -1,7 +1,7 @@
 """Wait until a request is granted, and clean up after one that timed out or was cancelled.
 
-The same for every kind of limit. What is requested, and what replies mean, the acquisition
-and its dialect know.
+The same for every kind of limit. The acquisition and its dialect know what is requested and what
+replies mean.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TimedOut(Exception):
 class NotReached(AcquireTimeout, Unreachable):
     """The time was up, and the server had not answered.
 
-    Nobody knows then whether there was a slot, so it is caught as either.
+    It is not known whether there was a slot, so it can be caught as either.
     """
 
 
@@ -85,8 +85,8 @@ async def wait_for_grant(
     """
     try:
         await _wait_for_grant(acquisition, timeout, at_once)
-    except ServerAway:  # the limit's policy goes on, by another acquisition
-        await acquisition.withdraw(0.0)  # that goes on in the background
+    except ServerAway:  # the limit's policy continues, with another acquisition
+        await acquisition.withdraw(0.0)  # it continues in the background
         _log.refused(acquisition, BackendError(), waits=timeout != 0)
         raise
     except BaseException as error:
@@ -117,7 +117,7 @@ async def _wait_for_grant(
         raise
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
-            future.exception()  # it was looked at, and came too late
+            future.exception()  # retrieved: it came too late
         try:
             await acquisition.withdraw(acquisition.limit._config.cleanup_timeout)
         except Exception:  # noqa: S110 - silence frees what this could not

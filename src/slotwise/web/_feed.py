@@ -1,4 +1,4 @@
-"""Feed: at most one snapshot a second, however many pages are open; none while none is."""
+"""Feed: at most one snapshot a second, however many pages are open, and none while none is open."""
 
 from __future__ import annotations
 

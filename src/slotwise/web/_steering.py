@@ -1,4 +1,4 @@
-"""Do what was requested on the page, log who did, and make the response."""
+"""Do what was requested on the page, log who requested it, and make the response."""
 
 from __future__ import annotations
 
