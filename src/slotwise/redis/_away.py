@@ -47,19 +47,20 @@ class AwayWatch:
         self._limits = limits
         self._after = after
         self._server = client.server(slot)
-        self._waiting: set[RedisAcquisition] = set()
+        # In the order of their requests, so that they go on in it.
+        self._waiting: dict[RedisAcquisition, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unconnected_since: float | None = None
         self._is_overdue = False  # whether it was silent for too long at the last check
 
     def add(self, acquisition: RedisAcquisition) -> None:
-        self._waiting.add(acquisition)
+        self._waiting[acquisition] = None
         if self._timer is None:
             _outages.listeners.setdefault(self._server, set()).add(self._on_outage)
             self._tick()
 
     def remove(self, acquisition: RedisAcquisition) -> None:
-        self._waiting.discard(acquisition)
+        self._waiting.pop(acquisition, None)
         if not self._waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = self._unconnected_since = None

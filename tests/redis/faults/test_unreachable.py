@@ -165,6 +165,35 @@ async def test_bad_input_and_a_closed_limit_are_errors_while_the_server_is_away(
         assert acquired.scope == policy
 
 
+async def test_waiters_follow_the_policy_in_the_order_of_their_requests(server: Server) -> None:
+    semaphore = make(server, "local", local_value=3)
+    held = [await semaphore.acquire()]
+    served: list[int] = []
+
+    async def ask(number: int) -> None:
+        held.append(await semaphore.acquire())
+        served.append(number)
+
+    tasks = []
+    for number in range(8):
+        tasks.append(asyncio.create_task(ask(number)))
+        await until(lambda: _has_waiters(semaphore, len(tasks)))
+    server.kill()
+    await until(lambda: asyncio.sleep(0, len(served) >= 3))
+    assert served == [0, 1, 2]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    bring_back(server, "refused")
+    await until(lambda: _is_back(semaphore))
+    for each in held:
+        await semaphore.release(each)
+
+
+async def _has_waiters(limit: Any, count: int) -> bool:
+    return bool((await limit.stats()).waiting == count)
+
+
 async def test_raise_is_the_default_and_takes_nothing(server: Server) -> None:
     semaphore = RedisSemaphore(1, name="x", config=RedisConfig(server.url, attempts=1))
     assert semaphore.on_unreachable == "raise"
