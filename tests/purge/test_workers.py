@@ -9,11 +9,25 @@ import subprocess
 import sys
 import threading
 import time
+from statistics import median
 
 import pytest
 
-from slotwise.purge import PurgeOptions, Run, _adapt, _walk, _workers, make_plan, purge
+from slotwise.purge import (
+    PurgeOptions,
+    Run,
+    _adapt,
+    _processor,
+    _walk,
+    _workers,
+    make_plan,
+    purge,
+)
 from slotwise.purge._adapt import Adapter
+from slotwise.purge._files import Files
+from slotwise.purge._gates import Gates
+from slotwise.purge._processor import ProcessorQueue
+from slotwise.purge._tally import Tally
 
 
 def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
@@ -57,6 +71,77 @@ def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
         operations += 200
         adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=0.01)
     assert looks <= 10
+
+
+def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
+    adapter = Adapter(64)
+    operations = 0
+    for _ in range(20):  # fast operations, and 10 ms in the queue for the processor
+        operations += 4
+        assert adapter.look(0.01, operations, 1, [], cpu=0.0001, queued=0.0098) == 1
+    for _ in range(20):  # nothing at all is done: it has to wait for its turn
+        assert adapter.look(0.01, operations, 1, [], queued=0.01) == 1
+    for _ in range(20):  # the same look of it without a queue is a slow file system
+        operations += 4
+        adapter.look(0.01, operations, 1, [], cpu=0.0001)
+    assert adapter.wanted == 64
+
+
+def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> None:
+    files = {"schedstat": b"5000 0 1\n", "stat": b"7 (a) b) R 1 1\n"}
+    monkeypatch.setattr(_processor, "_read", lambda _thread_id, name: files[name])
+    queue = ProcessorQueue()
+    assert queue.look(7, 0.01) == 0  # the first look at this thread
+    files["schedstat"] = b"6000 8000000 3\n"
+    assert queue.look(7, 0.01) == pytest.approx(0.008)
+    assert queue.look(7, 0.01) == 0.01  # no turn since, and it could run
+    files["stat"] = b"7 (a) R) S 1 1\n"
+    assert queue.look(7, 0.01) == 0  # no turn since, and it sleeps
+    assert queue.look(8, 0.01) == 0
+    assert queue.look(0, 0.01) == 0
+    files["schedstat"] = b"not numbers"
+    assert queue.look(8, 0.01) == 0
+
+
+def test_a_thread_of_this_process_is_seen_asleep() -> None:
+    queue, asleep = ProcessorQueue(), threading.Event()
+    thread = threading.Thread(target=asleep.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        queue.look(thread.native_id, 10.0)
+        while queue.look(thread.native_id, 10.0):  # on its way to sleep
+            time.sleep(0.001)
+    finally:
+        asleep.set()
+        thread.join()
+
+
+def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
+    # A mean over the batch would be the time of the one that the processor kept waiting.
+    names = [old(root / f"{number}").name for number in range(16)]
+    unlink = os.unlink
+
+    def one_slowly(name, **more) -> None:
+        if name == names[3]:
+            time.sleep(0.2)
+        unlink(name, **more)
+
+    plan = make_plan(root, PurgeOptions())
+    try:
+        run = Run(plan)
+        files = Files(run, Tally(), Gates(run.limits))
+        run.workers.wanted = 4
+        noted: list[float] = []
+        monkeypatch.setattr(files, "_note_time", lambda seconds, **_: noted.append(seconds))
+        monkeypatch.setattr(os, "unlink", one_slowly)
+        files.purge(run.root, names)
+    finally:
+        plan.close()
+    assert not list(root.iterdir())
+    assert len(noted) == 16
+    assert max(noted) >= 0.2
+    assert median(noted) < 0.2 / 16  # 10 µs
 
 
 def test_a_crowd_that_was_needed_comes_back_and_is_left_in_peace() -> None:

@@ -57,13 +57,16 @@ class Files:
         self._slot: AcquisitionResult | None = None
         self._kept = False  # some file of the current batch is kept
         self._rates = Rates()
+        self.timed_each = False  # the latest batch noted how long single operations took
+        self._deleted = False  # and deleted some file
+        self._seconds_read = 0.0  # how long the latest reading took
 
     def purge(self, node: DirectoryNode, names: list[str]) -> bool:
         """Delete the old ones; return whether any is kept."""
         if node.depth + 1 < self._min_depth:
             self._tally.files_scanned += len(names)
             return True
-        self._kept = False
+        self._kept = self._deleted = self.timed_each = False
         if not self._plain:
             self._purge_carefully(node, names)
         else:
@@ -86,9 +89,11 @@ class Files:
                 try:
                     gates.delete_in()
                     try:
-                        if time.monotonic() > fresh_until:
-                            found, _ = self._read_again(name, fd)
+                        now = time.monotonic()
+                        if now > fresh_until:
+                            found, now = self._read_again(name, fd)[0], time.monotonic()
                         os.unlink(name, dir_fd=fd)
+                        self._note_time(time.monotonic() - now, deleted=True)
                     finally:
                         gates.delete_out()
                 except OSError as error:
@@ -131,6 +136,8 @@ class Files:
         if self._is_old(found):
             return Old(name, found, time.monotonic() + ahead if ahead else fresh_until)
         self._kept = True
+        if not self._deleted:
+            self._note_time(self._seconds_read)
         return None
 
     def read_ahead(self, ages: Ages, name: str) -> None:
@@ -269,9 +276,11 @@ class Files:
             if time.monotonic() > fresh_until:
                 found, fresh_until = self._read_again(name, fd)
             with audited(self._run, "unlink", node, name, found.st_size):
-                if time.monotonic() > fresh_until:  # the audit's disk was slow
-                    found, _ = self._read_again(name, fd)
+                now = time.monotonic()
+                if now > fresh_until:  # the audit's disk was slow
+                    found, now = self._read_again(name, fd)[0], time.monotonic()
                 os.unlink(name, dir_fd=fd)
+                self._note_time(time.monotonic() - now, deleted=True)
         finally:
             gates.delete_out()
         return found
@@ -292,7 +301,17 @@ class Files:
             answered = time.monotonic()
         finally:
             self._gates.scan_out()
+        self._seconds_read = answered - asked
         return found, answered + min(max(_READINGS * (answered - asked), FRESH), _STILL_FRESH)
+
+    def _note_time(self, seconds: float, *, deleted: bool = False) -> None:
+        """Note how long an operation took; a reading says little where files are deleted.
+
+        Readings may come from a cache, which removals never do.
+        """
+        self.timed_each = True
+        self._deleted = self._deleted or deleted
+        self._tally.seconds_per_operation = seconds
 
     def _read_again(self, name: str, fd: int) -> tuple[os.stat_result, float]:
         """Do the same after a wait.

@@ -24,6 +24,7 @@ from slotwise.purge._failures import Failures
 from slotwise.purge._gates import Limits
 from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan, printable
+from slotwise.purge._processor import ProcessorQueue
 from slotwise.purge._report import PurgeReport
 from slotwise.purge._tree import Counts, DirectoryNode
 from slotwise.purge._workers import Workers
@@ -41,8 +42,10 @@ _DESCRIPTORS_PER_WORKER = 3
 # From this limit on, it doesn't matter that one worker keeps a token for a batch.
 _ROOMY = 16
 # Seconds between checks of speed, memory and signals; five slow checks start all workers, within
-# 100 ms.
+# 100 ms. While one worker is enough, checks are rarer: each one interrupts it.
 _TICK = 0.01
+_LONG_TICK = 0.04
+_CALM_CHECKS = 8
 
 
 class Run:
@@ -71,6 +74,7 @@ class Run:
         self.counts = Counts()
         self.workers = Workers(self, workers)
         self._adapter = Adapter(workers)
+        self._processor = ProcessorQueue()
         self._failures = Failures()
         self._guard = MemoryGuard(options.memory_limit_mb or math.inf)
         self._started = time.monotonic()
@@ -139,12 +143,14 @@ class Run:
         workers = self.workers
         looked = shown = time.monotonic()
         cpu = time.process_time()
+        calm_checks = 0
         while not workers.over.is_set() and not self.stopping:
             short = self._is_memory_short()
             if short:
                 workers.wanted = 1
             workers.start_wanted()
-            if workers.over.wait(_TICK) or self.stopping:
+            calm = calm_checks >= _CALM_CHECKS
+            if workers.over.wait(_LONG_TICK if calm else _TICK) or self.stopping:
                 break
             now, cpu_now = time.monotonic(), time.process_time()
             if now >= self._deadline:
@@ -156,8 +162,10 @@ class Run:
                 workers.busy,
                 workers.latencies(),
                 cpu=cpu_now - cpu,
+                queued=self._processor.look(workers.only_thread(), now - looked),
             )
             workers.wanted = 1 if short else wanted
+            calm_checks = calm_checks + 1 if wanted == 1 else 0
             looked, cpu = now, cpu_now
             if self._progress is not None and now - shown >= 0.1:
                 shown = now

@@ -16,6 +16,7 @@ class Tally:
         "seconds_per_operation",
         "special_files",
         "symlinks",
+        "thread_id",
     )
 
     def __init__(self) -> None:
@@ -27,8 +28,9 @@ class Tally:
         self.symlinks = 0
         self.special_files = 0
         self.bytes_freed = 0
-        # Of the latest batch or directory, until the supervisor has read it.
+        # Of the latest operation, batch or directory, until the supervisor has read it.
         self.seconds_per_operation: float | None = None
+        self.thread_id = 0  # of the worker, for the kernel
 
     @property
     def operations(self) -> int:

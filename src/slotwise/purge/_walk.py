@@ -204,7 +204,8 @@ class Walker:
             self._kept_back += len(visit.todo)
         if files and self._files.purge(node, files):
             kept = True
-        if operations := tally.operations - before:
+        operations = tally.operations - before
+        if operations and not self._files.timed_each:
             tally.seconds_per_operation = (time.perf_counter() - started) / operations
         if kept:
             run.counts.keep(node)

@@ -111,6 +111,12 @@ class Workers:
                 tally.seconds_per_operation = None
         return found
 
+    def only_thread(self) -> int:
+        """Return the kernel's number of the only worker's thread; 0 if there is not one worker."""
+        with self._lock:
+            tallies = list(self._tallies)
+        return tallies[0].thread_id if len(tallies) == 1 else 0
+
     def wait_until_gone(self) -> None:
         with self._lock:
             self._wake(self._idle)
@@ -244,6 +250,7 @@ class Workers:
 
     def _worker(self) -> None:
         walker = Walker(self._run)
+        walker.tally.thread_id = threading.get_native_id()
         with self._lock:
             self._tallies.add(walker.tally)
         try:
