@@ -63,12 +63,13 @@ def test_paused_tiers_are_listed_when_nobody_uses_them(any_shell: Shell) -> None
     assert "web" not in any_shell.here("ls", "--used").stdout
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "inf"])
+@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "inf", "1e5d"])
 def test_a_time_that_makes_no_sense_pauses_nothing(any_shell: Shell, wrong: str) -> None:
     crm = slotwise.semaphore("crm", 3, any_shell.url)
     with crm.cm():
         ran = any_shell.here("pause", "crm", wrong)
         assert (ran.returncode, ran.stdout) == (2, "")
+        assert "None" not in ran.stderr
         assert crm.stats_sync().paused_for == 0
 
 

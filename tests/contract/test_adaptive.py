@@ -356,6 +356,18 @@ async def test_all_who_share_a_name_have_the_same_rules(make: Make, speak: Speak
     assert (await limit.stats()).max_slots == 10
 
 
+async def test_one_of_a_fixed_value_cannot_freeze_an_adaptive_name(
+    make: Make, speak: Speak, name: str
+) -> None:
+    limit, other = make(RULES, name=name), make(10, name=name)
+    held = await speak.acquire(limit)
+    for verb in ("freeze", "thaw"):
+        with pytest.raises(ValueConflict, match=r"adapts .*, and this one is of a fixed value"):
+            await getattr(other, verb)()
+    await limit.release(held, outcome="dropped")
+    assert limit.value == DROPPED, "it is not frozen"
+
+
 async def test_it_never_takes_more_slots_than_it_may_fall_to(make: Make, speak: Speak) -> None:
     limit = make(RULES)
     with pytest.raises(ValueError, match="may fall to 2 slots: 3 at once"):

@@ -136,6 +136,18 @@ def rate_url(request: pytest.FixtureRequest) -> str:
     return f"process://{request.getfixturevalue('tmp_path')}/slots"
 
 
+async def test_a_rate_is_called_one_in_errors(rate_url: str, name: str) -> None:
+    rate = RateLimit(name, Rate(1, per=100, burst=10), url=rate_url)
+    with pytest.raises(ValueError, match=f"a cost of 11 asked of .*{name!r}, which") as never:
+        await rate.acquire(cost=11)
+    assert str(never.value).count("cost of") <= 2
+    assert "tiers cost" not in str(never.value)
+    await rate.acquire(cost=10)
+    with pytest.raises(TimeoutError, match=f"no slot of .*{name!r} in 0.01 s") as late:
+        await rate.acquire(timeout=0.01)
+    assert "tiers cost" not in str(late.value)
+
+
 async def test_a_rate_knows_when_there_is_enough(rate_url: str, name: str) -> None:
     rate = RateLimit(name, Rate(1, per=100, burst=10), url=rate_url)
     assert await rate.estimate(cost=10) == 0.0

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquisitionResult, Limit, MemorySemaphore, SlotwiseError
+from slotwise import (
+    AcquisitionResult,
+    Limit,
+    MemorySemaphore,
+    Rate,
+    RateLimit,
+    SlotwiseError,
+)
+from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
 from tests.contract.conftest import Speak
 
@@ -52,6 +60,24 @@ def ear() -> Iterator[Ear]:
     add_hook(ear)
     yield ear
     remove_hook(ear)
+
+
+@pytest.mark.parametrize("driver", ["memory", "processes", "redis"])
+async def test_of_a_rate_nothing_is_held_and_nothing_is_released(
+    request: pytest.FixtureRequest, name: str, ear: Ear, driver: str
+) -> None:
+    url = "memory://"
+    if driver == "redis":
+        url = str(request.getfixturevalue("server").url)
+    elif driver == "processes":
+        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
+    rate = RateLimit(name, Rate(1, per=100, burst=10), url=url)
+    await rate.release(await rate.acquire())
+    async with rate.cm(cost=2):
+        pass
+    await asyncio.to_thread(rate.acquire_sync)
+    assert ear.kinds == ["requested", "acquired"] * 3
+    assert events.live() == []
 
 
 async def test_an_acquisition_is_told_from_its_request_to_its_release(

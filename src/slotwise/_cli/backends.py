@@ -265,7 +265,9 @@ class _RedisBackend(Backend):
         return sorted(self.stats()[0])
 
     def found(self, name: str, stats: SemaphoreStats) -> Semaphore:
-        return self._driver(name=name, value=stats.max_slots, config=self.config)
+        semaphore = self._driver(name=name, value=stats.max_slots, config=self.config)
+        semaphore._is_found = True
+        return semaphore
 
     def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:
         import asyncio  # commands for this machine do without
@@ -309,7 +311,7 @@ class _RedisBackend(Backend):
         stats = found.get(name)
         if stats is None:
             return None
-        return self._driver(name=name, value=stats.max_slots, config=self.config)
+        return self.found(name, stats)
 
     def _forget(self, name: str) -> bool:
         # Its value does not matter: one that is idle may have any.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from slotwise._cli.commands import SUMMARIES
-from slotwise._core.arguments import MOST_SLOTS
+from slotwise._core.arguments import MOST_SECONDS, MOST_SLOTS
 
 if TYPE_CHECKING:
     from slotwise._core.rates import Rate
@@ -200,7 +200,11 @@ def seconds(text: str) -> float:
 
 def some_seconds(text: str) -> float:
     """A duration above 0."""
-    return _seconds(text, "more than 0", lambda given: given > 0)
+    given = _seconds(text, "more than 0", lambda given: given > 0)
+    if given > MOST_SECONDS:
+        days = MOST_SECONDS / _UNITS["d"]
+        raise argparse.ArgumentTypeError(f"must be at most {days:.0f}d, not {text!r}")
+    return given
 
 
 def interval(text: str) -> float:

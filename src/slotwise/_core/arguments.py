@@ -47,13 +47,19 @@ def check_count(what: str, given: object, *, most: int | None = None) -> int:
 
 
 def check_seconds(
-    what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
+    what: str,
+    given: object,
+    *,
+    zero: bool = False,
+    most: float = MOST_SECONDS,
+    optional: bool = True,
 ) -> float | None:
     """Return seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
-    if given is None:
+    if given is None and optional:
         return None
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{what} must be a number of seconds or None, not {kind_of(given)}")
+        none = " or None" if optional else ""
+        raise TypeError(f"{what} must be a number of seconds{none}, not {kind_of(given)}")
     try:
         seconds = float(given)
     except OverflowError:  # an int beyond the largest float
@@ -62,10 +68,8 @@ def check_seconds(
         least = "0 or more" if zero else "above 0"
         raise ValueError(f"{what} must be finite and {least}, not {given}")
     if seconds > most:
-        raise ValueError(
-            f"{what} must be at most {most:g} s, not {seconds:g};"
-            f" None, where accepted, means no limit"
-        )
+        none = "; None, where accepted, means no limit" if optional else ""
+        raise ValueError(f"{what} must be at most {most:g} s, not {seconds:g}{none}")
     return seconds
 
 
@@ -76,9 +80,7 @@ def check_timeout(given: float | Unset | None, default: float | None) -> float |
 
 def check_pause(given: object) -> float:
     """Return the length of a pause in seconds."""
-    if given is None:
-        raise TypeError("seconds must be a number, not None")
-    seconds = check_seconds("seconds", given, zero=True)
+    seconds = check_seconds("seconds", given, zero=True, optional=False)
     assert seconds is not None
     return seconds
 

@@ -86,7 +86,7 @@ class Record:
     """One acquisition that waits or holds, as it is reported."""
 
     __slots__ = (
-        *("asked", "early", "granted", "keys", "name", "needs", "scope", "slots", "tier"),
+        *("asked", "early", "granted", "holds", "keys", "name", "needs", "scope", "slots", "tier"),
         "values",
     )
 
@@ -100,6 +100,7 @@ class Record:
         asked: float,
         values: Mapping[str, int] = _NOTHING_BY_TIER,
         needs: Mapping[str, int] = _NOTHING_BY_TIER,
+        holds: bool = True,
     ) -> None:
         self.name = name
         self.scope = scope
@@ -109,6 +110,7 @@ class Record:
         self.asked = asked
         self.values = values
         self.needs = needs
+        self.holds = holds  # not if it only takes of rates: nothing ends then
         self.granted: float | None = None  # None while it waits
         self.early: tuple[Kind, float] | None = None  # it ended before its caller had it
 
@@ -316,11 +318,12 @@ def requested(
     keys: Mapping[str, str] = _NO_KEYS,
     values: Mapping[str, int] = _NOTHING_BY_TIER,
     needs: Mapping[str, int] = _NOTHING_BY_TIER,
+    holds: bool = True,
 ) -> None:
-    """Report that somebody asks for slots."""
+    """Report that somebody asks for slots; of rates alone, nothing is held afterwards."""
     if _telling.busy or not _have_hooks():
         return  # a hook's own, or nobody's
-    record = Record(name, scope, slots, tier, keys, now, values, needs)
+    record = Record(name, scope, slots, tier, keys, now, values, needs, holds)
     with _lock:
         _live[acquisition_id] = record
     _tell(record.event("requested", acquisition_id))
@@ -334,7 +337,7 @@ def acquired(acquisition_id: str, now: float, fencing_token: int | None = None) 
             return
         record.granted = now
         early = record.early
-        if early is not None:
+        if early is not None or not record.holds:
             del _live[acquisition_id]
     told = [
         record.event(

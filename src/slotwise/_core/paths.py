@@ -16,8 +16,9 @@ from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
+from slotwise._core.messages import tiers_title
 from slotwise._core.priorities import check_weight
-from slotwise._core.rates import EXACT, Rate
+from slotwise._core.rates import EXACT, RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
@@ -209,6 +210,13 @@ class KeyStats:
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
+
+
+def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
+    """How messages name tiers."""
+    first = tiers[0]
+    is_rate = len(tiers) == 1 and first.name == RATE_TIER and isinstance(first.value, Rate)
+    return tiers_title((tier.name for tier in tiers), name, is_rate=is_rate)
 
 
 @dataclass(frozen=True, slots=True)

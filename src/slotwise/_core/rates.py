@@ -12,6 +12,9 @@ from math import gcd
 from slotwise._core.arguments import check_count, check_seconds
 from slotwise._core.redaction import redacted_repr
 
+# The only tier of a `RateLimit`, so that its settle() takes cost=.
+RATE_TIER = "cost"
+
 # What is counted must be less than this: Lua counts in doubles.
 EXACT = 2**53
 

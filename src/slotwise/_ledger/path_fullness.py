@@ -14,6 +14,7 @@ from slotwise._core.messages import (
     cost_above_burst,
     occupancy,
     others_waiting,
+    part_of_tiers,
     paused,
     too_many_slots,
     what_is_left,
@@ -154,7 +155,7 @@ def fullness(
 
 def never_fits(title: str, spec: TierSpec, key: Hashable, need: int, value: Any) -> ValueError:
     """The error of a request that needs more of a key than its ``value``."""
-    which = f"{spec.node(key)} of {title}"
+    which = part_of_tiers(spec.node(key), title)
     if spec.adaptive is not None:
         return too_many_for_adaptive(which, need, spec.adaptive)
     if isinstance(value, Rate):

@@ -56,7 +56,8 @@ class _Observed(MemoryPathAcquisition):
             *(self.acquisition_id, self.paths.reported_name, "memory", clock.now()),
             slots=slots_needed(specs, self.needs),
             keys=self._keys(),
-            values=slot_values(specs),
+            values=(values := slot_values(specs)),
+            holds=bool(values),
             needs=needs_by_name(specs, self.needs),
         )
 

@@ -15,10 +15,18 @@ from typing import cast
 from slotwise._core import events, log
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import display, limit_full, no_slot, ttl_ended
+from slotwise._core.messages import limit_full, no_slot, ttl_ended
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import too_late
-from slotwise._core.paths import Path, PathStats, TierSpec, TierStats, fair_tiers, pausing
+from slotwise._core.paths import (
+    Path,
+    PathStats,
+    TierSpec,
+    TierStats,
+    fair_tiers,
+    pausing,
+    title_of,
+)
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
 from slotwise._ledger.base import BaseLedger
@@ -458,9 +466,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     @property
     def title(self) -> str:
-        return f"the tiers {', '.join(spec.name for spec in self.specs)}" + (
-            "" if self.name is None else f" of {display(self.name)}"
-        )
+        return title_of(self.specs, self.name)
 
     def _timeout_error(self, claim: MemoryPathAcquisition) -> AcquireTimeout:
         return no_slot(self.title, claim.timeout or 0, self._fullness(claim))

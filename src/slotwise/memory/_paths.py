@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from slotwise._core import events, messages
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import closed_error, unknown_acquisition
+from slotwise._core.messages import closed_error, tiers_subject, unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -413,7 +413,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def closed_error(self) -> SemaphoreClosed:
         tracker = self._tracker
         closure = None if tracker.ended else tracker.closure
-        return closed_error(f"{tracker.title} are", closure, self._closed_error)
+        return closed_error(tiers_subject(tracker.title), closure, self._closed_error)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None

@@ -290,7 +290,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
             *(acquisition_id, self.reported_name, "process", now),
             slots=slots_needed(specs, wanted.needs),
             keys=keys_by_name(specs, wanted.path),
-            values=slot_values(specs),
+            values=(values := slot_values(specs)),
+            holds=bool(values),
             needs=needs_by_name(specs, wanted.needs),
         )
 

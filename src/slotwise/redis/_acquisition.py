@@ -315,8 +315,9 @@ class RedisAcquisition(AcquisitionResult):
             return  # cancelled or timed out: the waiter releases it
         self._slot_number = number
         self._fencing_token = token
-        if self.limit._holds_nothing:
-            self.mark_ended()
+        if self.limit._holds_nothing:  # nothing is released, and nobody is told that it was
+            self._ended = True
+            self.limit._on_ended(self)
             self.future.set_result(None)
             return
         shared.holders[acquisition_id] = self

@@ -331,8 +331,12 @@ class RedisLimit:
 
     # -------------------------------------------------------------- changing
 
-    async def _change(self, script: Script, *args: Any) -> list[Any]:
+    async def _change(
+        self, script: Script, *args: Any, declaration: list[Any] | None = None
+    ) -> list[Any]:
         """Run a script that resizes, freezes or pauses it for everybody; return the reply.
+
+        ``declaration`` replaces what it was made with.
 
         Raises:
             SemaphoreClosed: it is closed, by this process or everywhere.
@@ -341,7 +345,8 @@ class RedisLimit:
         if self._generation.closed:
             raise self._closed_error()
         token = self._attached()[0].client().token
-        declaration = self._declaration()
+        if declaration is None:
+            declaration = self._declaration()
         reply: list[Any]
         reply = await self._run_script(script, [b"", token, self._interval, *declaration, *args])
         if reply[0] == b"closed":

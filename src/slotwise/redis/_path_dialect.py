@@ -199,7 +199,7 @@ class PathDialect(Dialect):
 def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: int) -> ValueError:
     """The error for a request of more than ``value`` of a tier."""
     need = 1 if needs is None else needs[tier]
-    which = f"{limit._node(tier, path[tier])} of {limit._title}"
+    which = messages.part_of_tiers(limit._node(tier, path[tier]), limit._title)
     adaptive = limit._tiers[tier].adaptive
     if adaptive is not None:
         return too_many_for_adaptive(which, need, adaptive)

@@ -16,7 +16,7 @@ from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
-from slotwise._core.messages import closed_error, unknown_acquisition
+from slotwise._core.messages import closed_error, tiers_subject, unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -34,6 +34,7 @@ from slotwise._core.paths import (
     slot_values,
     slots_needed,
     tiers_conflict,
+    title_of,
     weight_for,
 )
 from slotwise._core.rates import Rate
@@ -273,7 +274,8 @@ class RedisPaths(RedisLimit, PathBackend):
             *(acquisition_id, self._name, "redis", now),
             slots=slots_needed(specs, needs),
             keys=keys_by_name(specs, path),
-            values=slot_values(specs),
+            values=(values := slot_values(specs)),
+            holds=bool(values),
             needs=needs_by_name(specs, needs),
         )
 
@@ -557,11 +559,11 @@ class RedisPaths(RedisLimit, PathBackend):
     # -------------------------------------------------------------- messages
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        return closed_error(f"{self._title} are", closure)
+        return closed_error(tiers_subject(self._title), closure)
 
     @property
     def _title(self) -> str:
-        return f"the tiers {', '.join(self._indexes)} of {self._name!r}"
+        return title_of(self._tiers, self._name)
 
     def _node(self, index: int, key: str | None) -> str:
         tier = self._tiers[index]

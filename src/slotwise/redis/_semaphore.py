@@ -95,6 +95,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
     _has_a_server = True
     _scope = "redis"
 
+    # Whether it was made for a name that somebody else uses, whatever its value is.
+    _is_found = False
+
     def __init__(
         self,
         value: int | Adaptive,
@@ -518,7 +521,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
                 self._dialect.control.resize, value, _REMEMBERED, go_on
             )
             if word == b"adaptive":
-                await self.freeze(value)
+                self._tell_resized(await self._steer(b"freeze", value, declared=b""))
                 return
             current, go_on, *messages = more
             self._attached()[1].learn(current, self._declared, value)
@@ -558,10 +561,21 @@ class RedisSemaphore(RedisLimit, Semaphore):
     def thaw_sync(self) -> None:
         self._run_blocking(self.thaw())
 
-    async def _steer(self, verb: bytes, value: int | None) -> int:
-        """Freeze or thaw an adaptive value; returns the value."""
+    async def _steer(
+        self, verb: bytes, value: int | None, declared: int | str | bytes | None = None
+    ) -> int:
+        """Freeze or thaw an adaptive value; returns the value.
+
+        ``declared`` is what it was made with if that has to be said differently.
+        """
         wanted = b"" if value is None else value
-        word, *more = await self._change(self._dialect.control.freeze, verb, wanted, _REMEMBERED)
+        if declared is None:
+            declared = b"" if self._is_found else self._declared
+        notification = self._attached()[1].keys.notification
+        word, *more = await self._change(
+            *(self._dialect.control.freeze, verb, wanted, _REMEMBERED),
+            declaration=[notification, declared],
+        )
         if word == b"fixed":
             raise self._fixed_value()
         if word == b"outside":

@@ -16,7 +16,7 @@ from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
-from slotwise._core.rates import Rate
+from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 from slotwise.memory._paths import MemoryPaths
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TIER = "cost"  # so that settle() takes cost=
 _PATH = (None,)
 _ONE = 1  # compared by identity, which tells it from True and 1.0
 _NO_PRIORITY = 0
@@ -87,14 +86,14 @@ class RateLimit(Limit):
             raise TypeError(f"rate must be a Rate, not {kind_of(rate)}")
         self._rate = rate
         self._tiers = Tiers(
-            Tier(_TIER, rate=rate),
+            Tier(RATE_TIER, rate=rate),
             name=name,
             url=url,
             max_acquire_time=max_acquire_time,
             max_waiting=max_waiting,
             shed=shed,
             on_unreachable=on_unreachable,
-            local_value=None if local_value is None else {_TIER: local_value},
+            local_value=None if local_value is None else {RATE_TIER: local_value},
             unreachable_after=unreachable_after,
         )
         self._local_value = local_value
@@ -334,34 +333,34 @@ class RateLimit(Limit):
 
     async def level(self) -> TierStats:
         """What is left, and in how many seconds it is full."""
-        return (await self._tiers.stats())[_TIER]
+        return (await self._tiers.stats())[RATE_TIER]
 
     def level_sync(self) -> TierStats:
         """Like `level`."""
-        return self._tiers.stats_sync()[_TIER]
+        return self._tiers.stats_sync()[RATE_TIER]
 
     async def settle(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
         """State what an acquisition has really cost; see `Tiers.settle`."""
-        await self._tiers.settle(acquisition_id, **{_TIER: cost})
+        await self._tiers.settle(acquisition_id, **{RATE_TIER: cost})
 
     def settle_sync(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
         """Like `settle`."""
-        self._tiers.settle_sync(acquisition_id, **{_TIER: cost})
+        self._tiers.settle_sync(acquisition_id, **{RATE_TIER: cost})
 
     async def refill(self) -> None:
         """Forgive debt, and fill it."""
-        await self._tiers.refill(_TIER)
+        await self._tiers.refill(RATE_TIER)
 
     def refill_sync(self) -> None:
         """Like `refill`."""
-        self._tiers.refill_sync(_TIER)
+        self._tiers.refill_sync(RATE_TIER)
 
     async def resize(self, rate: Rate) -> None:
         """Change the rate; what is left stays, cut to the new burst."""
-        await self._tiers.resize(_TIER, rate)
+        await self._tiers.resize(RATE_TIER, rate)
 
     def resize_sync(self, rate: Rate) -> None:
-        self._tiers.resize_sync(_TIER, rate)
+        self._tiers.resize_sync(RATE_TIER, rate)
 
     async def pause(self, seconds: float) -> None:
         await self._tiers.pause(seconds)

@@ -1,7 +1,8 @@
 -- semaphore/freeze.lua: keep an adaptive value where it is, or let it move again.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls   3 heartbeat_max_interval (s)
---       4 pattern of foreign notification lists   5 the value the caller was made with, or its rules
+--       4 pattern of foreign notification lists
+--       5 the value the caller was made with, or its rules; empty if that may be another
 --       6 "freeze" or "thaw"   7 the value to freeze it at; empty: the current one
 --       8 for how long (s) it is remembered when nobody is there
 -- Returns {"done", value}, followed by messages for the caller
@@ -24,6 +25,10 @@ if rules_in(',' .. ARGV[5] .. ',') then
   if not agreed then return {'conflict', other, held, queued, other_rules} end
 end
 if not find_adaptation() then return {'fixed'} end
+if tonumber(ARGV[5]) then
+  local values = redis.call('HGET', state, '.values')
+  return {'conflict', adaptation.limit, redis.call('ZCARD', main), redis.call('ZCARD', waiting), rules_in(values)}
+end
 local rules = adaptation.rules
 if value and (value < rules.min or value > rules.max) then return {'outside', rules.min, rules.max} end
 if ARGV[6] == 'freeze' then

@@ -17,6 +17,13 @@ if redis.call('HDEL', state, '.closed', '.reason', '.until') > 0 then
   for _, key in ipairs({state, max}) do redis.call('PEXPIRE', key, math.ceil(left)) end
   settle(current_value(), tonumber(ARGV[3]))
 elseif was_paused then
+  -- It is kept for as long as without the pause; one that has had another value for a day.
+  local values = redis.call('HGET', state, '.values')
+  local left = math.max(((tonumber(facts[2]) or 0) - now_us) / 1000, 4000 * tonumber(ARGV[3]),
+                        has_moved(values) and 86400000 or 0)
+  for _, key in ipairs({state, max}) do
+    if redis.call('PTTL', key) > left then redis.call('PEXPIRE', key, math.ceil(left)) end
+  end
   settle(current_value(), tonumber(ARGV[3]))
 end
 return messages

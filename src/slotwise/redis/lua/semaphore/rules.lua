@@ -693,7 +693,11 @@ local function begin_pause(length_us, interval)
   local before = tonumber(redis.call('HGET', state, '.paused') or nil) or 0
   redis.call('HSET', state, '.paused', whole(math.max(before, now_us + length_us)))
   have_waiters_look()
-  for _, key in ipairs({state, max}) do outlive(key, length_us / 1000000 + 2 * interval) end
+  -- Not for longer, as `outlive` would have it: a pause may be one of weeks.
+  local ms = math.ceil(length_us / 1000 + 4000 * interval)
+  for _, key in ipairs({state, max}) do
+    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+  end
 end
 
 -- Hand free slots to the queue, strictly in order. The interval is for foreign waiters, which did

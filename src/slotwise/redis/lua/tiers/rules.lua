@@ -671,7 +671,9 @@ function pauses.begin(name, length_us)
   pauses.ends = pauses.ends or {}
   pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + length_us)
   pauses.write()
-  outlive(length_us / 1000000 + longest)
+  -- Not for twice as long, as `outlive` would have it: a pause may be one of weeks.
+  local until_us = now_us + length_us + 2 * longest * 1000000
+  if life_us < until_us then keep_until(until_us) end
   local told = {}
   for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
     local client = client_of(id)
