@@ -143,7 +143,7 @@ async def test_a_rate_is_called_one_in_errors(rate_url: str, name: str) -> None:
     assert str(never.value).count("cost of") <= 2
     assert "tiers cost" not in str(never.value)
     await rate.acquire(cost=10)
-    with pytest.raises(TimeoutError, match=f"no slot of .*{name!r} in 0.01 s") as late:
+    with pytest.raises(TimeoutError, match=f"no slot of .*{name!r} ") as late:
         await rate.acquire(timeout=0.01)
     assert "tiers cost" not in str(late.value)
 
