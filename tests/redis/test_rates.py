@@ -270,28 +270,49 @@ def test_threads_wait_for_time_on_a_server_too(server):
     limit.close_sync()
 
 
-def test_a_dead_head_delays_nobody_behind_it(client):
-    """Whoever waits is told when the head's time has come, and has it served in its place."""
-    keys, rate = PathKeys("adv-sem", "t").all, Rate(1, per=1, burst=1)
-    now = round(time.time())
+class Scripts:
+    """A rate of one a second, and its scripts with a clock of the test."""
 
-    def run(script, *args):
-        given = (*keys, f"{now:.6f}", *map(str, args))
-        return client.eval(load(script).source, len(keys), *given)
+    def __init__(self, client):
+        self.client = client
+        self.keys, self.rate = PathKeys("adv-sem", "t").all, Rate(1, per=1, burst=1)
+        self.now = round(time.time())
 
-    def request(acquisition_id):
+    def run(self, script, *args):
+        given = (*self.keys, f"{self.now:.6f}", *map(str, args))
+        return self.client.eval(load(script).source, len(self.keys), *given)
+
+    def request(self, acquisition_id):
         own = ("wait", "", "host 1 x", "due", "", acquisition_id, write_path([None]))
-        return run("tiers/request", "tokens", write_value(rate), 3600, "-", *own)
+        return self.run("tiers/request", "tokens", write_value(self.rate), 3600, "-", *own)
 
-    def come_back():
-        [[due_ms, *outcomes]] = run("tiers/heartbeat", "y", 3600, "", 0, 1, "sw-y-3*1")
+    def come_back(self, *waiters):
+        args = ("y", 3600, "", 0, len(waiters), *waiters)
+        [[due_ms, *outcomes]] = self.run("tiers/heartbeat", *args)
         return due_ms, [outcome.split()[0] for outcome in outcomes]
 
-    assert request("sw-x-1*1")[0] == "granted"
+
+def test_a_dead_head_delays_nobody_behind_it(client):
+    """Whoever waits is told when the head's time has come, and has it served in its place."""
+    scripts = Scripts(client)
+    assert scripts.request("sw-x-1*1")[0] == "granted"
     told = "due sw-dead-2*1 1000000"
-    assert request("sw-dead-2*1") == ["queued", 1000, told]  # and it never comes back
-    assert request("sw-y-3*1") == ["queued", 1000]
-    now += 1
-    assert come_back() == (1000, ["due"])  # it is next itself now
-    now += 1
-    assert come_back()[1] == ["granted"]
+    assert scripts.request("sw-dead-2*1") == ["queued", 1000, told]  # and it never comes back
+    assert scripts.request("sw-y-3*1") == ["queued", 1000]
+    scripts.now += 1
+    assert scripts.come_back("sw-y-3*1") == (1000, ["due"])  # it is next itself now
+    scripts.now += 1
+    assert scripts.come_back("sw-y-3*1")[1] == ["granted"]
+
+
+def test_when_the_clock_of_the_server_steps_back_waiters_go_on_from_there(client):
+    scripts = Scripts(client)
+    assert scripts.request("sw-y-1*1")[0] == "granted"
+    assert scripts.request("sw-y-2*1")[:2] == ["queued", 1000]
+    scripts.now -= 600
+    assert scripts.come_back() == (1000, ["due"])
+    assert scripts.request("sw-y-3*1") == ["queued", 1000]
+    scripts.now += 1
+    assert scripts.come_back() == (1000, ["granted", "due"])
+    scripts.now += 1
+    assert scripts.come_back() == (-1, ["granted"])

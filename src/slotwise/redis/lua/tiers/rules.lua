@@ -5,6 +5,7 @@
 -- include tiers/fair.lua
 -- include tiers/adaptive.lua
 local LOOKS = 128
+local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
 local is_finished = false  -- whether it is known that no node is to be looked at
 
 -- Whether so many slots are free that are not kept for another head than that with `ticket`.
@@ -656,6 +657,16 @@ local function pass_time()
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
     redis.call('ZREM', refills, name)
     look_at(read_node(name))
+  end
+  if last_ticket > now_us + STEP then  -- the clock was set back: the latest times are from before that
+    for _, name in ipairs(redis.call('ZREVRANGE', refills, 0, AT_ONCE - 1)) do
+      local node = read_node(name)
+      if node.at > now_us then
+        refill(node)
+        change(node)
+        look_at(node)
+      end
+    end
   end
 end
 
