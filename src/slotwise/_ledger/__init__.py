@@ -1,7 +1,7 @@
 """Grant slots: the pure state machines that decide who holds, who waits and who is next.
 
-No clock, no lock, no I/O, no task and no logging: those are the drivers'. Every driver
-uses the same ledgers, so each rule about slots is in one place.
+No clock, no lock, no I/O, no task and no logging: drivers have those. Every driver uses the same
+ledgers, so each rule about slots is in one place.
 """
 
 from slotwise._ledger.claims import Claim, LineGrant, SlotClaim

@@ -3,7 +3,7 @@
 Pure: no clock, no lock. Every acquisition that ends is one sample: when, for how long its slots
 were held, and whether its work succeeded. The ledger takes the limit from here.
 
-What is sought. With n slots in use and x calls finished per second, a call takes n / x seconds.
+What it looks for. With n slots in use and x calls finished per second, a call takes n / x seconds.
 Throughput over latency, x / (n / x) = x² / n, is greatest where one per cent more slots brings
 half a per cent more throughput: its *elasticity* there is 1/2. Below the knee of a service it
 is 1 (more slots, more work), far above it 0 (more slots, more waiting). So the algorithm
@@ -35,10 +35,10 @@ CALM = 4
 # The elasticity that is sought. 1/2 is the most throughput per latency; somewhat lower, since
 # callers mind 5 % less throughput more than 10 % more latency.
 WANTED = 0.4
-# How much of the difference a step makes good: 30 % up or 20 % down at most, so that one bad
+# How much of the difference one step covers: at most 30 % up or 20 % down, so that one bad
 # measurement does little harm.
 GAIN = 0.5
-# A step in the same direction is bold: this many times as large (growth alone).
+# A second step in the same direction is this many times as large (only for growth).
 BOLD = 2.0
 # A step of more than this is a move; the next probe follows without a rest.
 MOVE = 0.1
@@ -55,12 +55,12 @@ MARGIN = 0.95
 FADE = 1.06
 # Growth never goes beyond this many times what was really in use.
 GROWTH = 3.0
-# For how long (us) the calls of the old value are waited for, at most, before a window begins.
+# How long (us) at most to wait for the calls of the old value before a window begins.
 LONGEST_SETTLING = 60_000_000
-# For how long (us) a driver may keep calls that succeeded before it counts them together, at
-# most: the list of them is no longer than a hundred thousand.
+# How long (us) at most a driver may keep successful calls before it counts them together: their
+# list is no longer than a hundred thousand.
 KEPT_US = 100_000
-# For how long (us) what was learnt is remembered while nobody comes, as a server does.
+# How long (us) what was learnt is remembered while nobody uses it, as on a server.
 REMEMBERED_US = 3_600_000_000
 # Kept for `changes()`: a day of them at one in 15 minutes, or the last hour of a restless value.
 CHANGES = 100
@@ -82,8 +82,8 @@ class Adaptation(ABC):
 
     Between any two calls:
       A1  options.min <= value <= options.max, and so is limit
-      A2  limit is value, but during a probe
-      A3  while it is frozen, nothing but freeze and thaw changes limit
+      A2  limit is value, except during a probe A3  while it is frozen, nothing but freeze and thaw
+      changes limit
     """
 
     __slots__ = (
@@ -97,15 +97,15 @@ class Adaptation(ABC):
         self.options = options
         self.limit = self.value = options.start
         self.frozen = False
-        self.grows_after_us = now_us  # until then the service has asked to be left alone
+        self.grows_after_us = now_us  # until then the service asked for no more
         self.changes: deque[Change] = deque(maxlen=CHANGES)
         self.told: Change | None = None  # the last change that `take_change` has returned
-        self.epoch_us = 0  # what its clock has to be ahead of to be the time of `changes`
+        self.epoch_us = 0  # added to its clock, the time of `changes`
 
     def end(
         self, now_us: int, held_us: int, outcome: Outcome, retry_after_us: int = 0, slots: int = 1
     ) -> bool:
-        """Count an acquisition that ended; whether the limit is another one now."""
+        """Count an acquisition that ended; return whether the limit has changed."""
         if retry_after_us > 0:
             self.grows_after_us = max(self.grows_after_us, now_us + retry_after_us)
         if self.frozen:
@@ -115,7 +115,7 @@ class Adaptation(ABC):
         return self.limit != before
 
     def is_worth_keeping(self, now_us: int) -> bool:
-        """Whether it would be a loss to forget it while nobody uses it."""
+        """Whether forgetting it while nobody uses it would lose something."""
         has_moved = self.value != self.options.start
         return self.frozen or (has_moved and now_us - self._measured_since_us < REMEMBERED_US)
 
@@ -127,20 +127,20 @@ class Adaptation(ABC):
     def quiet_until(self, now_us: int) -> int:
         """Before this time, calls that succeed move nothing: `add_successes` may count them later.
 
-        It is soon enough for somebody who keeps them until then.
+        A driver may keep them until then.
         """
         return now_us + KEPT_US
 
     def add_successes(self, count: int, held_us: int, before_us: int) -> None:
         """Count calls that succeeded since the last call, all of them before this time.
 
-        It is a time that `quiet_until` has returned. They were held for so long together.
+        That is a time that `quiet_until` returned; ``held_us`` is how long they were held in total.
         """
         if not self.frozen:
             self._add_successes(count, held_us, before_us)
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
-        """Stay at a value, or at the current one; whether the limit is another one now."""
+        """Freeze at a value, or at the current one; return whether the limit has changed."""
         if value is not None:
             self.options.check_value(value)
         before, self.frozen = self.limit, True
@@ -159,14 +159,14 @@ class Adaptation(ABC):
             self._resume(now_us)
 
     def change_clock(self, now_us: int) -> bool:
-        """Go on by a clock that has begun anew; whether the limit is another one now."""
+        """Continue with a clock that has restarted; return whether the limit has changed."""
         before, self.limit = self.limit, self.value
         self.grows_after_us = now_us
         self._resume(now_us)
         return self.limit != before
 
     def take_change(self) -> Change | None:
-        """The last change, once, for hooks; not one by hand, of which they are told by that."""
+        """Return the last change, once, for hooks; not one by hand, which they know of."""
         last = self.changes[-1] if self.changes else None
         if last is None or last is self.told or last.reason == FROZEN:
             return None
@@ -178,11 +178,11 @@ class Adaptation(ABC):
         self.changes = deque(self.changes, most)
 
     def dump(self) -> str:
-        """All there is to know about it but for the changes, as text."""
+        """Return its whole state except for the changes, as text."""
         return " ".join(f"{getattr(self, name):.17g}" for name in self.FIELDS)
 
     def restore(self, text: str) -> None:
-        """Go on from what `dump` returned.
+        """Continue from what `dump` returned.
 
         Raises:
             ValueError: the text is not one of these.
@@ -369,7 +369,7 @@ class LatencyAdaptation(Adaptation):
         self._go_to(now_us, value, reason, 0 if self._streak or is_shrinking else CALM)
 
     def _grown(self, now_us: int, value: float, used: float) -> float:
-        """How far it may grow: not where the service refused, nor far beyond what is in use."""
+        """Return how far it may grow: below where calls were refused, not far beyond its use."""
         if now_us < self.grows_after_us:
             return self._exact
         value = min(value, max(GROWTH * used, self._exact))
@@ -397,7 +397,7 @@ class LatencyAdaptation(Adaptation):
 
 
 class ErrorsAdaptation(Adaptation):
-    """One slot more for as many successes as there are slots; a cut at a drop.
+    """Add a slot for as many successes as there are slots; cut the value at a drop.
 
     Drops of calls that began before the last cut say nothing about the new value.
     """

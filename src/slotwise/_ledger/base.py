@@ -87,7 +87,7 @@ class BaseLedger(ABC, Generic[C]):
 
     @abstractmethod
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
-        """Take a waiter out of the queue; one that does not wait is left alone."""
+        """Remove a waiter from the queue; one that does not wait is left alone."""
 
     @abstractmethod
     def settle(self, now: float = 0.0) -> list[C]:
@@ -98,12 +98,12 @@ class BaseLedger(ABC, Generic[C]):
         """Take back the slots of a claim that was taken out of ``holders``; grants nothing."""
 
     def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:  # noqa: ARG002
-        """For how long it was held, how it ended, and how long the service wants to be left alone.
+        """Return how long it was held, how it ended, and how long the service wants no more.
 
-        Adaptive values go by that; times are in microseconds.
+        For adaptive values; times are in microseconds.
         """
         return 0, "ignored", 0
 
     @abstractmethod
     def _leave(self, claim: C, now: float) -> None:
-        """Take a waiter out of the queue; grants nothing."""
+        """Remove a waiter from the queue; grants nothing."""

@@ -1,7 +1,7 @@
 """Claim: one request for slots, from its arrival to its end.
 
-Once it is granted, a claim is also what the caller gets: the AcquisitionResult. Drivers
-subclass it to keep a waker, a task or a label beside it.
+Once it is granted, a claim is also what the caller gets: the AcquisitionResult. Drivers subclass it
+to add a waker, a task or a label.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class BaseClaim(AcquisitionResult):
     # Whether it is among the holders while it holds. A driver may have claims
     # that nobody can name, and remember their numbers by itself.
     named: ClassVar[bool] = True
-    # Whether it is served before all who don't: it replaces a holder.
+    # Whether it replaces a holder, and so comes before all others.
     replaces: bool = False
-    # In microseconds: it comes before those who have waited for less more than it.
+    # In microseconds: it comes before those who have waited less than that longer.
     head_start: int = 0
 
     key: Hashable  # what the ledger files it under

@@ -1,4 +1,4 @@
-"""What those who have ended lately took of rates, while that can be corrected."""
+"""Remember what claims that ended lately took of rates, while that can be corrected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_LEAST = 60.0
 
 
 class EndedClaim:
-    """What one that has ended took, until when that can be corrected.
+    """What an ended claim took, and until when that can be corrected.
 
     Not its claim: a driver's claim knows the objects of its name, which may be gone by then.
     """
@@ -32,9 +32,9 @@ class EndedClaim:
 class EndedClaims:
     """What was taken by those who have ended, by their keys.
 
-    They are forgotten many at a time: a table is dropped when all in it have been there for
-    long enough, so there may be some whose time is over. To remember one costs little, which
-    matters, since every release does it.
+    They are forgotten many at a time: a table is dropped when all in it have been there for long
+    enough, so some are kept longer than needed. Remembering one costs little, which matters, since
+    every release does it.
     """
 
     __slots__ = ("_old", "remembered_for", "turn_at", "young")
@@ -68,7 +68,7 @@ class EndedClaims:
             self.turn_at = now + self.remembered_for
 
     def get(self, key: Hashable) -> EndedClaim | None:
-        """What one took; None if it is not known, or not any more."""
+        """Return what one took; None if it is unknown, or no longer known."""
         table = self.young if key in self.young else self._old
         ended = table.get(key)
         if type(ended) is tuple:
@@ -86,9 +86,9 @@ class EndedClaims:
 
 
 class OrderedEndedClaims(OrderedDict[Hashable, Any]):
-    """The same, in the order in which they are forgotten, exactly then: each is a claim.
+    """The same, but each is a claim and is forgotten exactly when its time is over.
 
-    Where several have to remember the same at each step.
+    For processes that have to remember the same at each step.
     """
 
     def __init__(self, rates: Iterable[Rate]) -> None:

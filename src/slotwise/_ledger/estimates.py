@@ -1,6 +1,6 @@
-"""When a newcomer would be served, from how long slots are held and who is ahead of it.
+"""Estimate when a newcomer is served, from how long slots are held and who is ahead of it.
 
-Here is what a semaphore needs; `path_estimates` does the same for a path through tiers.
+This module is for semaphores; `path_estimates` does the same for a path through tiers.
 
 The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and its users):
 
@@ -9,12 +9,12 @@ The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and 
    and the newcomer itself need, less what is free. Slots come back at `value` per mean hold, a
    rate's units at its own pace. The slowest node counts.
 3. Ahead of it at a node are those who are parked there: of each key at most as many as its
-   narrower tiers let through at once. Of more than `SAMPLE` of them, the first are looked at and
-   taken for all.
-4. While no hold has ended that was timed, nobody knows when slots come back: None.
-5. Nobody is served before a pause ends; and that is what is known then, if nothing else is.
+   narrower tiers let through at once. If there are more than `SAMPLE` of them, the first stand for
+   all.
+4. While no timed hold has ended, it is not known when slots come back: None. 5. Nobody is served
+before a pause ends; if nothing else is known, that is the estimate.
 
-It is an estimate and no bound: holds vary, waiters leave, and others may have a head start.
+It is an estimate, not a bound: holds vary, waiters leave, and others may have a head start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from itertools import islice
 
 from slotwise._ledger.slots import UNLIMITED
 
-# How many of those ahead are looked at.
+# How many of those ahead are counted.
 SAMPLE = 100
-# Beyond this many holds the older half of what is known counts for half.
+# Beyond this many holds, the weight of what is known is halved.
 RECENT = 32
 
 
 class HoldTimes:
-    """How long slots are held: the slot-seconds of recent holds, and how many slots that were."""
+    """How long slots are held: the slot-seconds of recent holds, and how many slots those were."""
 
     __slots__ = ("busy", "ended", "since")
 
@@ -46,27 +46,27 @@ class HoldTimes:
         return self.busy / self.ended if self.ended else None
 
     def note(self, seconds: float, slots: int = 1) -> None:
-        """So many slots were held for so long."""
+        """Note that this many slots were held for that long."""
         if seconds > 0.0:
             self.busy += seconds * slots
         self.ended += slots
         if self.ended > RECENT:
             self._forget_half()
 
-    # Where nobody knows when a slot was taken, the time of all that are held is counted
-    # together: what is held on average is the rate of ends times the mean hold.
+    # Where it isn't known when a slot was taken, the time of all held slots is counted together:
+    # the average number held is the rate of ends times the mean hold.
 
     def begin(self, now: float) -> None:
         """Count what is held from now on."""
         self.since = now
 
     def pass_time(self, now: float, in_use: int) -> None:
-        """So many slots have been held since the last call, or since `begin`."""
+        """Note that this many slots have been held since the last call, or since `begin`."""
         self.busy += max(now - self.since, 0.0) * in_use
         self.since = now
 
     def end(self, now: float, in_use: int, slots: int) -> None:
-        """So many of the slots that are held come back."""
+        """Note that this many of the held slots come back."""
         if now > self.since:
             self.busy += (now - self.since) * in_use
         self.since = now

@@ -1,8 +1,8 @@
 """FairOrder: start-time fair queueing over the keys of one tier.
 
-The rule stands in `paths` (9). Here are its numbers alone: the virtual time, and for each key
-the tag of its next request. They are doubles, and the scripts on a server compute the same ones
-by the same steps.
+The rule is in `paths` (9). This module only keeps its numbers: the virtual time, and for each key
+the tag of its next request. They are doubles, and the scripts on a server compute the same ones by
+the same steps.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FairOrder:
         if share is None:
             self.shares[key] = share = Share(key, self.tag_of(key), weight)
             self.tags.pop(key, None)
-        share.weight = weight  # who asked last knows it best
+        share.weight = weight  # the latest request knows it best
         return share
 
     def move(self, share: Share, old: BaseNode | None, new: BaseNode | None) -> None:
@@ -103,7 +103,7 @@ class FairOrder:
         tags: Mapping[Hashable, float],
         shares: Mapping[Hashable, tuple[float, float]],
     ) -> None:
-        """Go on where another one was: its time, its tags, and the tags and weights of shares."""
+        """Continue where another one was: its time, tags, and shares' tags and weights."""
         self.reset()
         self.time = time
         for key, tag in tags.items():
@@ -123,7 +123,7 @@ class FairOrder:
             heappush(self._tags_by_age, (tag, next(_pushes), key))
 
     def _forget_old(self) -> None:
-        """Tags that are not after the time make no difference."""
+        """Forget tags that are not after the time: they make no difference."""
         by_age = self._tags_by_age
         while by_age and by_age[0][0] <= self.time:
             tag, _, key = heappop(by_age)

@@ -1,4 +1,4 @@
-"""Forget the nodes of a ledger that nobody uses. Nobody notices that they are gone."""
+"""Forget the nodes of a ledger that nobody uses; nothing depends on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slotwise._ledger.path_nodes import UNLIMITED
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
 
-# How many more than have to be forgotten are looked at in one call.
+# How many more nodes than have to be forgotten are examined in one call.
 _MORE = 64
 
 

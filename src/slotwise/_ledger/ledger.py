@@ -1,6 +1,6 @@
 """Ledger: grant the slots of a semaphore in strict FIFO order, never over its value.
 
-A claim may have a head start; the order is that of `ranks` then.
+If a claim has a head start, the order is that of `ranks`.
 
 Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
 told which claims are granted.
@@ -25,14 +25,13 @@ operations on a list, dict or deque, each atomic in CPython:
                 if ledger.line or ledger.attention:
                     ledger.settle(now)              # under the lock
 
-It is safe because the sides look in opposite order. Who queues shows itself
-(in ``line``, or by raising ``attention``) before it looks at ``free`` a last
-time, and a giver fills ``free`` before it looks for them: whatever the
-interleaving, at least one of them sees the other, so a slot is never free while
-somebody waits. A taker that looked before somebody queued came before it. Who
-has the lock may have numbers in hand that it will put back, so who queues also
-looks at the lock; and a giver looks at ``attention`` beforehand, so that what
-comes back after a shrink or a close is never shown to a taker that looked long ago.
+It is safe because the two sides check in opposite order. A waiter shows itself (in ``line``, or by
+raising ``attention``) before it checks ``free`` a last time, and a giver fills ``free`` before it
+checks for waiters: whatever the interleaving, at least one of them sees the other, so a slot is
+never free while somebody waits. A taker that checked before somebody queued came before it. A
+thread that has the lock may have numbers in hand that it will put back, so a waiter also checks the
+lock; and a giver checks ``attention`` beforehand, so that what comes back after a shrink or a close
+is never shown to a taker that checked long ago.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     #   I8  while it is paused no number is free: all that nobody holds are in reserve
     # `invariants.check` is these, as code.
 
-    # How its value moves, if it does so by itself; those that may have one have the slot.
+    # How its value adapts, if it does; subclasses that may adapt have the slot.
     adaptation: Adaptation | None = None
 
     def __init__(self, value: int, holders: dict[Hashable, C] | None = None) -> None:
@@ -123,7 +122,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     # ------------------------------------------------------------ its value
 
     def accepts(self, value: Any) -> bool:
-        """Return whether somebody who was told ``value`` may use it; None is any value.
+        """Return whether somebody who declares ``value`` may use it; None matches any value.
 
         It may be a value from before a resize.
         """
@@ -142,7 +141,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     # ------------------------------------------------------------ the verbs
 
     def request(self, claim: C, now: float = 0.0, *, wait_until: float | None = None) -> list[C]:
-        """Grant ``claim`` its slots, or queue it; who is granted now is returned.
+        """Grant ``claim`` its slots, or queue it; return who is granted now.
 
         ``wait_until`` is the deadline of a claim that has to queue.
 
@@ -167,7 +166,8 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.attention = True
         if self.ranks is not None:
             return self.settle(now)  # it may be the first now, and fit
-        # A quick giver may have come between the look at `free` and the flag, or a pause be over.
+        # A giver on the quick lane may have come between the check of `free` and the flag, or a
+        # pause be over.
         deadlines = self.deadlines
         if self.free or (deadlines is not None and deadlines.paused_until):
             return self.settle(now)
@@ -197,7 +197,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     ) -> list[C]:
         """Grant ``claim`` its slots although others wait, or queue it in front of them.
 
-        It comes behind others that were queued like that. Who is granted now is returned.
+        It comes behind others that were queued like that. Return who is granted now.
         """
         if self.try_grant_first(claim, now):
             return [claim, *self.settle(now)]
@@ -274,14 +274,14 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 self._follow()
 
     def _follow(self) -> None:
-        """Take the limit that the adaptation has now; whoever called settles."""
+        """Take over the limit that the adaptation has now; the caller settles."""
         assert self.adaptation is not None
         self.value = self.adaptation.limit
         self._rebalance()
 
     def _put_back(self, number: int) -> None:
-        # `NumberedSlots._put_back`, and the same while it is paused: a quick taker that looked
-        # before the pause must not find the number.
+        # Like `NumberedSlots._put_back`, while it is paused too: a taker on the quick lane that
+        # checked before the pause must not find the number.
         deadlines = self.deadlines
         if (
             self.closed
@@ -297,7 +297,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         super()._put_aside(numbers)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
-        """Take a waiter out of the queue; one that does not wait is left alone."""
+        """Remove a waiter from the queue; one that does not wait is left alone."""
         claim = self.waiting.get(key)
         if claim is None:
             return []
@@ -314,16 +314,16 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     ) -> tuple[list[C], list[C]]:
         """Change the value; return the waiters that can never fit now, and who is granted now.
 
-        ``declared`` is the value that was known to whoever asks for it.
+        ``declared`` is the value that the caller knows.
         """
         known = (self.value,) if declared is None else (self.value, declared)
         self.former_values = (*dict.fromkeys((*self.former_values, *known)),)
         return self.adapt(value, now)
 
     def adapt(self, value: int, now: float = 0.0) -> tuple[list[C], list[C]]:
-        """Change a value that changes by itself; return what `resize` does.
+        """Change an adaptive value; return what `resize` does.
 
-        Nobody was told such a value, so the former one is not remembered.
+        Nobody declares such a value, so the former one is not remembered.
         """
         self.value = value
         refused = [claim for claim in self.waiting.values() if claim.slots > value]
@@ -338,7 +338,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return 0.0 if self.deadlines is None else self.deadlines.paused_until
 
     def pause(self, until: float) -> None:
-        """Grant nothing until then; of several pauses the one that ends last counts.
+        """Grant nothing until then; if there are several pauses, the one that ends last counts.
 
         Holders stay, waiters and newcomers wait in line. `expire` ends it, at `next_deadline`.
         """
@@ -356,7 +356,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return min(super().next_deadline(), self.paused_until or NEVER)
 
     def close(self) -> list[C]:
-        """Refuse newcomers from now on: the waiters, who all fail, are returned.
+        """Refuse newcomers from now on; return the waiters, who all fail.
 
         Holders stay until they leave; what they give back is granted to nobody.
         """
@@ -392,10 +392,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return True
 
     def settle(self, now: float = 0.0) -> list[C]:
-        """Hand what is free to those who wait, strictly in order, and return who got it.
+        """Hand free slots to those who wait, strictly in order, and return who got them.
 
-        Every verb ends with it. On a closed ledger it refuses who is in the line; on a paused
-        one it grants nothing, until the first call after that.
+        Every verb ends with it. On a closed ledger it refuses those in the line; on a paused one it
+        grants nothing, until the first call after the pause.
         """
         line = self.line
         granted: list[Any] = []
@@ -455,7 +455,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     # ----------------------------------------------------------------- steps
 
     def first_waiting(self) -> C:
-        """Who of the waiting claims is next; there are some."""
+        """Return which of the waiting claims is next; there are some."""
         if self.ranks is not None:
             claim: C = self.ranks.first(self.waiting)[1]
             return claim
@@ -551,7 +551,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             raise ValueError("a waiter could have been granted its slots, or refused")
 
     def _lower_attention(self) -> None:
-        """Let the quick lane run again, if nothing needs a careful look; no claim waits."""
+        """Open the quick lane again, if nothing needs the lock; no claim waits."""
         if not self.reserve and self.circulating <= self.value and not self.paused_until:
             self.attention = not QUICK_LANE
 

@@ -1,4 +1,4 @@
-"""When a newcomer would be served a path through tiers; the rule is in `estimates`."""
+"""Estimate when a newcomer gets a path through tiers; the rule is in `estimates`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def path_in(
 
 
 def _ahead(node: Any) -> float:
-    """Return what those need who are parked at a node."""
+    """Return what the waiters parked at a node need."""
     groups = node.parked_groups()
     return total((_wanted(group, node) for group in groups), len(groups))
 

@@ -44,7 +44,7 @@ def has_room_at_once(node: Any, need: int, now: float, turn: Turn | None = None)
 
 
 def level_of(tier: TierNodes, key: Hashable, now: float) -> tuple[float, ...]:
-    """What is left of a rate, and in how many seconds it is full; nothing of slots."""
+    """Return what is left of a rate, and in how many seconds it is full; nothing for slots."""
     if not isinstance(tier, RateTier):
         return ()
     node = tier.nodes.get(key)
@@ -78,7 +78,7 @@ def tier_stats(
 def _key_stats(
     tier: TierNodes, nodes: Sequence[tuple[str, Any]], now: float
 ) -> Mapping[str, KeyStats]:
-    # One for all of them: they are the most.
+    # One object for all of them: they are the most frequent.
     idle = KeyStats(0, 0, most_of(tier.value), paused_for=paused_for(tier, None, now))
     each = not isinstance(tier.value, int) or tier.adaptive is not None
     paused: Mapping[str, KeyStats] = {

@@ -20,7 +20,7 @@ class Ranges(list[range]):
         return sum(map(len, self))
 
     def add(self, numbers: range) -> None:
-        """Put numbers in that are not there."""
+        """Add numbers that are not in it."""
         if self and self[-1].stop == numbers.start:  # the common case: many, in ascending order
             self[-1] = range(self[-1].start, numbers.stop)
             return
@@ -35,13 +35,13 @@ class Ranges(list[range]):
         self[first:last] = [numbers]
 
     def gaps(self) -> Ranges:
-        """The numbers from 1 on that are not there, up to the highest that is."""
+        """Return the numbers from 1 on that are not in it, up to the highest that is."""
         starts = [1, *(numbers.stop for numbers in self[:-1])]
         pairs = zip(starts, self, strict=True)
         return Ranges(range(at, numbers.start) for at, numbers in pairs if at < numbers.start)
 
     def take_lowest(self, how_many: int) -> list[range]:
-        """Take out the lowest numbers, ``how_many`` or all there are."""
+        """Remove and return the lowest numbers, ``how_many`` or all."""
         taken: list[range] = []
         for numbers in self:
             if how_many < len(numbers):

@@ -65,7 +65,7 @@ class Ranks:
         return ticket - claim.head_start, ticket if claim.head_start else 0, ticket
 
     def first(self, waiting: Mapping[Hashable, Any]) -> tuple[Rank, Any]:
-        """Who of those who wait is first, and its rank."""
+        """Return which waiter is first, and its rank."""
         heap = self._heap
         while waiting.get(heap[0][1].key) is not heap[0][1]:
             heappop(heap)

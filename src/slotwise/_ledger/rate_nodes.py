@@ -1,6 +1,6 @@
 """RateNode: one key of a tier with a rate: what is left of it, which comes back by time.
 
-The rules of who gets it are those of all nodes; they stand in `paths`.
+Who gets it is decided by the rules of all nodes, in `paths`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAKEN: Sequence[range] = (range(1),)
 class RateNode(BaseNode):
     """A bucket: how many parts were in it, and at which microsecond.
 
-    If the clock steps back, refilling goes on from there; a step forward fills it at most.
+    If the clock steps back, refilling continues from there; a step forward can only fill it.
     """
 
     __slots__ = ("at", "level", "rate", "refill_at")
@@ -69,7 +69,7 @@ class RateNode(BaseNode):
         return need * self.rate.unit <= self.level
 
     def ready_at(self, need: int, group: Group) -> float:
-        """When there will be room for that, if nobody takes anything; `NEVER` by time alone."""
+        """When there will be room for that, if nobody takes any; `NEVER` if time is not enough."""
         kept = 0 if self.kept_for is group else self.kept
         if need + kept > self.rate.burst:
             return NEVER
@@ -96,7 +96,7 @@ class RateNode(BaseNode):
         self.level = self.rate.full
 
     def change_rate(self, rate: Rate, now: float) -> None:
-        """Go on with another rate: the level stays, cut to the new burst.
+        """Continue with another rate: the level stays, cut to the new burst.
 
         One that is full is full afterwards too, as one that was forgotten is.
         """

@@ -1,4 +1,4 @@
-"""shrink: give back the memory of a table that was much larger once.
+"""shrink: free the memory of a table that was once much larger.
 
 A dict keeps its size when entries are deleted, until many new ones have come.
 """

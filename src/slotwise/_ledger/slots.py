@@ -19,8 +19,8 @@ UNLIMITED = sys.maxsize  # the value of a node that has no limit
 # that many the quick lane is worth it, and nobody notices the time.
 FEW = 1024
 
-# A class can't inherit from two that have slots. As a name, since mypy takes a literal for all
-# that may be assigned to.
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
 _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 # What most pools have, since most are never shrunk. Shared and therefore never changed.
@@ -80,7 +80,7 @@ class NumberedSlots(SlotPool):
         self.reserve = NO_NUMBERS
 
     def _put_back(self, number: int) -> None:
-        """To ``free``, unless nobody may have it now: a late quick taker could pop it there."""
+        """Put it into ``free``, unless nobody may have it now: a late quick taker might pop it."""
         if self.closed or self.circulating > self.value:
             self._put_aside(range(number, number + 1))
         else:
@@ -102,7 +102,7 @@ class NumberedSlots(SlotPool):
         self.circulating -= len(numbers)
 
     def _take_one(self) -> int | None:
-        """The lowest number; None if there is none, nor may be."""
+        """Return the lowest number; None if there is none, and may be none."""
         while True:
             try:
                 return heappop(self.free)
@@ -111,7 +111,7 @@ class NumberedSlots(SlotPool):
                     return None
 
     def _take(self, slots: int) -> Sequence[range]:
-        """That many numbers, lowest first; none at all if there are not enough."""
+        """Return that many numbers, lowest first; none at all if there are not enough."""
         if slots > self.value - self.in_use:
             return ()
         taken: list[int] = []
@@ -189,7 +189,7 @@ class NumberedSlots(SlotPool):
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Circulate what is held and, beside it, the lowest numbers that fit the value.
+        """Circulate what is held and, besides that, the lowest numbers that fit the value.
 
         Numbers left over stay in ``reserve`` until the value grows or a higher
         number comes back, so that newcomers get numbers from 1 to the value. So do the

@@ -1,6 +1,6 @@
 """TierNodes: the nodes of one tier: how they are made, changed and forgotten.
 
-What a node is stands in `path_nodes`, who gets something of it is decided by `paths`.
+Nodes are defined in `path_nodes`; `paths` decides who gets something of them.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class TierNodes:
         node.value = value or UNLIMITED
 
     def pause(self, key: Hashable, until: float) -> list[Any]:
-        """Let there be no room until then, for None of any key; return the nodes.
+        """Pause a key until then, with None all of them; return the nodes.
 
-        Of several pauses the one that ends last counts.
+        If there are several pauses, the one that ends last counts.
         """
         self.pauses[key] = max(until, self.pauses.get(key, 0.0))
         return self._renew_pauses(key)
@@ -144,7 +144,7 @@ class TierNodes:
     # ------------------------------------------------------------- adapting
 
     def freeze(self, value: int | None, key: Hashable, now: float, *, one: bool) -> list[Any]:
-        """Stay at a value, or with None at the current one; return the nodes of which that is true.
+        """Freeze at a value, or with None at the current one; return the nodes that are frozen now.
 
         With ``one`` it is that of one key.
         """
@@ -197,8 +197,8 @@ class TierNodes:
     def forget(self, now: float, before: float, too_many: int, looks: int) -> tuple[int, bool]:
         """Forget nodes unused since ``before``, and the ``too_many`` that are idle for longest.
 
-        Those that are held or waited for stay. At most ``looks`` are looked at; how
-        many were forgotten, and whether there is more to look at.
+        Those that are held or waited for stay. At most ``looks`` are examined. Return how many were
+        forgotten, and whether there are more to examine.
         """
         ages, in_use = self._ages, []
         forgotten = 0

@@ -1,4 +1,4 @@
-"""DONE: what an async method returns whose work is done when it returns.
+"""DONE: what an async method returns if its work is already done.
 
 A coroutine costs more than a slot that is free, so the quick lane makes none: a plain method
 does the work and returns this, and ``await`` finds nothing left to wait for. (CPython lets

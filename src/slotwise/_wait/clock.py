@@ -3,9 +3,9 @@
 `slotwise.testing.FakeClock` replaces the clock and stops the thread. What the timers are
 for is up to their owners.
 
-The timers run in a daemon thread and not in an event loop: a ttl must also end for
-holders in plain threads, and after the event loop of the holder was closed. The thread
-starts with the first timer and ends when none is left.
+The timers run in a daemon thread and not in an event loop: a ttl must end for holders in plain
+threads too, and after the holder's event loop was closed. The thread starts with the first timer
+and ends when none is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ now: Callable[[], float] = time.monotonic
 # The thread wakes at least this often: waiting for a condition has a maximum timeout.
 _LONGEST_NAP = 3600.0
 
-# Timers of collected owners are removed when they are more than half, and more than this.
+# Timers of garbage-collected owners are removed when they are more than half, and more than this.
 _FEW_DEAD = 64
 
 

@@ -1,9 +1,8 @@
 """Do outside the section what was decided inside: wake those whose wait has ended.
 
-What is to be done is posted inside, and done by whoever comes first outside: the thread that
-posted it may be kept from running, or a signal handler may raise in it. Nobody waits for
-anybody here, so the order of the posts is not kept between threads. Where order matters,
-`_wait.wakers` keeps it.
+Calls are posted inside, and made by whichever thread comes first outside: the thread that posted
+one may not get to run, or a signal handler may raise in it. Nobody waits for anybody here, so the
+order of the posts is not kept between threads. Where order matters, `_wait.wakers` keeps it.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _delivering: set[int] = set()  # the threads that do
 
 
 def post(call: Callable[[], object]) -> None:
-    """Have ``call`` made after the section; it must not wait for anybody.
+    """Have ``call`` called after the section; it must not wait for anybody.
 
-    It is made again if a signal handler raises in it. The same one posted several times may
-    be made once, but after the last post.
+    It is called again if a signal handler raises in it. One that is posted several times may be
+    called once, but after the last post.
     """
     posted[call] = None
 
 
 def deliver_posted(_: object = None) -> None:
-    """Make the calls that are posted, but for those that another thread is making.
+    """Make the posted calls, except for those that another thread is making.
 
     If it interrupts itself, by a garbage collection or a signal handler, or if one of the calls
     posts another, what is left is done when the interrupted call continues.
@@ -44,7 +43,7 @@ def deliver_posted(_: object = None) -> None:
             _delivering.add(me)
             for call in list(posted):
                 _make(call)
-        except BaseException:  # a signal handler's: the others are woken all the same
+        except BaseException:  # a signal handler's: the others are still woken
             _delivering.discard(me)
             deliver_posted()
             raise

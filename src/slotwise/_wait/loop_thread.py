@@ -66,7 +66,7 @@ class LoopThread:
                     self._calls.discard(call)
 
     def stop(self) -> None:
-        """Cancel what runs, and start nothing any more."""
+        """Cancel what runs, and start nothing more."""
         with self._lock:
             self._stopped = True
             calls = list(self._calls)

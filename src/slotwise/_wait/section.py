@@ -1,4 +1,4 @@
-"""Run a change under the one lock of this process, also when code interrupts itself.
+"""Run a change under the one lock of this process, even when code interrupts itself.
 
 The interpreter runs one thread at a time anyway, and the frequent operations take no
 lock. So one lock guards everything that threads share in memory: ledgers, names and

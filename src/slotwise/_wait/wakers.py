@@ -2,11 +2,11 @@
 
 A task sleeps on a future of its loop, a thread on a lock that somebody else
 releases. This module doesn't decide who is woken; the ledger does. A wake-up that
-can't be delivered goes back to the sender, who passes the slot on: at once if
-the loop is closed, and also if it is closed while the wake-up travels.
+can't be delivered goes back to the sender, who passes the slot on: at once if the loop is closed,
+and also if it is closed while the wake-up is on its way.
 
-Order matters within an event loop only. So the wake-ups of one sender for one loop travel
-together, in the order of the grants, and whichever thread sends them off.
+Order matters only within an event loop. So the wake-ups of one sender for one loop are sent
+together, in the order of the grants, whichever thread sends them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def prepare_to_wake(
     """Return what has to be called to tell whoever sleeps on ``waker`` that its wait is over.
 
     Tasks of one event loop are told in the order in which this was called, by one caller at a
-    time, whoever makes the calls that are returned. To make one twice does no harm.
+    time, whoever makes the calls that are returned. Making a call twice does no harm.
     """
     if isinstance(waker, LockType):
         return partial(_wake_thread, waker)
@@ -120,13 +120,13 @@ class WakeUps:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.queue: deque[_WakeUp] = deque()  # who is in it has to be sent afterwards
+        self.queue: deque[_WakeUp] = deque()  # what is in it has to be sent afterwards
         self._arriving = False
         self._told: _WakeUp | None = None  # who was told last
 
     @property
     def is_obsolete(self) -> bool:
-        """Whether nothing is, nor ever will be, on its way."""
+        """Whether nothing is on its way, or ever will be."""
         return self.loop.is_closed() and not self.queue
 
     def add(
@@ -141,7 +141,7 @@ class WakeUps:
         self.queue.append((sender, claim, future, outcome, failure))
 
     def send(self) -> None:
-        """Have them arrive in their loop, or take them back; twice does no harm."""
+        """Have them arrive in their loop, or take them back; calling it twice does no harm."""
         if self.loop is asyncio._get_running_loop():
             self.arrive()
             return
@@ -180,7 +180,7 @@ class WakeUps:
                     sender.woken.discard(future)
                     del queue[0]
                     sender.refused(claim)
-        except BaseException:  # a signal handler's: the others are told all the same
+        except BaseException:  # a signal handler's: the others are still told
             self._arriving = False
             self.arrive()
             raise
@@ -189,7 +189,7 @@ class WakeUps:
             self._told = None
 
     def take_back(self) -> None:
-        """Have their senders see to those who can't be told any more."""
+        """Have their senders handle those who can't be told any more."""
         while self.queue:
             try:
                 sender, claim, future, *_ = self.queue.popleft()
@@ -200,7 +200,7 @@ class WakeUps:
 
 
 class _Journey:
-    """The callback that makes wake-ups arrive; they are sent again if it is not made.
+    """The callback that delivers wake-ups; they are sent again if it is not called.
 
     A loop that is closed drops it, and then they are taken back.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotwise._core.trio_run import TrioRun
     from slotwise._wait.wakers import WakeUps
 
-# With more than this many it is not worth while to ask each for its event loop.
+# With more than this many, it is not worth asking each for its event loop.
 _MANY = 16
 
 
@@ -34,11 +34,11 @@ class Woken(set[Any]):
         self.by_loop: dict[int, WakeUps] = {}
 
     def under_way_to(self, loop: asyncio.AbstractEventLoop) -> WakeUps | None:
-        """What its tasks are told with."""
+        """Return the wake-ups for its tasks."""
         return self.by_loop.get(id(loop))
 
     def keep(self, wake_ups: WakeUps) -> None:
-        """From now on the tasks of its loop are told with these."""
+        """Use these wake-ups for the tasks of its loop from now on."""
         kept = {at: each for at, each in self.by_loop.items() if not each.is_obsolete}
         self.by_loop = {**kept, id(wake_ups.loop): wake_ups}
 
@@ -52,7 +52,7 @@ class Woken(set[Any]):
         return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
 
     async def let_pass(self) -> None:
-        """Let those run that are here now; meanwhile later newcomers let the caller pass.
+        """Let those that are woken now run first; meanwhile later newcomers let the caller pass.
 
         Once they have been told they are ready to run, so one pass of the loop is enough.
         """
