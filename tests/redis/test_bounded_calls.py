@@ -186,7 +186,7 @@ async def test_many_names_do_not_cost_those_of_a_short_interval_their_slots(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every name needs a call of its own here, and all of them take longer than an interval."""
-    monkeypatch.setattr(_heartbeats, "_COST_PER_CALL", 1)
+    monkeypatch.setattr(_heartbeats, "COST_PER_CALL", 1)
     monkeypatch.setattr(IsSlow, "delay", 0.1)
     with IsSlow(server.port) as slow:
         config = RedisConfig(slow.url)

@@ -118,9 +118,9 @@ async def test_thousands_of_heartbeats_are_a_few_calls(
         rounds.append(how)
         return send_due(sender, **how)
 
-    def counted_call(sender: HeartbeatSender, batch: Any, *rest: Any) -> Any:
+    def counted_call(sender: HeartbeatSender, batch: Any, *rest: Any, **how: bool) -> Any:
         calls.append(batch)
-        return send(sender, batch, *rest)
+        return send(sender, batch, *rest, **how)
 
     semaphore = RedisSemaphore(
         name="s", value=1, heartbeat_max_interval=30, ping_interval=0.2, config=config
@@ -146,10 +146,10 @@ async def test_thousands_of_heartbeats_are_a_few_calls(
     assert_nothing_left(client)
 
 
-async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_gets_more_time() -> (
+async def test_a_node_is_given_up_for_its_own_silence_and_the_next_connection_gets_more_time() -> (
     None
 ):
-    """A slow server would never get to answer, if each had only what the one before has left."""
+    """A slow node would never get to answer, if each had only what the one before has left."""
     reply = asyncio.get_running_loop().create_future()
     silences = iter((0.0, 0.1, 0.21, 0.0, 0.21, 0.3, 0.41))  # two connections, each from 0
     seen: list[float] = []
@@ -171,7 +171,7 @@ async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_get
     client = SlowClient()
     shared: Any = SimpleNamespace(
         client=lambda: client,
-        cluster=None,
+        cluster=object(),
         holders={},
         waiters={},
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
@@ -181,6 +181,23 @@ async def test_a_connection_is_given_up_for_its_own_silence_and_the_next_one_get
     sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
     assert await asyncio.wait_for(sending, 30) == "answered"
     assert given_up_after == [0.21, 0.41]
+
+
+async def test_the_connection_to_a_slow_server_is_kept() -> None:
+    """Or it would have to read everything anew; one that is dead is found out by a probe."""
+    reply = asyncio.get_running_loop().create_future()
+    shared: Any = SimpleNamespace(  # without a way to give up a connection
+        client=lambda: SimpleNamespace(run=lambda *_: reply, silence=lambda _: 100.0),
+        cluster=None,
+        settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
+    )
+    sender = HeartbeatSender(shared, print, print, print, print)
+    record = NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", "s"))
+    batch = [(record, 1.0, [], [])]
+    sending = asyncio.create_task(sender._send_until_answered(batch, [], []))
+    await asyncio.sleep(0.1)
+    reply.set_result("answered")
+    assert await asyncio.wait_for(sending, 30) == "answered"
 
 
 async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(

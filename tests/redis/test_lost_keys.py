@@ -15,6 +15,7 @@ import redis
 from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_scripts_against_ledger import expand
 
+from slotwise import Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import Keys
 from slotwise.redis._path_keys import PathKeys
@@ -228,11 +229,75 @@ async def test_a_release_after_the_holds_were_evicted_frees_its_slot(
         assert await asyncio.gather(*(semaphore.release(each) for each in held[:2])) == [True] * 2
     else:
         assert [await semaphore.release(each) for each in held[:2]] == [True] * 2
-    newcomers = [await semaphore.try_acquire() for _ in range(3)]
-    assert [each and each.slot_number for each in newcomers] == [1, 2, None]
-    for each in (*newcomers[:2], *held[2:]):
-        assert each is not None
+    # The others are told at once, long before their next heartbeat, and give theirs back.
+    newcomers = [await semaphore.acquire(timeout=20) for _ in range(4)]
+    assert [each.slot_number for each in newcomers] == [1, 2, 3, 4]
+    assert [each.lost.is_set() for each in held[2:]] == [True, True]
+    for each in newcomers:
         assert await semaphore.release(each) is True
+
+
+@pytest.mark.parametrize("lost", ["semaphore_main", "semaphore_state"])
+async def test_one_call_is_enough_for_all_to_learn_that_a_key_was_evicted(
+    config: RedisConfig, client: redis.Redis, lost: str
+) -> None:
+    """Their next heartbeats are minutes away, and nobody is granted anything before they know."""
+    semaphore = RedisSemaphore(2, name="s", heartbeat_max_interval=600, config=config)
+    held = [await semaphore.acquire() for _ in range(2)]
+    order: list[int] = []
+
+    async def work(n: int) -> None:
+        async with semaphore:
+            order.append(n)
+
+    tasks = []
+    for n in range(4):
+        tasks.append(asyncio.create_task(work(n)))
+        await until(
+            lambda n=n: client.zcard("adv-sem:semaphore_waiting:s") == n + 1, "one more waiter"
+        )
+    client.delete(f"adv-sem:{lost}:s")
+    tasks.append(asyncio.create_task(work(4)))
+    for each in held:
+        await asyncio.wait_for(each.lost, 60)
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    assert order == list(range(5))
+
+
+async def test_one_call_is_enough_for_all_to_learn_that_the_state_of_tiers_was_evicted(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    tiers = Tiers(Tier("all", 2), name="t", heartbeat_max_interval=600, url=config)
+    held = [await tiers.acquire() for _ in range(2)]
+    waiting = asyncio.create_task(tiers.acquire())
+    await until(lambda: client.zcard("adv-sem:tiers_waiters:t") == 1, "a waiter")
+    client.delete("adv-sem:tiers_state:t")
+    assert await tiers.try_acquire() is None
+    for each in held:
+        await asyncio.wait_for(each.lost, 60)
+    assert await tiers.release(await asyncio.wait_for(waiting, 60))
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+def test_a_holder_that_waits_on_the_server_is_lost_and_waits_no_more(
+    client: redis.Redis, kind: str
+) -> None:
+    """As after a failover, when another server had granted it something that is lost with that."""
+    fleet: Any = Fleet(client) if kind == "semaphore" else PathFleet(client)
+    path = () if kind == "semaphore" else ("0:u,1:",)
+    room = VALUE if kind == "semaphore" else 2
+    for n in range(room + 2):
+        fleet.request(f"sw-x-{n}", *path)
+    rest = ("", INTERVAL, "", 1, 0, f"sw-x-{room}")
+    [[_, *outcomes]] = fleet.run(f"{kind}/heartbeat", *rest)
+    assert outcomes == [f"lost sw-x-{room}"]
+    fleet.release("sw-x-0")
+    holders = fleet.keys.main if kind == "semaphore" else fleet.keys.all[1]
+    assert f"sw-x-{room + 1}" in client.zrange(holders, 0, -1)
+    if kind == "tiers":
+        fleet.believers.clear()  # told by messages to others
+        [[due, *outcomes]] = fleet.run("tiers/heartbeat", "", INTERVAL, "", 1, 0, "sw-x-1")
+        assert (due, outcomes) == (-1, [])
 
 
 async def test_the_dead_keep_nothing_when_their_keys_were_evicted(client: redis.Redis) -> None:

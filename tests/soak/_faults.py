@@ -11,7 +11,7 @@ from typing import ClassVar
 from tests.redis._damage import drop_half, write_garbage
 from tests.redis.faults._proxy import Freezes, GoesSilent, IsSlow, Proxy
 from tests.soak._deployments import BehindASentinel, Deployment, OnACluster, OneServer
-from tests.soak._objects import FILES, INTERVAL, PING, REDIS, TIERS
+from tests.soak._objects import FILES, INTERVAL, REDIS, TIERS
 from tests.soak._stage import Stage
 
 ON_SERVER = (REDIS, TIERS)
@@ -171,7 +171,7 @@ class KeyEvicted(NamedFault):
 
     def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
-        within = 1 + PING  # holders know of their loss by their next heartbeat
+        within = 1.0
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client() as client,
@@ -184,7 +184,7 @@ class KeySpoilt(NamedFault):
 
     def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
-        within = 1 + PING  # holders know of their loss by their next heartbeat
+        within = 1.0
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client() as client,
@@ -205,13 +205,15 @@ class KeyDamaged(NamedFault):
         name, key = _some_key(stage)
         damage = stage.dice.choice((write_garbage, drop_half))
         # It is found by a search that takes some heartbeats.
-        within = INTERVAL + 1
+        within = 1.0
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client(decode_responses=True) as client,
         ):
             damage(client, key.encode())
-        time.sleep(within)  # one at a time: what is left of the others is what it is made anew of
+        time.sleep(
+            INTERVAL + 1
+        )  # one at a time: what is left of the others is what it is made anew of
 
 
 # ------------------------------------------------------------------------------ connections
@@ -253,7 +255,7 @@ class ConnectionsVanish(NamedFault):
     def inject(self, stage: Stage) -> None:
         assert isinstance(stage.proxy, GoesSilent)
         # Whoever waits, and has nothing else under way, notices it by the next heartbeat.
-        within = 1 + PING
+        within = 1.0
         with stage.fault(self.name, "silence", within=within, objects=ON_SERVER):
             stage.proxy.vanish()
         time.sleep(2)  # a worker that was hit amid its reconnection is hit again

@@ -26,8 +26,9 @@ from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import logger, may_pass
+from slotwise.redis._endpoint import Address
 from slotwise.redis._foreign_clients import NotificationLists
-from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._heartbeats import SPOILT_CHECK_MS, HeartbeatSender
 from slotwise.redis._names import NameNotes
 from slotwise.redis._primary import PrimaryWatch
 from slotwise.redis._probe import ServerProbe
@@ -89,7 +90,7 @@ class HeartbeatThread:
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
-        self._probe = ServerProbe(shared.settings, shared.server_answered)
+        self._probes: dict[Address | None, ServerProbe] = {}  # of each node, if it is a cluster
         self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
@@ -173,14 +174,21 @@ class HeartbeatThread:
         self._next_heartbeat = 0.0
         self._wake()
 
-    def on_silence(self) -> None:
+    def heartbeat_name_soon(self, record: NameRecord) -> None:
+        """Ask at once what became of all acquisitions of one name."""
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._post(lambda: self._sender.hurry(record))
+
+    def on_silence(self, address: Address | None) -> None:
         """Find out whether the server answers: a connection got no reply for a while.
 
-        Over a new connection, since the other end of all that are open may be gone.
+        Over a new connection, since the other end of all that are open may be gone. The nodes of a
+        cluster tell nothing about each other.
         """
-        self.heartbeat_soon()
+        if address is None:
+            self.heartbeat_soon()
         with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(self._start_probe)
+            self._post(lambda: self._start_probe(address))
 
     def release_later(self, waiter: RedisAcquisition) -> None:
         """Release what somebody waited for in a loop that is closed."""
@@ -265,7 +273,8 @@ class HeartbeatThread:
     def close_sockets(self) -> None:
         """Close the sockets that don't belong to a loop client, in a forked child."""
         self._primary.close_sockets()
-        self._probe.close_sockets()
+        for probe in self._probes.values():
+            probe.close_sockets()
 
     def ensure_running(self) -> None:
         """Make sure that the thread runs: somebody makes a call."""
@@ -323,7 +332,7 @@ class HeartbeatThread:
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
-                self._probe.end()
+                self._end_probes()
             while tasks:  # callbacks that were posted meanwhile may start others
                 for task in tasks:
                     if not task.cancelling():
@@ -419,7 +428,7 @@ class HeartbeatThread:
             self._unawaited_since = math.inf
             self._checks.clear()
             self._primary.close()
-            self._probe.end()
+            self._end_probes()
             self._shared.forget_loop(loop)
         loop.stop()
         return True
@@ -461,9 +470,20 @@ class HeartbeatThread:
             return  # it asks again when it is done, if it has to
         self._sending = self._spawn(self._sender.heartbeat())
 
-    def _start_probe(self) -> None:
+    def _start_probe(self, address: Address | None) -> None:
         self._primary.ask_now()
-        self._probe.start()
+        probe = self._probes.get(address)
+        if probe is None:
+            probe = self._probes[address] = ServerProbe(
+                self._shared.settings,
+                address,
+                lambda asked_at: self._shared.server_answered(asked_at, address),
+            )
+        probe.start()
+
+    def _end_probes(self) -> None:
+        for probe in self._probes.values():
+            probe.end()
 
     def _on_outcome(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")
@@ -504,7 +524,9 @@ class HeartbeatThread:
         for outcome in outcomes:
             if outcome.startswith(b"adapted "):
                 record.on_adapted(outcome)
-            elif not outcome.startswith((b"failed ", b"full")):  # heartbeats report that anyway
+            elif outcome.startswith(b"failed "):  # heartbeats report that
+                self.schedule_check(record, SPOILT_CHECK_MS)
+            elif outcome != b"full":  # likewise
                 self._on_outcome(outcome)
         self.schedule_check(record, due)
 

@@ -17,6 +17,7 @@ from hiredis import ReplyError
 
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Unreachable, logger, refused
+from slotwise.redis._endpoint import Address
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # What one call may cost, in members renewed: the server does nothing else meanwhile, for 3 to
 # 5 ms. A name costs as much as this many members.
-_COST_PER_CALL = 1_000
+COST_PER_CALL = 1_000
 _COST_OF_A_NAME = 80
 # The part of the time between two heartbeats over which the calls of one are spread.
 _SPREAD = 0.5
@@ -32,6 +33,9 @@ _SPREAD = 0.5
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
+
+# How often waiters look whether a name that was spoilt is in order again: nobody tells them.
+SPOILT_CHECK_MS = 250
 
 # Names whose time is up within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
@@ -62,8 +66,8 @@ class HeartbeatSender:
         self.again = False  # asked, while it sends, to send once more
         # Of the heartbeat that is under way: calls without an answer, by name.
         self._unanswered: Counter[NameRecord] = Counter()
-        # When the first one's time is up if nothing is heard, and when that was found out.
-        self._first_end, self._looked_at = math.inf, -math.inf
+        # Names whose heartbeats are sent out of turn, and whether to do so once more.
+        self._hurried: dict[NameRecord, bool] = {}
         self._warned: set[object] = set()  # troubles that were logged, and last
 
     async def heartbeat(self) -> None:
@@ -80,16 +84,42 @@ class HeartbeatSender:
                 return
             hurried = self.again
 
+    def hurry(self, record: NameRecord) -> None:
+        """Send the heartbeats of one name at once, beside those of others; one at a time."""
+        if record in self._hurried:
+            self._hurried[record] = True
+        else:
+            self._hurried[record] = False
+            self._spawn(self._send_hurried(record))
+
+    async def _send_hurried(self, record: NameRecord) -> None:
+        try:
+            is_wanted = True
+            while is_wanted:
+                self._hurried[record] = False
+                entries = self._entries(record)
+                for batch in _batches(entries.sorted(-math.inf), apart=False):
+                    await self._deliver(batch, time.monotonic(), is_regular=False)
+                is_wanted = self._hurried[record]
+        finally:
+            del self._hurried[record]
+
+    def _entries(self, only: NameRecord | None = None) -> _Entries:
+        """Return who is to be named in heartbeats, of all names or of one."""
+        entries = _Entries()
+        for holder in list(self._shared.holders.values()):
+            if only is None or holder.record is only:
+                entries.add_holder(holder)
+        for waiter in list(self._shared.waiters.values()):
+            if waiter.needs_heartbeat and (only is None or waiter.record is only):
+                entries.add(waiter, 1)
+        return entries
+
     async def _send_due(self, *, hurried: bool) -> bool:
         """Send the heartbeats that are due, or all if hurried; return whether some are left."""
         started = time.monotonic()
         shared, between = self._shared, self._shared.heartbeat_thread.interval
-        entries = _Entries()
-        for holder in list(shared.holders.values()):
-            entries.add_holder(holder)
-        for waiter in list(shared.waiters.values()):
-            if waiter.needs_heartbeat:
-                entries.add(waiter, 1)
+        entries = self._entries()
         for record in entries.records:  # as long as somebody is there
             if started >= record.noted_until:
                 self._note_name(record, started)
@@ -133,9 +163,9 @@ class HeartbeatSender:
         while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
             await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
-    async def _deliver(self, batch: Batch, started: float) -> None:
+    async def _deliver(self, batch: Batch, started: float, *, is_regular: bool = True) -> None:
         try:
-            await self._send(batch, started)
+            await self._send(batch, started, is_regular=is_regular)
         except Unreachable:
             pass  # the outage was logged when it began
         except BackendError as error:
@@ -152,7 +182,7 @@ class HeartbeatSender:
             if not self._under_way[record]:
                 del self._under_way[record]
 
-    async def _send(self, batch: Batch, started: float) -> None:
+    async def _send(self, batch: Batch, started: float, *, is_regular: bool) -> None:
         keys: list[bytes] = []
         args: list[Any] = [b"", b""]
         for record, interval, holders, waiters in batch:
@@ -162,7 +192,7 @@ class HeartbeatSender:
             args += waiters
         sent_at = time.monotonic()
         replies = await self._send_until_answered(batch, keys, args)
-        self._shared.server_answered(started)
+        self._shared.server_answered(started, self._address_of(batch))
         self._check_memory(replies[0])
         for (record, _, holders, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
             if outcomes and outcomes[0].startswith(b"failed "):
@@ -180,9 +210,15 @@ class HeartbeatSender:
             if _is_part(holders):
                 self._renewed_part(holders[0], sent_at)
                 continue
-            self._unanswered[record] -= 1
-            if self._unanswered[record] <= 0:
-                record.heartbeat_at = started
+            if is_regular:  # else some of its calls may still be under way
+                self._unanswered[record] -= 1
+                if self._unanswered[record] <= 0:
+                    record.heartbeat_at = started
+
+    def _address_of(self, batch: Batch) -> Address | None:
+        """Return which node of a cluster has answered; None for a plain server."""
+        cluster = self._shared.cluster
+        return None if cluster is None else cluster.address_of(batch[0][0].keys.slot or 0)
 
     def _renewed_part(self, part: str, sent_at: float) -> None:
         holder = self._shared.holders.get(part.partition("#")[0])
@@ -206,6 +242,8 @@ class HeartbeatSender:
         """Tolerate the trouble of one name: its holders are lost when their interval is over."""
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
+        if waiters:
+            self._schedule_check(record, SPOILT_CHECK_MS)
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)
@@ -224,12 +262,16 @@ class HeartbeatSender:
     async def _send_until_answered(self, batch: Batch, keys: list[bytes], args: list[Any]) -> Any:
         """The reply to a heartbeat, over another connection if this one has gone dead.
 
-        One whose other end vanished without a word takes everything and answers
-        nothing. It is given up while there is time left to be heard over a new one.
+        One whose other end vanished without a word takes everything and answers nothing. It is
+        given up when the server has answered over another one (`_probe`), and not before: one that
+        is only slow would have to read everything anew. A node of a cluster that doesn't answer at
+        all may have been replaced, so there it is given up while there is time left to be heard.
         """
         record = batch[0][0]
         client, slot = self._shared.client(), record.keys.slot
         reply = client.run(record.dialect.heartbeat, keys, args, slot)
+        if self._shared.cluster is None:
+            return await reply
         patience = self._reply_timeout(batch, time.monotonic())
         while not reply.done():
             # Of the connection that it travels by: time that it took to open one is no silence.
@@ -245,20 +287,13 @@ class HeartbeatSender:
 
     def _reply_timeout(self, batch: Batch, now: float) -> float:
         """How long to wait for the reply to a heartbeat: half of the time that is left."""
-        if self._shared.cluster is not None or now > self._looked_at + _LEAST_REPLY_TIMEOUT:
-            self._looked_at, self._first_end = now, math.inf
-            for each in self._affected(batch):
-                end = each.heard_at + each.interval
-                if end > now:  # else it is too late for this one
-                    self._first_end = min(self._first_end, end)
-        patience = min(self._shared.settings.config.reply_timeout, (self._first_end - now) / 2)
+        ends = [each.heard_at + each.interval for each in self._named_in(batch)]
+        first_end = min((end for end in ends if end > now), default=math.inf)  # others are lost
+        patience = min(self._shared.settings.config.reply_timeout, (first_end - now) / 2)
         return max(patience, _LEAST_REPLY_TIMEOUT)
 
-    def _affected(self, batch: Batch) -> list[RedisAcquisition]:
-        """Whose time runs while this is not answered: everyone's, or on a cluster only its own."""
+    def _named_in(self, batch: Batch) -> list[RedisAcquisition]:
         holders, waiters = self._shared.holders, self._shared.waiters
-        if self._shared.cluster is None:
-            return [*list(holders.values()), *list(waiters.values())]
         entries = [each for _, _, *both in batch for some in both for each in some]
         ids = {entry.partition("#")[0] for entry in entries}
         found = [holders.get(each) or waiters.get(each) for each in ids]
@@ -268,8 +303,8 @@ class HeartbeatSender:
 def _parts(acquisition_id: str, slots: int) -> list[str]:
     """What stands for a holder of very many slots in heartbeats: ranges of them."""
     return [
-        f"{acquisition_id}#{first}-{min(first + _COST_PER_CALL - 1, slots)}"
-        for first in range(1, slots + 1, _COST_PER_CALL)
+        f"{acquisition_id}#{first}-{min(first + COST_PER_CALL - 1, slots)}"
+        for first in range(1, slots + 1, COST_PER_CALL)
     ]
 
 
@@ -304,7 +339,7 @@ class _Entries:
 
         Otherwise all of them would have to be renewed anew before the first one's time is up.
         """
-        if holder.slots <= _COST_PER_CALL:
+        if holder.slots <= COST_PER_CALL:
             self.add(holder, 0)
             return
         if holder.parts is None:
@@ -365,7 +400,7 @@ def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
                 yield batch
                 batch, entry = [], None
             if not batch:
-                left = _COST_PER_CALL + _COST_OF_A_NAME
+                left = COST_PER_CALL + _COST_OF_A_NAME
             if entry is None:
                 entry = ([], [])
                 batch.append((record, interval, *entry))

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
@@ -40,8 +41,8 @@ class LoopClient:
         cluster: ClusterMap | None,
         *,
         on_message: Callable[[bytes], object],
-        on_reopened: Callable[[], object],
-        on_silence: Callable[[], object],
+        on_reopened: Callable[[Address | None], object],
+        on_silence: Callable[[Address | None], object],
         listens: Callable[[], bool],
     ) -> None:
         self._settings = settings
@@ -154,10 +155,17 @@ class LoopClient:
             return self._only.is_connected
         return self.silent_at < math.inf
 
-    def doubt_if_silent(self, alive_at: float) -> None:
+    def silent_at_of(self, address: Address | None) -> float:
+        """Like `silent_at`, for one node of a cluster."""
+        reconnector = self._reconnectors.get(address)
+        connection = None if reconnector is None else reconnector.connection
+        return math.inf if connection is None else connection.silent_at
+
+    def doubt_if_silent(self, address: Address | None, alive_at: float) -> None:
         """Give up a connection that is dead, if the server has answered over another one."""
-        if self._only is not None and self._only.connection is not None:
-            self._only.connection.doubt_if_silent(alive_at)
+        reconnector = self._reconnectors.get(address)
+        if reconnector is not None and reconnector.connection is not None:
+            reconnector.connection.doubt_if_silent(alive_at)
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
@@ -203,12 +211,12 @@ class LoopClient:
                 address,
                 f"slotwise:{self.token}",
                 on_message=self._on_message,
-                on_open=self._opened,
+                on_open=partial(self._opened, address),
                 on_moved=self._moved,
                 on_unsettled=self._wait_until_settled,
                 on_trouble=self._troubled,
-                # The nodes of a cluster tell nothing about each other.
-                on_silence=self._on_silence if self._cluster is None else None,
+                on_silence=partial(self._on_silence, address),
+                is_needed=self._is_needed,
                 listens=lambda: self._listens() and self._serves(address),
             )
         return reconnector
@@ -238,9 +246,17 @@ class LoopClient:
     def _serves(self, address: Address | None) -> bool:
         return self._cluster is None or address in self._cluster.primaries()
 
-    def _opened(self, again: bool) -> None:
+    def _opened(self, address: Address | None, again: bool) -> None:
         if again:
-            self._on_reopened()
+            self._on_reopened(address)
+
+    def _is_needed(self) -> bool:
+        """Whether somebody waits for a message, or will release something."""
+        return bool(self.queued_by_name or self.holding)
+
+    def is_served_by(self, address: Address | None, slot: int | None) -> bool:
+        """Whether calls of a hash slot go to that node; always, without a cluster."""
+        return self._cluster is None or self._cluster.address_of(slot or 0) == address
 
     def follow(self, primary: Address) -> None:
         """Leave a server that is not the primary any more."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from slotwise.errors import BackendError
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs
+from slotwise.redis._endpoint import Address
 from slotwise.redis._net.preparation import open_connection
 
 
@@ -25,8 +26,14 @@ class ServerProbe:
     ``on_answer`` is called in the loop that asked, with the time at which the server was asked.
     """
 
-    def __init__(self, settings: ServerSettings, on_answer: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        address: Address | None,
+        on_answer: Callable[[float], object],
+    ) -> None:
         self._settings = settings
+        self._address = address  # of a node, if it is a cluster
         self._on_answer = on_answer
         self._is_running = False
         self._is_ended = False
@@ -58,7 +65,9 @@ class ServerProbe:
         asked_at, has_answered = time.monotonic(), False
         try:
             open_connection(
-                self._settings.config, None, None, load_scripts=False, on_socket=self._note_socket
+                *(self._settings.config, self._address, None),
+                load_scripts=False,
+                on_socket=self._note_socket,
             ).sock.close()
             has_answered = True
         except BackendError:

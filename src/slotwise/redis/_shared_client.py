@@ -33,6 +33,7 @@ from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import ClosedByUs, logger
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread
+from slotwise.redis._heartbeats import COST_PER_CALL
 from slotwise.redis._keys import KeySet
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.cluster import ClusterMap
@@ -175,7 +176,7 @@ class SharedClient:
             token,
             self.cluster,
             on_message=self.dispatch_published,
-            on_reopened=self.heartbeat_thread.heartbeat_soon,
+            on_reopened=lambda address: self._reopened(client, address),
             on_silence=self.heartbeat_thread.on_silence,
             listens=listens,
         )
@@ -203,12 +204,47 @@ class SharedClient:
         """Whether a loop gets no replies, or has no connection that it needs; from any thread."""
         return any(client.is_in_doubt for client in list(self._clients.values()))
 
-    def server_answered(self, asked_at: float) -> None:
-        """Have connections given up that were silent before, in the heartbeat thread."""
+    def server_answered(self, asked_at: float, address: Address | None = None) -> None:
+        """Have connections given up that were silent before, in the heartbeat thread.
+
+        On a cluster it is the node at ``address`` that has answered.
+        """
         for loop, client in list(self._clients.items()):
-            if client.silent_at < asked_at:
+            if client.silent_at_of(address) < asked_at:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(client.doubt_if_silent, asked_at)
+                    loop.call_soon_threadsafe(client.doubt_if_silent, address, asked_at)
+
+    def _reopened(self, client: LoopClient, address: Address | None) -> None:
+        """Ask what became of everybody: messages may have been missed.
+
+        The waiters of the loop over the connection that was opened, before anything else is sent
+        there: that of the heartbeat thread may be dead without anybody knowing it yet.
+        """
+        self.heartbeat_thread.heartbeat_soon()
+        waiting: dict[tuple[NameRecord, float], list[str]] = {}
+        for waiter in list(self.waiters.values()):
+            if waiter.client is client and waiter.queued:
+                key = waiter.record, waiter.interval
+                waiting.setdefault(key, []).append(waiter.acquisition_id)
+        for (record, interval), ids in waiting.items():
+            if client.is_served_by(address, record.keys.slot):
+                for first in range(0, len(ids), COST_PER_CALL):
+                    asked = ids[first : first + COST_PER_CALL]
+                    self._ask_for_waiters(client, record, interval, asked)
+
+    def _ask_for_waiters(
+        self, client: LoopClient, record: NameRecord, interval: float, ids: list[str]
+    ) -> None:
+        def answered(_: Call, reply: Any) -> None:
+            if isinstance(reply, BaseException):
+                return  # heartbeats ask again
+            [[due_ms, *messages]] = reply
+            self.dispatch_all(messages, record, client)
+            self.heartbeat_thread.schedule_check(record, due_ms)
+
+        keys = record.keys
+        args = [b"", client.token, interval, keys.notification, 0, len(ids), *ids]
+        client.submit(Call(record.dialect.heartbeat, keys.all, args, answered, keys.slot))
 
     # -------------------------------------------------------------- messages
 
@@ -224,6 +260,9 @@ class SharedClient:
             self.dispatch(body)
             return
         word, _, acquisition_id = message.partition(b" ")
+        if word == b"check":
+            self._check(acquisition_id.decode(errors="replace"))
+            return
         if word != b"look" and not self._warned_of_message:
             self._warned_of_message = True
             logger.warning(
@@ -233,6 +272,12 @@ class SharedClient:
                 message,
             )
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
+
+    def _check(self, acquisition_id: str) -> None:
+        """Send the heartbeats of a name at once: something of it was lost on the server."""
+        acquisition = self.holders.get(acquisition_id) or self.waiters.get(acquisition_id)
+        if acquisition is not None:
+            self.heartbeat_thread.heartbeat_name_soon(acquisition.record)
 
     def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
         """Pass on the messages that follow the reply to a call of ``client`` for ``record``."""

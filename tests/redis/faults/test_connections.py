@@ -21,6 +21,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._heartbeat_thread import HeartbeatThread
 
 FAILURES = [LosesRequest, LosesReply, CutsAfterReply]
 
@@ -215,6 +216,47 @@ async def test_requests_do_not_wait_on_a_connection_that_went_silent(
         assert proxy.lost_something.is_set()
         assert await semaphore.release(held)
         assert_nothing_left(client)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_who_waits_notices_that_the_other_end_is_gone_long_before_its_next_heartbeat(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
+) -> None:
+    """And finds its grant over the new connection, though that of heartbeats is still dead."""
+    others = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=RedisConfig(server.url))
+    with GoesSilent(server.port) as proxy:
+        config = RedisConfig(proxy.url, reply_timeout=600)
+        semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=config)
+        held = await others.acquire()
+        waiting = asyncio.ensure_future(
+            asyncio.to_thread(semaphore.acquire_sync) if blocking else semaphore.acquire()
+        )
+        await in_line(others, 1)
+        monkeypatch.setattr(HeartbeatThread, "heartbeat_soon", lambda _: None)
+        proxy.vanish()
+        assert await others.release(held)
+        assert await semaphore.release(await asyncio.wait_for(waiting, 60))
+    assert_nothing_left(client)
+
+
+async def test_a_connection_is_tried_out_only_while_somebody_relies_on_it(
+    server: Server,
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", config=RedisConfig(server.url))
+    held = await semaphore.acquire()
+    connection = semaphore._shared.client().connection_for(None)
+    assert connection is not None
+    with server.client() as client:
+
+        def pings() -> int:
+            return int(client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"])
+
+        before = pings()
+        await until(lambda: pings() >= before + 2, "it is tried out")
+        assert await semaphore.release(held)
+        await until(lambda: connection._watch is None and connection._idle is None, "rest")
+        assert connection.is_quiet()
+        assert not connection.closed
 
 
 async def test_a_server_that_is_silent_on_every_connection_is_waited_for(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._server import FAKE_CLOCK, until
+from tests.redis.test_semaphore import in_line
 
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
@@ -173,6 +174,23 @@ async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_m
     client.delete("adv-sem:semaphore_waiting:s")
     async with asyncio.timeout(30):  # and not after the interval
         await semaphore.release(await semaphore.acquire())
+
+
+async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    """And all others with them, though their next heartbeats are minutes away."""
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=config)
+    held = await semaphore.acquire()
+    waiting = asyncio.create_task(semaphore.acquire())
+    await in_line(semaphore, 1)
+    spoil(client, "adv-sem:semaphore_main:s")
+    semaphore._shared.heartbeat_thread.heartbeat_soon()
+    heartbeats = semaphore._shared.heartbeat_thread
+    await until(lambda: heartbeats.has_check(semaphore._record), "trouble that is noticed")
+    client.delete("adv-sem:semaphore_main:s")
+    await asyncio.wait_for(held.lost, 60)
+    assert await semaphore.release(await asyncio.wait_for(waiting, 60))
 
 
 async def test_a_request_that_failed_on_a_spoilt_key_waits_for_nothing(

@@ -51,6 +51,9 @@ _GRAIN = 0.02
 _SILENCE, _DOUBT = 0.3, 0.25
 # How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
+# A connection that messages are awaited on is tried out when nothing was sent for this long. If
+# its other end is gone, nothing else shows that: with the times above it is known within a second.
+_IDLE = 0.1
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
 
 _NO_LIMITS = object()  # unlike those of any call
@@ -131,6 +134,10 @@ class Call:
         return packed
 
 
+def _ignore_pong(_: Call, reply: Any) -> None:
+    """Any reply will do, also a refusal."""
+
+
 def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
     """Fail a future unless it is done; asyncio doesn't complain if nobody awaits it any more."""
     if not future.done():
@@ -173,6 +180,8 @@ class Connection:
         "_doubted",
         "_failed_polls",
         "_flushing",
+        "_idle",
+        "_is_needed",
         "_later",
         "_limits_seen",
         "_lingering",
@@ -214,6 +223,7 @@ class Connection:
         on_overdue: Callable[[Call], object] | None = None,
         on_silence: Callable[[], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
+        is_needed: Callable[[], bool] | None = None,
     ) -> None:
         self.address = handshake.address
         self._sock = handshake.take_socket()
@@ -229,6 +239,8 @@ class Connection:
         # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
+        # Whether somebody relies on it though no reply is due.
+        self._is_needed = is_needed
         self._out: list[bytes] = []
         self._pending: deque[Call] = deque()
         # What asyncio's own loops have yet to run in this tick; other loops don't show it.
@@ -249,6 +261,7 @@ class Connection:
         self._doubted = False
         self._silent_since = 0.0  # when a reply was last seen, or the first call was sent
         self._watch: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None  # until it is tried out
         # Called before a late reply is read; it then calls `trust` or `lose`.
         self._verify = verify
         self._waits_since = 0.0  # since when a reply is due, if late ones are verified
@@ -442,7 +455,10 @@ class Connection:
         """Check again when the first reply is overdue, and soon enough to notice a silence."""
         now = time.monotonic()
         due = min(map(self._overdue_at, self._pending), default=math.inf)
-        wait = min(max(due - now, _GRAIN), _TICK if self.silent_at == math.inf else _SILENCE)
+        tick = _SILENCE
+        if self.silent_at == math.inf:
+            tick = min(_TICK, max(self._silent_since + _SILENCE - now, _GRAIN))
+        wait = min(max(due - now, _GRAIN), tick)
         self._check_at = now + wait
         self._limits_seen = _NO_LIMITS
         self._watch = self._loop.call_later(wait, self._check)
@@ -463,6 +479,8 @@ class Connection:
         self._watch = None
         if self.closed or not self._pending:
             self.silent_at = math.inf
+            if not self.closed and self._idle is None and self._is_needed is not None:
+                self._idle = self._loop.call_later(_IDLE, self._try_out)
             return
         if self._answered != self._answered_before:
             self._start_watch()
@@ -488,6 +506,12 @@ class Connection:
             if self._on_overdue is not None:
                 for call in overdue:
                     self._on_overdue(call)
+
+    def _try_out(self) -> None:
+        """Send something when nothing was sent for a while; see `_IDLE`."""
+        self._idle = None
+        if self._watch is None and self._is_needed is not None and self._is_needed():
+            self.send(Call(None, (), ["PING"], _ignore_pong))  # its reply is watched for
 
     def _longest_timeout(self) -> float:
         """Return after how long a silence nobody waits on this connection any more."""
@@ -525,7 +549,9 @@ class Connection:
         if self.closed:
             return
         self.close()
-        pending, self._pending = list(self._pending), deque()
+        # Nobody wants to know the reply to a PING over another connection.
+        pending = [call for call in self._pending if call.on_done is not _ignore_pong]
+        self._pending = deque()
         later, self._later = self._later, []
         self._on_lost(self, error, pending)
         for make_calls in later:
@@ -538,7 +564,7 @@ class Connection:
             self._loop.remove_reader(self._sock)
             if self.full:
                 self._loop.remove_writer(self._sock)
-        for timer in (self._watch, self._lingering):
+        for timer in (self._watch, self._idle, self._lingering):
             if timer is not None:
                 timer.cancel()
         self._sock.close()

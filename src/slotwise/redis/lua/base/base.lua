@@ -45,6 +45,20 @@ local function guarded(serve, ...)
   return nil, type(reply) == 'table' and reply.err or tostring(reply)
 end
 
+-- Have the processes of some ids send their heartbeats of this name at once: something was lost, and that is how
+-- they learn what became of them. Without a proof: it is only a hint.
+local function have_checked(ids)
+  local asked = {}
+  for _, id in ipairs(ids) do
+    local client = client_of(id)
+    local process = client and (string.match(client, '^(.*)x%d+$') or client)
+    if process and not asked[process] then
+      asked[process] = true
+      redis.call('PUBLISH', 'slotwise:' .. client, 'check ' .. id)
+    end
+  end
+end
+
 -- Which of some ids belong to dead processes: those of a process that was silent for too long and
 -- that nobody listens for on its channel. A living process always listens, so one that only forgot
 -- a claim, or left it to its silence, loses no other.

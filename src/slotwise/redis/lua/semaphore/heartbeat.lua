@@ -144,6 +144,9 @@ local function renew_name(first, at)
   end
   call_in_chunks(lost, 'HDEL', state)
   call_in_chunks(lost, 'ZREM', ttls)
+  -- After a failover one may wait here for what another server has granted it.
+  call_in_chunks(lost, 'ZREM', waiting)
+  call_in_chunks(lost, 'ZREM', waiting_heartbeat)
   for i = holders + 1, #ids do
     local id = ids[i]
     if queued[id] then

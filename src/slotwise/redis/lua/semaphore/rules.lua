@@ -248,7 +248,12 @@ end
 
 -- State was lost while somebody was there: heartbeats have to check whose claim is missing.
 local function note_orphans()
-  if redis.call('EXISTS', main, waiting) > 0 then redis.call('HSET', state, '.orphans', '1') end
+  if redis.call('EXISTS', main, waiting) == 0 then return end
+  local is_lost = redis.call('EXISTS', state) == 0
+  redis.call('HSET', state, '.orphans', '1')
+  if not is_lost then return end  -- or every heartbeat would cause others
+  have_checked(redis.call('ZRANGE', main, 0, LOOKED_AT - 1))
+  have_checked(redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))
 end
 
 -- Keep the permanent keys for another `life` seconds.
@@ -467,6 +472,7 @@ local function put_back(fields, lost)
   local beat_at, is_closed = tonumber(facts[1]) or 0, facts[2]  -- if it is closed, nobody waits
   local is_main_lost, is_queue_lost = string.find(lost, 'm', 1, true), string.find(lost, '[wh]')
   local held, members, places, heartbeats, dead, latest_holder, latest_waiter = {}, {}, {}, {}, {}, now, now
+  local evicted = {}
   for i = 1, #fields, 2 do
     local id, interval, ticket, granted = fields[i], nil, nil, nil
     local is_fact = string.sub(id, 1, 1) == '.'
@@ -492,6 +498,7 @@ local function put_back(fields, lost)
           members[#members + 1] = member
         end
         latest_holder = math.max(latest_holder, deadline)
+        evicted[#evicted + 1] = id
       else
         places[#places + 1], places[#places + 2] = place_of(id, ticket), id
         heartbeats[#heartbeats + 1], heartbeats[#heartbeats + 2] = score, id
@@ -512,6 +519,7 @@ local function put_back(fields, lost)
   call_in_chunks(dead, 'ZREM', ttls)
   call_in_chunks(dead, 'ZREM', waiting)
   call_in_chunks(dead, 'ZREM', waiting_heartbeat)
+  have_checked(evicted)
 end
 
 -- Rebuild main, waiting or waiting_heartbeat if one was evicted. Holders are put back, so that

@@ -45,7 +45,7 @@ local function renew_object(first, at)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
   end
-  local living, queued, outcome = {}, {}, {}
+  local living, queued, ended, outcome = {}, {}, {}, {}
   local kept = blocked_until > now and ' kept' or ''
   for i = first_holder, first_waiter - 1 do
     local id = ARGV[i]
@@ -53,6 +53,7 @@ local function renew_object(first, at)
       living[#living + 1] = id
     else
       outcome[#outcome + 1] = 'lost ' .. id .. kept
+      ended[#ended + 1] = id
     end
   end
   for i = first_waiter, last do
@@ -73,6 +74,8 @@ local function renew_object(first, at)
     if held + waited > 0 then outlive(math.max(longest, interval)) end
     clamp(holders, longest)
     clamp(waiters, longest)
+    -- After a failover one may wait here for what another server has granted it.
+    for id in pairs(present(waiters, ended, 1, #ended)) do leave(id) end
     expire()
     save()
   end
