@@ -68,7 +68,7 @@ async def wait_for(paths: RedisPaths, user: str, count: int) -> asyncio.Task[str
 
 
 class Monitor:
-    """The commands that clients send, heartbeats and PINGs aside."""
+    """The commands that clients send, heartbeats and tries of idle connections aside."""
 
     def __init__(self, server: Server, client: redis.Redis) -> None:
         self._client = server.client(decode_responses=True)
@@ -82,7 +82,7 @@ class Monitor:
             command = self._monitor.next_command()
             if command["command"] == "ECHO a mark of the test":
                 return seen
-            if command["client_type"] != "lua" and command["command"] != "PING":
+            if command["client_type"] != "lua" and command["command"] != "TIME":
                 seen.append(command["command"].split(" ")[0])
 
     def close(self) -> None:

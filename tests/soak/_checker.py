@@ -46,6 +46,7 @@ class Hold:
 class Report:
     """What was found; everything but the figures has to be empty."""
 
+    requests: int = 0
     grants: int = 0
     overlaps: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
@@ -158,7 +159,9 @@ class _History:
 def check(events: Iterable[Event]) -> Report:
     """Check everything, and report what does not hold."""
     history = _History(events)
-    report = Report(grants=len(history.granted), stood_still=history.stood_still)
+    report = Report(
+        requests=len(history.holds), grants=len(history.granted), stood_still=history.stood_still
+    )
     _check_overlaps(history, report)
     _check_tokens(history, report)
     _check_losses(history, report)

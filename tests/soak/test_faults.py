@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.soak._stage import Stage
 def test_nothing_is_broken_by(
     kind: type[NamedFault], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fault, injections = kind(), 0
+    fault, injections, loads = kind(), 0, [os.getloadavg()[0]]
     kinds = {"deployment": kind.deployment, "proxy": kind.proxy}
     with Stage(tmp_path, options=kind.server_options, **kinds) as stage:
         deadline = time.monotonic() + SECONDS
@@ -26,11 +27,13 @@ def test_nothing_is_broken_by(
             stage.look()
             fault.inject(stage)
             injections += 1
+            loads.append(os.getloadavg()[0])
         time.sleep(5)  # what comes after the last one is part of it
         report = stage.finish()
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{fault.name}: {SECONDS:g} s, injected {injections} times, {report.grants} grants,"
+            f"\n{fault.name}: {SECONDS:g} s at a load of {min(loads):.0f} to {max(loads):.0f},"
+            f" injected {injections} times, {report.requests} requests, {report.grants} grants,"
             f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
             f" back within {report.back:.2f} s, over the value for {report.over:.2f} s,"

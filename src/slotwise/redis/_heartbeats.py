@@ -35,7 +35,7 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 _LEAST_REPLY_TIMEOUT = 0.2
 
 # How often waiters look whether a name that was spoilt is in order again: nobody tells them.
-SPOILT_CHECK_MS = 250
+SPOILT_CHECK_MS = 500
 
 # Names whose time is up within this many seconds of each other are equally urgent.
 _GRAIN = 0.25

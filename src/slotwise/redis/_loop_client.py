@@ -7,6 +7,7 @@ a message is for, `_shared_client` knows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 from collections import Counter
@@ -155,17 +156,18 @@ class LoopClient:
             return self._only.is_connected
         return self.silent_at < math.inf
 
-    def silent_at_of(self, address: Address | None) -> float:
-        """Like `silent_at`, for one node of a cluster."""
+    def note_alive(self, address: Address | None, asked_at: float) -> None:
+        """Note, in any thread, that a server has answered, so that a dead connection is given up.
+
+        It was asked at ``asked_at``, over another connection.
+        """
         reconnector = self._reconnectors.get(address)
         connection = None if reconnector is None else reconnector.connection
-        return math.inf if connection is None else connection.silent_at
-
-    def doubt_if_silent(self, address: Address | None, alive_at: float) -> None:
-        """Give up a connection that is dead, if the server has answered over another one."""
-        reconnector = self._reconnectors.get(address)
-        if reconnector is not None and reconnector.connection is not None:
-            reconnector.connection.doubt_if_silent(alive_at)
+        if connection is not None:
+            connection.alive_at = max(connection.alive_at, asked_at)
+            if connection.silent_at < math.inf:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(connection.doubt_if_silent)
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""

@@ -209,10 +209,8 @@ class SharedClient:
 
         On a cluster it is the node at ``address`` that has answered.
         """
-        for loop, client in list(self._clients.items()):
-            if client.silent_at_of(address) < asked_at:
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(client.doubt_if_silent, address, asked_at)
+        for client in list(self._clients.values()):
+            client.note_alive(address, asked_at)
 
     def _reopened(self, client: LoopClient, address: Address | None) -> None:
         """Ask what became of everybody: messages may have been missed.

@@ -126,6 +126,23 @@ async def test_a_holder_goes_with_the_new_primary_when_the_old_one_resumes(fleet
         assert (await asyncio.to_thread(newcomer.hears)).startswith("acquired 1")
 
 
+async def test_a_release_that_was_lost_with_the_old_primary_is_repeated_on_the_new_one(
+    fleet: Fleet,
+) -> None:
+    semaphore = fleet.semaphore(interval=600)
+    another = RedisSemaphore(1, name="another", config=RedisConfig(fleet.url, attempts=60))
+    also_held = await another.acquire()  # who holds nothing doesn't follow the primary
+    held = await semaphore.acquire()
+    await until(lambda: fleet.at_replica.zcard(MAIN) == 1, "replication")
+    fleet.at_replica.execute_command("REPLICAOF", "NO", "ONE")
+    assert await semaphore.release(held)
+    assert fleet.at_replica.zcard(MAIN) == 1
+    await fleet.fails_over()
+    fleet.primary.resume()
+    await until(lambda: fleet.at_replica.zcard(MAIN) == 0, "the same release")
+    await another.release(also_held)
+
+
 @pytest.mark.usefixtures("told")
 async def test_a_heartbeat_that_the_old_primary_answers_late_keeps_nobody_alive(
     fleet: Fleet,

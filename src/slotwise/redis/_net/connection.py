@@ -134,8 +134,8 @@ class Call:
         return packed
 
 
-def _ignore_pong(_: Call, reply: Any) -> None:
-    """Any reply will do, also a refusal."""
+def _ignore_answer(_: Call, reply: Any) -> None:
+    """Any answer will do, also a refusal."""
 
 
 def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
@@ -206,6 +206,7 @@ class Connection:
         "_waits_since",
         "_watch",
         "address",
+        "alive_at",
         "closed",
         "full",
         "silent_at",
@@ -239,6 +240,8 @@ class Connection:
         # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
+        # When the server was asked what it has answered over other connections; set by any thread.
+        self.alive_at = -math.inf
         # Whether somebody relies on it though no reply is due.
         self._is_needed = is_needed
         self._out: list[bytes] = []
@@ -491,6 +494,10 @@ class Connection:
             is_silent = self._on_silence is not None and now - self._silent_since >= _SILENCE
             if is_silent:
                 self.silent_at = min(self.silent_at, now)
+                if self._is_passed_over():
+                    self._doubted = True
+                    self._suspect(_DOUBT)
+                    return
             self._check_again()
             if is_silent and self._on_silence is not None:
                 self._on_silence()
@@ -511,7 +518,7 @@ class Connection:
         """Send something when nothing was sent for a while; see `_IDLE`."""
         self._idle = None
         if self._watch is None and self._is_needed is not None and self._is_needed():
-            self.send(Call(None, (), ["PING"], _ignore_pong))  # its reply is watched for
+            self.send(Call(None, (), ["TIME"], _ignore_answer))  # its reply is watched for
 
     def _longest_timeout(self) -> float:
         """Return after how long a silence nobody waits on this connection any more."""
@@ -530,17 +537,18 @@ class Connection:
         # After a check, the last reply may be as old as the pause between two checks.
         return time.monotonic() - self._silent_since < _SHORT
 
-    def doubt_if_silent(self, alive_at: float) -> None:
-        """Close soon if the server has replied elsewhere to what it was asked at ``alive_at``.
-
-        If this connection has been silent for longer than that, its other end is gone.
-        """
-        is_silent = self._answered == self._answered_before and self.silent_at < alive_at
-        if is_silent and self._watch is not None:
+    def doubt_if_silent(self) -> None:
+        """Close soon if it is silent though the server has answered over others: see `alive_at`."""
+        is_silent = self._answered == self._answered_before and self.silent_at < math.inf
+        if is_silent and self._watch is not None and self._is_passed_over():
             self._doubted = True
             if not self._suspicious:
                 self._watch.cancel()
                 self._suspect(_DOUBT)
+
+    def _is_passed_over(self) -> bool:
+        """Whether the server has answered elsewhere what it was asked after what is due here."""
+        return bool(self._pending) and self._pending[0].waits_since < self.alive_at
 
     # ---------------------------------------------------------------- ending
 
@@ -549,8 +557,8 @@ class Connection:
         if self.closed:
             return
         self.close()
-        # Nobody wants to know the reply to a PING over another connection.
-        pending = [call for call in self._pending if call.on_done is not _ignore_pong]
+        # Nobody wants to know the reply to this over another connection.
+        pending = [call for call in self._pending if call.on_done is not _ignore_answer]
         self._pending = deque()
         later, self._later = self._later, []
         self._on_lost(self, error, pending)

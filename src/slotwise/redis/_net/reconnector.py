@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
@@ -34,6 +36,11 @@ from slotwise.redis._scripts import Script, in_use
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
+
+# What a primary answers may be lost with it, or it may have been replaced for a moment already: for
+# this long, and at most so many, releases are remembered for its successor.
+_REMEMBERED, _MOST_REMEMBERED = 2.5, 10_000
+_RELEASES = frozenset({"semaphore/release", "semaphore/release_many", "tiers/release"})
 
 
 class Reconnector:
@@ -89,6 +96,9 @@ class Reconnector:
         self._opening_since = 0.0  # when the last attempt began
         self._attempt = 0  # to open a connection; the results of earlier ones are ignored
         self._primary: Address | None = None  # that a sentinel named last
+        # With sentinels: who answered last, and the releases that it answered, and when.
+        self._served_by: Address | None = None
+        self._released: deque[tuple[float, Call]] = deque(maxlen=_MOST_REMEMBERED)
         self._opened_before = False
         self._failures = 0
         self._handshake_sock: socket.socket | None = None  # of the last attempt
@@ -200,13 +210,15 @@ class Reconnector:
             is_needed=self._is_needed,
         )
         # First: a call of a missing script would be refused, and overtaken by other calls.
-        for script in in_use(call.script for call in self._backlog):
+        released = (call for _, call in self._released)
+        for script in in_use(call.script for call in itertools.chain(self._backlog, released)):
             if script in result.missing_scripts:
                 self.connection.send(_load(script))
         again, self._opened_before = self._opened_before, True
         # Existing waiters ask first, so that grants made in the meantime are known before
         # anything new is requested.
         self._on_open(again)
+        self._repeat_releases(result.address)
         self._backlog.end_attempt()
         for call in self._backlog.take():
             self.submit(call)
@@ -266,10 +278,31 @@ class Reconnector:
             call.doubtful = True
         for call in self._backlog.take_exhausted():
             call.on_done(call, self.trouble)
-        if self._backlog or self._listens():
+        if self._backlog or self._listens() or self._released:
             self.open()
 
     # -------------------------------------------------------------- sentinels
+
+    def _remember_release(self, call: Call) -> None:
+        now = time.monotonic()
+        while self._released and self._released[0][0] < now - _REMEMBERED:
+            self._released.popleft()
+        self._released.append((now, call))
+
+    def _repeat_releases(self, address: Address) -> None:
+        """Release once more, on another primary, what was released just before.
+
+        What it doesn't know of would be held there until silence ends it. It harms nobody
+        otherwise: a release names its acquisition.
+        """
+        is_another = self._served_by not in (None, address)
+        self._served_by = address
+        released = [call for _, call in self._released]
+        self._released.clear()
+        if is_another and self.connection is not None:
+            for call in released:
+                call.tries = 0
+                self.connection.send(call)
 
     def follow(self, primary: Address) -> None:
         """Drop the connection, or the attempt to open one, to a server that isn't the primary."""
@@ -314,6 +347,8 @@ class Reconnector:
         if isinstance(reply, ReplyError):
             self._replied_error(call, reply)
         else:
+            if self._endpoint.service is not None and _is_release(call):
+                self._remember_release(call)
             call.on_done(call, reply)
         if self._held_back is None or self.connection is None:
             return
@@ -435,6 +470,10 @@ class Reconnector:
 
 def _in_thread(run: Callable[..., object], *args: object) -> None:
     threading.Thread(target=run, args=args, name="slotwise-open", daemon=True).start()
+
+
+def _is_release(call: Call) -> bool:
+    return call.script is not None and call.script.name in _RELEASES
 
 
 def _load(script: Script) -> Call:
