@@ -6,7 +6,7 @@ import pytest
 import redis
 from tests.redis._server import Server
 
-from slotwise.redis import RedisConfig
+from slotwise.redis import RedisConfig, _config
 from slotwise.redis._shared_client import _shared_clients
 
 
@@ -45,6 +45,12 @@ def x_listens(client: redis.Redis) -> Iterator[None]:
     """The process of the claims sw-x-...: it lives, and only some of its claims fall silent."""
     with listening(client, "x"):
         yield
+
+
+@pytest.fixture
+def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a ``heartbeat_max_interval`` of 3000 s, none comes while a test lasts."""
+    monkeypatch.setattr(_config, "_LONGEST_PING", 600.0)
 
 
 @pytest.fixture

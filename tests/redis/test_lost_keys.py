@@ -218,11 +218,12 @@ def test_a_lost_slot_is_granted_again_only_after_its_holder_has_read_that(
     assert client.zrange(fleet.keys.main, 0, -1) == ["sw-y-1"]
 
 
+@pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_release_after_the_holds_were_evicted_frees_its_slot(
     config: RedisConfig, client: redis.Redis, *, many: bool
 ) -> None:
-    semaphore = RedisSemaphore(4, name="s", heartbeat_max_interval=300, config=config)
+    semaphore = RedisSemaphore(4, name="s", heartbeat_max_interval=3000, config=config)
     held = [await semaphore.acquire() for _ in range(4)]
     client.delete("adv-sem:semaphore_main:s")
     if many:
@@ -237,13 +238,14 @@ async def test_a_release_after_the_holds_were_evicted_frees_its_slot(
         assert await semaphore.release(each) is True
 
 
+@pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("lost", ["semaphore_main", "semaphore_state"])
 async def test_one_call_is_enough_for_all_to_learn_that_a_key_was_evicted(
     config: RedisConfig, client: redis.Redis, lost: str
 ) -> None:
     """Their next heartbeats are minutes away, and nobody is granted anything before they know."""
-    semaphore = RedisSemaphore(2, name="s", heartbeat_max_interval=600, config=config)
-    held = [await semaphore.acquire() for _ in range(2)]
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
+    held = await semaphore.acquire()
     order: list[int] = []
 
     async def work(n: int) -> None:
@@ -258,16 +260,16 @@ async def test_one_call_is_enough_for_all_to_learn_that_a_key_was_evicted(
         )
     client.delete(f"adv-sem:{lost}:s")
     tasks.append(asyncio.create_task(work(4)))
-    for each in held:
-        await asyncio.wait_for(each.lost, 60)
+    await asyncio.wait_for(held.lost, 60)
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert order == list(range(5))
 
 
+@pytest.mark.usefixtures("rare_heartbeats")
 async def test_one_call_is_enough_for_all_to_learn_that_the_state_of_tiers_was_evicted(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    tiers = Tiers(Tier("all", 2), name="t", heartbeat_max_interval=600, url=config)
+    tiers = Tiers(Tier("all", 2), name="t", heartbeat_max_interval=3000, url=config)
     held = [await tiers.acquire() for _ in range(2)]
     waiting = asyncio.create_task(tiers.acquire())
     await until(lambda: client.zcard("adv-sem:tiers_waiters:t") == 1, "a waiter")
@@ -276,6 +278,20 @@ async def test_one_call_is_enough_for_all_to_learn_that_the_state_of_tiers_was_e
     for each in held:
         await asyncio.wait_for(each.lost, 60)
     assert await tiers.release(await asyncio.wait_for(waiting, 60))
+
+
+def test_a_waiter_that_files_its_lost_claim_anew_gets_what_has_become_free(
+    client: redis.Redis,
+) -> None:
+    fleet = Fleet(client)
+    for n in range(VALUE + 1):
+        fleet.request(f"sw-x-{n}")
+    client.delete(fleet.keys.state)
+    for n in range(VALUE):
+        fleet.release(f"sw-x-{n}")
+    assert client.zcard(fleet.keys.main) == 0, "nobody knows how long it would have to live"
+    fleet.request(f"sw-x-{VALUE}", again=True)
+    assert client.zrange(fleet.keys.main, 0, -1) == [f"sw-x-{VALUE}"]
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])

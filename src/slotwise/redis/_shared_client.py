@@ -259,7 +259,7 @@ class SharedClient:
             return
         word, _, acquisition_id = message.partition(b" ")
         if word == b"check":
-            self._check(acquisition_id.decode(errors="replace"))
+            self._check(acquisition_id)
             return
         if word != b"look" and not self._warned_of_message:
             self._warned_of_message = True
@@ -271,11 +271,13 @@ class SharedClient:
             )
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
 
-    def _check(self, acquisition_id: str) -> None:
+    def _check(self, first_key: bytes) -> None:
         """Send the heartbeats of a name at once: something of it was lost on the server."""
-        acquisition = self.holders.get(acquisition_id) or self.waiters.get(acquisition_id)
-        if acquisition is not None:
-            self.heartbeat_thread.heartbeat_name_soon(acquisition.record)
+        with _lock:
+            records = list(self._records.values())
+        for record in records:
+            if record.keys.all[0] == first_key:
+                self.heartbeat_thread.heartbeat_name_soon(record)
 
     def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
         """Pass on the messages that follow the reply to a call of ``client`` for ``record``."""

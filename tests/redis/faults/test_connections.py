@@ -218,15 +218,18 @@ async def test_requests_do_not_wait_on_a_connection_that_went_silent(
         assert_nothing_left(client)
 
 
+@pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_who_waits_notices_that_the_other_end_is_gone_long_before_its_next_heartbeat(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
 ) -> None:
     """And finds its grant over the new connection, though that of heartbeats is still dead."""
-    others = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=RedisConfig(server.url))
+    others = RedisSemaphore(
+        1, name="s", heartbeat_max_interval=3000, config=RedisConfig(server.url)
+    )
     with GoesSilent(server.port) as proxy:
         config = RedisConfig(proxy.url, reply_timeout=600)
-        semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=config)
+        semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
         held = await others.acquire()
         waiting = asyncio.ensure_future(
             asyncio.to_thread(semaphore.acquire_sync) if blocking else semaphore.acquire()

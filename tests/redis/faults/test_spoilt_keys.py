@@ -176,11 +176,12 @@ async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_m
         await semaphore.release(await semaphore.acquire())
 
 
+@pytest.mark.usefixtures("rare_heartbeats")
 async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """And all others with them, though their next heartbeats are minutes away."""
-    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=600, config=config)
+    semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)

@@ -46,15 +46,16 @@ local function guarded(serve, ...)
 end
 
 -- Have the processes of some ids send their heartbeats of this name at once: something was lost, and that is how
--- they learn what became of them. Without a proof: it is only a hint.
-local function have_checked(ids)
+-- they learn what became of them. Without a proof: it is only a hint. The name is told by its first key: the ids
+-- may be released by then.
+local function have_checked(ids, first_key)
   local asked = {}
   for _, id in ipairs(ids) do
     local client = client_of(id)
     local process = client and (string.match(client, '^(.*)x%d+$') or client)
     if process and not asked[process] then
       asked[process] = true
-      redis.call('PUBLISH', 'slotwise:' .. client, 'check ' .. id)
+      redis.call('PUBLISH', 'slotwise:' .. client, 'check ' .. first_key)
     end
   end
 end

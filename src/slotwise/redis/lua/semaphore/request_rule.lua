@@ -51,6 +51,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
       if not claim then  -- its claim was lost, its place was not
         local head_start = head_start_of(id)
         write_claim(id, filed(head_start == 0 and ticket or seconds(tonumber(ticket) + head_start)))
+        if held < value then settle(value, interval) end  -- nobody could be granted anything without it
       end
       return answer('queued', value, next_end())
     end

@@ -252,8 +252,8 @@ local function note_orphans()
   local is_lost = redis.call('EXISTS', state) == 0
   redis.call('HSET', state, '.orphans', '1')
   if not is_lost then return end  -- or every heartbeat would cause others
-  have_checked(redis.call('ZRANGE', main, 0, LOOKED_AT - 1))
-  have_checked(redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))
+  have_checked(redis.call('ZRANGE', main, 0, LOOKED_AT - 1), main)
+  have_checked(redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1), main)
 end
 
 -- Keep the permanent keys for another `life` seconds.
@@ -519,7 +519,7 @@ local function put_back(fields, lost)
   call_in_chunks(dead, 'ZREM', ttls)
   call_in_chunks(dead, 'ZREM', waiting)
   call_in_chunks(dead, 'ZREM', waiting_heartbeat)
-  have_checked(evicted)
+  have_checked(evicted, main)
 end
 
 -- Rebuild main, waiting or waiting_heartbeat if one was evicted. Holders are put back, so that

@@ -221,8 +221,8 @@ end
 -- nothing renews it any more.
 local function forget_claims()
   local ids = redis.call('ZRANGE', holders, 0, -1)
-  have_checked(ids)
-  have_checked(redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))
+  have_checked(ids, state)
+  have_checked(redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1), state)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
   redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
                     turns.passed, turns.shares)
