@@ -45,15 +45,17 @@ _GRACE = 0.25
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
 
-# After this long without a reply, ask whether the server answers over another connection; and how
-# long a reply may still take once it has: a busy server serves the small question of a newcomer
-# before the large write of somebody else. Calls get through again within a second.
-_SILENCE, _DOUBT = 0.3, 0.25
+# After this long without a reply, ask whether the server answers over another connection; from
+# when on that is a silence; and how long a reply may still take if the server has answered
+# elsewhere what it was asked later: a busy one serves the small question of a newcomer before the
+# large write of somebody else. Calls get through again within a second.
+_ASK, _SILENCE, _DOUBT = 0.2, 0.3, 0.15
 # How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
-# A connection that messages are awaited on is tried out when nothing was sent for this long. If
-# its other end is gone, nothing else shows that: with the times above it is known within a second.
-_IDLE = 0.1
+# A connection that messages are awaited on is tried out when nothing was sent for this long, and a
+# tick. If its other end is gone, nothing else shows that: with the times above it is known within a
+# second, for less than three commands per second of an idle process, heartbeats included.
+_IDLE = 0.32
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
 
 _NO_LIMITS = object()  # unlike those of any call
@@ -460,7 +462,8 @@ class Connection:
         due = min(map(self._overdue_at, self._pending), default=math.inf)
         tick = _SILENCE
         if self.silent_at == math.inf:
-            tick = min(_TICK, max(self._silent_since + _SILENCE - now, _GRAIN))
+            silence = now - self._silent_since
+            tick = min(_TICK, max((_ASK if silence < _ASK else _SILENCE) - silence, _GRAIN))
         wait = min(max(due - now, _GRAIN), tick)
         self._check_at = now + wait
         self._limits_seen = _NO_LIMITS
@@ -491,15 +494,15 @@ class Connection:
         now = time.monotonic()
         overdue = [call for call in self._pending if self._overdue_at(call) <= now]
         if not (overdue or self._doubted):
-            is_silent = self._on_silence is not None and now - self._silent_since >= _SILENCE
-            if is_silent:
+            silence = now - self._silent_since
+            if self._on_silence is not None and silence >= _SILENCE:
                 self.silent_at = min(self.silent_at, now)
                 if self._is_passed_over():
                     self._doubted = True
                     self._suspect(_DOUBT)
                     return
             self._check_again()
-            if is_silent and self._on_silence is not None:
+            if self._on_silence is not None and silence >= _ASK:
                 self._on_silence()
         elif not self._suspicious:
             self._suspect(_GRACE)
