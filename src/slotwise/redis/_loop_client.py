@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from slotwise.redis._away import AwayWatch
 
 
+# A connection that messages are awaited on is tried out when nothing was sent for this long, so
+# that it is known within a second that its other end is gone. A process that waits sends less than
+# three commands per second, heartbeats included: those of more than this many waiters are several.
+_PAUSE, _PAUSE_OF_MANY, _MANY = 0.32, 1.2, 2_000
+
+
 class LoopClient:
     """One loop's calls and messages. All methods are for the loop's own thread."""
 
@@ -218,7 +224,7 @@ class LoopClient:
                 on_unsettled=self._wait_until_settled,
                 on_trouble=self._troubled,
                 on_silence=partial(self._on_silence, address),
-                is_needed=self._is_needed,
+                idle_pause=self._idle_pause,
                 listens=lambda: self._listens() and self._serves(address),
             )
         return reconnector
@@ -252,9 +258,11 @@ class LoopClient:
         if again:
             self._on_reopened(address)
 
-    def _is_needed(self) -> bool:
-        """Whether somebody waits for a message, or will release something."""
-        return bool(self.queued_by_name or self.holding)
+    def _idle_pause(self) -> float | None:
+        """Return after which pause to try an idle connection out; None if nobody relies on it."""
+        if not (self.queued_by_name or self.holding):
+            return None
+        return _PAUSE if sum(self.queued_by_name.values()) <= _MANY else _PAUSE_OF_MANY
 
     def is_served_by(self, address: Address | None, slot: int | None) -> bool:
         """Whether calls of a hash slot go to that node; always, without a cluster."""

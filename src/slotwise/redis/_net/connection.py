@@ -52,10 +52,6 @@ _GRAIN = 0.02
 _ASK, _SILENCE, _DOUBT = 0.2, 0.3, 0.15
 # How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
-# A connection that messages are awaited on is tried out when nothing was sent for this long, and a
-# tick. If its other end is gone, nothing else shows that: with the times above it is known within a
-# second, for less than three commands per second of an idle process, heartbeats included.
-_IDLE = 0.32
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
 
 _NO_LIMITS = object()  # unlike those of any call
@@ -183,7 +179,7 @@ class Connection:
         "_failed_polls",
         "_flushing",
         "_idle",
-        "_is_needed",
+        "_idle_pause",
         "_later",
         "_limits_seen",
         "_lingering",
@@ -226,7 +222,7 @@ class Connection:
         on_overdue: Callable[[Call], object] | None = None,
         on_silence: Callable[[], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
-        is_needed: Callable[[], bool] | None = None,
+        idle_pause: Callable[[], float | None] | None = None,
     ) -> None:
         self.address = handshake.address
         self._sock = handshake.take_socket()
@@ -244,8 +240,8 @@ class Connection:
         self.silent_at = math.inf  # when that was called, with no reply since
         # When the server was asked what it has answered over other connections; set by any thread.
         self.alive_at = -math.inf
-        # Whether somebody relies on it though no reply is due.
-        self._is_needed = is_needed
+        # After which pause to try it out when no reply is due; None if nobody relies on it.
+        self._idle_pause = idle_pause
         self._out: list[bytes] = []
         self._pending: deque[Call] = deque()
         # What asyncio's own loops have yet to run in this tick; other loops don't show it.
@@ -485,8 +481,10 @@ class Connection:
         self._watch = None
         if self.closed or not self._pending:
             self.silent_at = math.inf
-            if not self.closed and self._idle is None and self._is_needed is not None:
-                self._idle = self._loop.call_later(_IDLE, self._try_out)
+            if not self.closed and self._idle is None and self._idle_pause is not None:
+                pause = self._idle_pause()
+                if pause is not None:
+                    self._idle = self._loop.call_later(pause, self._try_out)
             return
         if self._answered != self._answered_before:
             self._start_watch()
@@ -518,9 +516,10 @@ class Connection:
                     self._on_overdue(call)
 
     def _try_out(self) -> None:
-        """Send something when nothing was sent for a while; see `_IDLE`."""
+        """Send something when nothing was sent for a while: nothing else shows that it is dead."""
         self._idle = None
-        if self._watch is None and self._is_needed is not None and self._is_needed():
+        pause = None if self._idle_pause is None else self._idle_pause()
+        if self._watch is None and pause is not None:
             self.send(Call(None, (), ["TIME"], _ignore_answer))  # its reply is watched for
 
     def _longest_timeout(self) -> float:

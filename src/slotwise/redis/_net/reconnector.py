@@ -65,7 +65,7 @@ class Reconnector:
         on_unsettled: Callable[[Call, float], object],
         on_trouble: Callable[[], object],
         on_silence: Callable[[], object] | None = None,
-        is_needed: Callable[[], bool] | None = None,
+        idle_pause: Callable[[], float | None] | None = None,
         listens: Callable[[], bool],
     ) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class Reconnector:
         self._on_unsettled = on_unsettled
         self._on_trouble = on_trouble
         self._on_silence = on_silence
-        self._is_needed = is_needed
+        self._idle_pause = idle_pause
         self._listens = listens
         self._backlog = Backlog(settings, loop, self._overdue_backlog)
         # While missing scripts are loaded, or the server can't serve anybody for a moment: the
@@ -207,7 +207,7 @@ class Reconnector:
             on_silence=self._on_silence,
             # Without a channel it's for calls that block: there, no reply is late.
             verify=self._verify if self._endpoint.service and self.channel else None,
-            is_needed=self._is_needed,
+            idle_pause=self._idle_pause,
         )
         # First: a call of a missing script would be refused, and overtaken by other calls.
         released = (call for _, call in self._released)
