@@ -70,9 +70,10 @@ function turns.key_of(path)
   return name
 end
 
--- Tag and weight of a key that somebody waits for, of its text in the record of its node.
-function turns.read_share(text)
-  local tag, weight, name, count, rank, others = string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$')
+-- Tag and weight of a key that somebody waits for, as they stand in the record of its node from a place on.
+function turns.read_share(text, from)
+  local tag, weight, name, count, rank, others =
+    string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
   tag = tonumber(tag)
   if not tag then return nil end
   local share = {tag = tag, weight = tonumber(weight) or 1, nodes = {}}
@@ -208,7 +209,7 @@ function turns.of(head)
   local tag = node.share and node.share.tag or tag_of(node)
   if head.tag ~= tag then
     local text = head[4]
-    head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. (head.rank and string.sub(text, 1, 16) or text)
+    head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and string.sub(text, 1, 16) or text)
   end
   return head.turn
 end
@@ -222,7 +223,7 @@ function turns.score_text(head) return exact(turns.score(head)) end
 
 -- What no turn with this score comes after.
 function turns.of_score(score)
-  return turns.by and hex(score) .. string.rep('9', 16) or score
+  return turns.by and hex(score) .. ' ' .. string.rep('9', 16) or score
 end
 
 function turns.comes_before(one, other)

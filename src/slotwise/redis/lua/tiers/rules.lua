@@ -64,7 +64,7 @@ function turns.read_heads(node)
       for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
     end
     if is_by_key then
-      head.place, head.record = string.sub(record, tag_at, tag_at + 15) .. string.sub(text, 1, 16), record
+      head.place, head.record = string.sub(record, tag_at, tag_at + 32), record
       note_unread('>' .. path, unread)
     end
   end

@@ -344,17 +344,15 @@ local function read_node(name, tier)
   nodes[name] = node
   local text = get(name) or ''
   local share_at = tier == turns.by and string.find(text, '=', 1, true)
-  if share_at then
-    node.share, text = turns.read_share(string.sub(text, share_at + 1)), string.sub(text, 1, share_at - 1)
-  end
-  local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)$')
+  if share_at then node.share = turns.read_share(text, share_at + 1) end
+  local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)%f[=%z]')
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
     node.value = adapting.frozen[tier]
     return node
   end
   local value, kept, level, at
-  held, waiting, value, kept, top, level, at = string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*) ?(%S*)$')
+  held, waiting, value, kept, top, level, at = string.match(text, '^(%S+) (%S+) (%S+) (%S+) ([^%s=]+) ?([^%s=]*) ?([^%s=]*)')
   if held then
     node.held, node.waiting, node.top = tonumber(held) or 0, tonumber(waiting) or 0, tonumber(top) or 0
     node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$'))
