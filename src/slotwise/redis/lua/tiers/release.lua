@@ -8,6 +8,42 @@
 --          that its group lacked, its value, held, waiting (a text while it is paused: "number ms")}
 -- (the last four "", 0, 0, 0 if none waited), followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
+-- include tiers/at_rest.lua
+
+-- Release one path of an object at rest: the reply, or nil if that is left to the rules.
+function at_rest.release()
+  local id = ARGV[3]
+  if #ARGV ~= 3 or string.find(id, '[~ *]') then return nil end
+  local read = at_rest.read(ARGV[1], id)
+  local interval, ttl, ticket, number, path =
+    string.match(read and read.field or '', '^(%S+) (%S+) (%S+) [%d.]+ (%d+) %d+ (%S+) ')
+  number = tonumber(number)
+  if not (number and number > 0 and tonumber(interval) and tonumber(ticket)) then return nil end
+  local names, idle = {}, 0
+  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  local records, held, top = redis.call('HMGET', KEYS[1], unpack(names)), nil, nil
+  for i = 1, #names do
+    held, top = at_rest.counts(records[i])
+    if not top or held == 0 then return nil end
+    if i < #names then at_rest.put_counts(read, names[i], held - 1, top) end
+  end
+  if redis.call('ZREM', KEYS[2], id) == 0 then return nil end
+  if ttl ~= '-' then redis.call('ZREM', KEYS[4], id) end
+  local widest = names[#names]
+  if held > 1 then
+    redis.call('ZADD', KEYS[8], '0', string.format('%s %016d', widest, number))
+    at_rest.expire(read, KEYS[8])
+  elseif top > 1 then
+    redis.call('ZREMRANGEBYLEX', KEYS[8], '[' .. widest .. ' ', '(' .. widest .. '!')
+  end
+  at_rest.put_counts(read, widest, held - 1, top)
+  read.idle[#read.idle + 1] = id
+  at_rest.save(read)
+  return {'1', '', 0, 0, 0}
+end
+
+local released = at_rest.release()
+if released then return released end
 -- include tiers/rules.lua
 local ids, unseen, corrections, samples = {}, {}, {}, {}
 for i = 3, #ARGV do

@@ -23,6 +23,65 @@
 -- followed by messages for the caller; for several, {"each", one of these for each} with the
 -- messages after the last.
 -- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
+-- include tiers/at_rest.lua
+
+-- Grant one request of an object at rest if it fits: the reply, or nil if that is left to the rules.
+function at_rest.request()
+  local id, path, ttl, owner = ARGV[11], ARGV[12], ARGV[5], ARGV[8]
+  if #ARGV ~= 12 or ARGV[7] ~= '' or string.find(id, '[*^]') or string.find(ARGV[10], '=', 1, true)
+      or string.find(ARGV[6], 'shed', 1, true) then
+    return nil
+  end
+  local read, interval = at_rest.read(ARGV[1], id), tonumber(ARGV[4])
+  if not read or read.field or read.shape ~= ARGV[2] or read.declared ~= ARGV[3] or interval > read.longest
+      or read.life_us < read.us + read.longest * 1000000 then
+    return nil
+  end
+  local names, tiers = {}, 0
+  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  local records, held, top, value = redis.call('HMGET', KEYS[1], unpack(names)), nil, nil, nil
+  for text in string.gmatch(read.values, '[^,]+') do
+    tiers = tiers + 1
+    held, top = at_rest.counts(records[tiers])
+    value = tonumber(text)
+    if not top or (value > 0 and held >= value) then return nil end
+    if tiers < #names then at_rest.put_counts(read, names[tiers], held + 1, top) end
+  end
+  if tiers ~= #names then return nil end
+  -- The lowest number that is free in the widest tier, which is the last.
+  local widest, number, record, rest = names[tiers], top + 1, nil, nil
+  if top > held then
+    record = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. widest .. ' ', '(' .. widest .. '!', 'LIMIT', 0, 1)[1]
+    local low, high = string.match(record or '', ' (%d+)%-?(%d*)$')
+    number = tonumber(low)
+    if not number then return nil end
+    high = tonumber(high) or number
+    if high > number then
+      rest = string.format('%s %016d', widest, number + 1) .. (high > number + 1 and '-' .. whole(high) or '')
+    end
+  end
+  if value > 0 and number > value then return nil end
+  at_rest.put_counts(read, widest, held + 1, math.max(top, number))
+  local ticket, token = math.max(read.ticket + 1, read.us), math.max(read.token + 1, read.us)
+  at_rest.put(read, '.ticket', whole(ticket))
+  at_rest.put(read, '.token', whole(token))
+  at_rest.put(read, id, ARGV[4] .. ' ' .. ttl .. ' ' .. whole(ticket) .. ' ' .. read.now_text .. ' ' .. whole(number)
+              .. ' ' .. whole(token) .. ' ' .. path .. ' ' .. owner)
+  redis.call('ZADD', KEYS[2], seconds(read.now + interval), id)
+  if held == 0 then at_rest.expire(read, KEYS[2]) end
+  if rest then redis.call('ZADD', KEYS[8], '0', rest) end
+  if record then redis.call('ZREM', KEYS[8], record) end
+  if ttl ~= '-' then
+    redis.call('ZADD', KEYS[4], seconds(read.now + tonumber(ttl)), id)
+    at_rest.expire(read, KEYS[4])
+    if not read.timed then at_rest.put(read, '.timed', '1') end
+  end
+  at_rest.save(read)
+  return {'granted', number, token}
+end
+
+local granted = at_rest.request()
+if granted then return granted end
 -- include tiers/rules.lua
 -- include tiers/estimate.lua
 local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] ~= 'try'
