@@ -194,3 +194,15 @@ def test_plain_claims_count_as_one_slot():
         ledger.request(PathClaim(n), (key, None))
     assert [claim.key for claim in ledger.release(0)] == [1]
     assert [claim.key for claim in ledger.release(1)] == [3]
+
+
+def test_a_head_whose_turn_comes_by_a_grant_elsewhere_waits_for_its_own_time():
+    """At a rate, the first one's time counts: a grant of its key may make another the first."""
+    ledger = PathLedger([0, Rate(1, per=1, burst=3), 0], 0)
+    ledger.request(LargePathClaim("drain", (1, 3, 1)), ("x", "n", None), 0.0)
+    ledger.request(LargePathClaim("much", (1, 3, 1)), ("a", "n", None), 0.0)
+    ledger.request(LargePathClaim("little", (1, 1, 1)), ("b", "n", None), 0.0)
+    assert ledger.next_deadline() == 3.0
+    assert ledger.request(LargePathClaim("else", (1, 1, 1)), ("a", "m", None), 0.0)
+    assert ledger.next_deadline() == 1.0
+    assert [claim.key for claim in ledger.expire(1.0)[2]] == ["little"]

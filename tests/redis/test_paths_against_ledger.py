@@ -804,3 +804,20 @@ def test_keys_that_wait_keep_their_weights_when_a_key_is_lost(client: redis.Redi
     pair.run("tiers/heartbeat", "", INTERVAL, "", 0, 0)
     assert client.hget(pair.key["state"], "0:a") == before
     assert client.exists(pair.key["queue"])
+
+
+def test_a_head_whose_turn_comes_by_a_grant_elsewhere_is_told_its_own_time(
+    client: redis.Redis,
+) -> None:
+    pair = Pair(client, [0, Rate(1, per=1, burst=3), 0], 100, 64, fair_by=0)
+    for claim_id, path in {
+        "sw-x-1*1.3.1": ("x", "n", None),  # takes all that is there
+        "sw-x-2*1.3.1": ("a", "n", None),
+        "sw-x-3*1.1.1": ("b", "n", None),
+        "sw-x-4*1.1.1": ("a", "m", None),  # has the next turn of a
+    }.items():
+        pair.request(claim_id, path, None, wait=True)
+        pair.compare()
+    assert pair.told > 0
+    [(_, when)] = client.zrange(pair.key["refills"], 0, -1, withscores=True)
+    assert when == round((pair.now + 1) * 1_000_000)

@@ -319,12 +319,14 @@ class PathQueue(Generic[C]):
             self.fair.count(key, cost, weight)
             share = self.fair.shares.get(key)
             for node in [*share.nodes] if share is not None else ():
-                # Somebody else may come before a large head of its key now.
+                # Somebody else may come before the heads of its key now, who needs less, or less time.
                 first = node.first_parked()
                 if first is None or first.share is share:
                     continue
                 if node.has_room(first.need(node), now, first):
                     self.look_at(node)
+                else:
+                    self._look_when_refilled(node, first)
 
     def _keep(self, group: Group, narrower: Iterable[BaseNode]) -> None:
         for node in narrower:

@@ -151,7 +151,7 @@ function turns.count_grant(ticket, path, needs, weight)
   if share then
     share.tag = tag
     change(node)
-    if known['.large'] then turns.look_at_others(node.name, share) end
+    if known['.large'] or next(rates) then turns.look_at_others(node.name, share) end
   else
     remember_tag(node.name, tag)
   end

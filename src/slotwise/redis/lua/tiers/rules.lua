@@ -221,13 +221,19 @@ local function look_at(node)
   end
 end
 
--- Somebody else may come before a large head of a key that has just been granted something.
+-- Somebody else may come before the heads of a key that has just been granted something: one that needs less, or
+-- less time.
 function turns.look_at_others(key, share)
   for name in pairs(share.nodes) do
     local node = read_node(name)
     local first = first_parked(node)
-    if first and turns.key_of(first[2]) ~= key and has_room(node, need_of(node, needs_of(first[3])), first[1]) then
-      look_at(node)
+    if first and turns.key_of(first[2]) ~= key then
+      if has_room(node, need_of(node, needs_of(first[3])), first[1]) then
+        look_at(node)
+      else
+        dues.moved[name] = true
+        look_when_refilled(node, first)
+      end
     end
   end
 end
