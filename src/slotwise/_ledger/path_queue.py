@@ -319,7 +319,7 @@ class PathQueue(Generic[C]):
             self.fair.count(key, cost, weight)
             share = self.fair.shares.get(key)
             for node in [*share.nodes] if share is not None else ():
-                # Somebody else may come before the heads of its key now, who needs less, or less time.
+                # Somebody else may come before the heads of its key now, and need less time.
                 first = node.first_parked()
                 if first is None or first.share is share:
                     continue
