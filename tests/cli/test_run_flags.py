@@ -109,7 +109,7 @@ def test_what_becomes_of_the_command_when_its_slot_is_lost(shell: Shell, on_loss
         file.unlink()
     shell.occupy()  # whoever makes the file anew tells those of the old one
     told = running.stderr.readline()
-    assert ("goes on without its slot" in told) is (on_loss == "continue")
+    assert ("continues without its slot" in told) is (on_loss == "continue")
     running.send_signal(signal.SIGUSR1)
     assert end(running)[0] == code
 

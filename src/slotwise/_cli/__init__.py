@@ -1,1 +1,1 @@
-"""The command line: what a person types, sees and gets back."""
+"""The command line: what a user types and sees."""

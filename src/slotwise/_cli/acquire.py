@@ -1,7 +1,8 @@
-"""``slotwise acquire`` and ``slotwise release``: hold slots for a script, from one line to another.
+"""``slotwise acquire`` and ``slotwise release``: hold slots for a script, from one line of it to
+another.
 
-A process in the background holds them, and watches the script: when that ends, however it
-does, the slots are given back.
+A process in the background holds them, and watches the script: when that ends, however it ends, the
+slots are released.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
 from slotwise.errors import SlotwiseError
 
-_POLL = 0.5  # seconds between two looks at a process whose end the system does not report
+_POLL = 0.5  # seconds between two checks of a process whose end the system does not report
 
 _EXAMPLES = """\
   id=$(slotwise acquire backup --limit 1 --for-pid $$) || exit
@@ -50,12 +51,12 @@ class _AcquireParser(SlotParser):
 def _acquire_parser() -> Parser:
     parser = _AcquireParser(
         "acquire",
-        details="They are held until that process ends, even by kill -9, or 'slotwise release'\n"
-        "gives them back. It waits for them if necessary.",
+        details="They are held until that process ends, even by kill -9, or until\n"
+        "'slotwise release' releases them. It waits for them if necessary.",
         examples=_EXAMPLES,
     )
     parser.add_slot_flags("it")
-    slot_flags.add_ttl(parser, "give them back after this time, such as 600, 10m, 1.5d")
+    slot_flags.add_ttl(parser, "release them after this time, such as 600, 10m, 1.5d")
     parser.add_argument(
         "--for-pid",
         type=whole_number,
@@ -80,7 +81,7 @@ def acquire(given: argparse.Namespace) -> int:
         try:
             _Holder(given, script, telling).run()
         finally:
-            os._exit(0)  # never back to the caller, who may be more than a command line
+            os._exit(0)  # never return to the caller, which may be more than a command line
     os.close(telling)
     with os.fdopen(outcome, encoding="utf-8") as pipe:
         code, _, acquisition_id = pipe.read().partition(" ")
@@ -156,7 +157,7 @@ class _Holder:
         """Wait until it is decided; return False if there is nobody to tell any more."""
         slot.start()
         poller = self._poller(slot)
-        poller.register(self._telling, 0)  # an error: who waits for the outcome has ended
+        poller.register(self._telling, 0)  # an error: whoever waits for the outcome has ended
         while not slot.is_decided:
             ready = {fd for fd, _ in poller.poll(_POLL * 1000)}
             if slot.fileno() in ready:
@@ -217,7 +218,7 @@ def _close(fd: int) -> None:
 def _release_parser() -> Parser:
     parser = Parser(
         "release",
-        details="It is an error (exit code 1) if they were given back already, or lost.",
+        details="It is an error (exit code 1) if they were already released, or lost.",
         examples='  slotwise release "$id"',
     )
     parser.add_argument("id", metavar="ID", help="the id that 'slotwise acquire' printed")
@@ -226,7 +227,7 @@ def _release_parser() -> Parser:
 
 
 def release(given: argparse.Namespace) -> int:
-    """Give back what `acquire` holds.
+    """Release what `acquire` holds.
 
     Raises:
         NotFound: nobody holds anything by that id.

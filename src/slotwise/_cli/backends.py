@@ -24,7 +24,7 @@ from slotwise.errors import SlotwiseError
 # Hooks of other packages are for programs; a command should start quickly.
 events.skip_declared()
 
-_ALL = 1_000_000  # more semaphores than anybody would read a list of
+_ALL = 1_000_000  # more semaphores than anybody would list
 
 # The statistics by name, and what was wrong with the semaphores that are not among them.
 Found = tuple[dict[str, SemaphoreStats], list[SlotwiseError]]
@@ -50,7 +50,7 @@ class Backend(ABC):
     location: str
     #: who shares them, as events name it
     scope: ClassVar[str]
-    #: whether a semaphore stays until it is forgotten, also if nobody uses it
+    #: whether a semaphore stays until it is forgotten, even if nobody uses it
     keeps_idle: ClassVar[bool]
     #: what ``--url`` was given, for messages that say what to type
     url: str | None = None
@@ -72,7 +72,7 @@ class Backend(ABC):
     def look(self) -> Seen:
         """Return the statistics of all semaphores, all tiers, and what can't be read.
 
-        It may be asked again and again; a server is then asked by one script, and searched once a
+        It may be called again and again; a server is then asked by one script, and searched once a
         minute.
         """
         stats, errors = self.stats()
@@ -83,7 +83,7 @@ class Backend(ABC):
         """Return the semaphore whose statistics these are.
 
         Raises:
-            NotFound: it is gone meanwhile.
+            NotFound: it has been deleted meanwhile.
         """
         return self.find(name)
 
@@ -92,7 +92,7 @@ class Backend(ABC):
         found: dict[str, Claimants | None] = {}
         for name, each in semaphores.items():
             try:
-                # Waiters first: one that is granted in between is seen as both, not as neither.
+                # Waiters first: one that is granted in between is then seen twice, and not missed.
                 waiters = each.waiters_sync()
                 found[name] = Claimants(each.holders_sync(), waiters)
             except (SlotwiseError, LookupError):
@@ -378,7 +378,7 @@ def _limits(backend: Backend, only: str | None) -> Iterator[tuple[str, Claimed]]
     for name in backend.names() if only is None else [only]:
         try:
             yield name, backend.find(name)
-        except NotFound:  # since a moment ago
+        except NotFound:  # deleted just now
             continue
     for name, tiers in backend.tiers(None if only is None else [only])[0].items():
         yield name, tiers.paths
@@ -386,7 +386,7 @@ def _limits(backend: Backend, only: str | None) -> Iterator[tuple[str, Claimed]]
 
 def similar(wanted: str, known: Collection[str]) -> str:
     """``; did you mean 'api'?``, or nothing."""
-    from difflib import get_close_matches  # seldom needed, and not small
+    from difflib import get_close_matches  # rarely needed, and slow to import
 
     near = get_close_matches(wanted, known, n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

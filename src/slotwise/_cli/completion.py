@@ -1,8 +1,8 @@
 """Complete commands, flags, names of semaphores and tiers, and keys in bash, zsh and fish.
 
 `completion` prints a script for a shell, which calls ``slotwise __complete`` with the line
-as it was typed. Anybody may have named a semaphore: what is offered is data to the scripts,
-which neither evaluate nor split it. zsh and fish quote what they insert; bash does
+as it was typed. Anybody may have named a semaphore: the scripts treat what is offered as data, and
+neither evaluate nor split it. zsh and fish quote what they insert; bash does
 not, so its words are quoted here.
 """
 
@@ -90,7 +90,7 @@ COMMANDS = {"completion": Command(_parser, completion)}
 
 
 class Offer(NamedTuple):
-    """A word that may stand where the cursor is."""
+    """A word that may be inserted at the cursor."""
 
     value: str
     help: str = ""

@@ -40,7 +40,7 @@ class _ResizeParser(Parser):
 def _resize_parser() -> Parser:
     parser = _ResizeParser(
         "resize",
-        details="Programs that were started with another limit go on with this one. For tiers,\n"
+        details="Programs that were started with another limit continue with this one. For tiers,\n"
         "--tier says which; for a keyed one, --key changes the value of that key, otherwise that\n"
         "of every key that has no value of its own. 0 is no limit, for tiers only. A rate is\n"
         "written as a number per time; what is left of it stays, cut to the new burst.",
@@ -107,13 +107,13 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
 def _pause_parser() -> Parser:
     parser = Parser(
         "pause",
-        details="Waiters and newcomers wait in line until then, and holders keep their slots. Of\n"
-        "several pauses the one that ends last counts; 'slotwise open' ends them. Tiers are\n"
-        "paused all together, or with --tier and --key one key of them.",
+        details="Waiters and newcomers wait in line until then, and holders keep their slots.\n"
+        "If there are several pauses, the one that ends last counts; 'slotwise open' ends them.\n"
+        "Tiers are paused all together, or with --tier and --key one key of them.",
         examples="  slotwise pause crm 10m\n"
         "  slotwise pause model-api 30 --tier tenant --key acme\n"
         "  slotwise show crm            for how long it is paused\n"
-        "  slotwise open crm            goes on at once",
+        "  slotwise open crm            continues at once",
     )
     parser.add_name("the semaphore, or the tiers")
     parser.add_argument(
@@ -125,7 +125,7 @@ def _pause_parser() -> Parser:
 
 
 def pause(given: argparse.Namespace) -> int:
-    """Grant nothing for a while, to nobody who shares the limit."""
+    """Grant nothing for a while to anybody who shares the limit."""
     found = tier_view.find(given)
     subject = repr(given.name)
     if isinstance(found, FoundTiers):
@@ -151,7 +151,7 @@ def _freeze_parser() -> Parser:
     parser = Parser(
         "freeze",
         details="The value of an adaptive limit stays there; 'slotwise resize' does the same. N\n"
-        "has to be within its minimum and maximum. Of a keyed tier, without --key, all keys stay\n"
+        "has to be within its minimum and maximum. In a keyed tier, without --key, all keys stay\n"
         "where they are, and those that come later where they start, or all at N.",
         examples="  slotwise freeze backend          where it is\n"
         "  slotwise freeze backend 12\n"
@@ -216,7 +216,7 @@ def thaw(given: argparse.Namespace) -> int:
 def _steer(do: Callable[..., None], given: argparse.Namespace, *args: int | None) -> None:
     try:
         do(*args)
-    except TypeError:  # the message is for those who write programs
+    except TypeError:  # its message is for programmers
         raise NotFound(f"{given.name!r} has a fixed value: 'slotwise resize' changes it") from None
 
 
@@ -396,8 +396,8 @@ class InUse(SlotwiseError):
 def _kick_parser() -> Parser:
     parser = Parser(
         "kick",
-        details="'slotwise run' ends its command with all that it has started, and then gives the\n"
-        "slots back. From any other holder the next waiter gets them at once, perhaps before that\n"
+        details="'slotwise run' ends its command with all it has started, then releases its\n"
+        "slots. From any other holder the next waiter gets them at once, perhaps before that\n"
         "holder has noticed: fencing tokens are for that.",
         examples="  slotwise show backup                    lists the ids\n"
         "  slotwise kick pef2e9eb1a04049f-1        asks, as it can't be undone\n"
@@ -410,7 +410,7 @@ def _kick_parser() -> Parser:
 
 
 def kick(given: argparse.Namespace) -> int:
-    """End somebody's acquisition. ``slotwise run`` ends its command then.
+    """End somebody's acquisition; ``slotwise run`` then ends its command.
 
     Raises:
         NotFound: no holder has that id.

@@ -80,7 +80,7 @@ def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
 
 
 def _print(check: Check) -> None:
-    """Print it at once: the next check may take its time."""
+    """Print it at once: the next check may take a while."""
     mark, colour = _MARKS[check.state]
     line = f"{check.check:<12}  {printable(check.found)}"
     remedy = f"{'':<16}{printable(check.remedy)}" if check.remedy else ""

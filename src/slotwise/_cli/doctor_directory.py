@@ -22,7 +22,7 @@ from slotwise.processes._inspect import stuck_locks
 from slotwise.processes._messages import os_error, stuck_error
 from slotwise.processes._path_survey import survey_tiers
 
-_LITTLE = 10_000_000  # bytes of free space that will soon be used up
+_LITTLE = 10_000_000  # bytes of free space that count as little
 _TOO_LITTLE = 1_000_000
 _ELSEWHERE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 
@@ -180,7 +180,7 @@ def _is_read(directory: OpenDirectory, fifo: str) -> bool:
 
 
 def _acquire_and_release(directory: OpenDirectory) -> Check:
-    """Acquire a slot of a new semaphore and release it: what all of this is for."""
+    """Acquire a slot of a new semaphore and release it: the check that matters."""
     name = f"slotwise-doctor-{secrets.token_hex(8)}"
     semaphore = ProcessSemaphore(name=name, value=1, directory=directory.path)
     started = time.perf_counter()

@@ -1,7 +1,7 @@
 """The checks of ``slotwise doctor`` for Redis.
 
-They use connections of their own, one command at a time: the driver would hide in its
-retries what has to be seen here.
+They use connections of their own, one command at a time: the retries of the driver would hide what
+has to be seen here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PINGS = 20
 _SLOW = 0.1  # seconds of a round trip; heartbeats have three
 _CLOCKS_APART = 1.0  # seconds between clocks from which times in tables look wrong
 _PATIENCE = 30.0  # for all answers of one server
-_MOST_KEYS = 100_000  # looked at for leftovers
+_MOST_KEYS = 100_000  # searched for leftovers
 _SCAN = 1000  # keys in one step of it
 
 
@@ -117,7 +117,7 @@ def _replication(handshake: Handshake) -> Check:
     good = replication.get("min_slaves_good_slaves")  # only there when a minimum is set
     if good is None:
         return Check(
-            *("replication", WARNING, "a primary that was replaced goes on granting for seconds"),
+            *("replication", WARNING, "a primary that was replaced keeps granting for seconds"),
             "CONFIG SET min-replicas-to-write 1, on replicas and in redis.conf too; have two"
             " replicas, or the next primary refuses writes until this one is a replica",
         )
@@ -168,7 +168,7 @@ def _clock(handshake: Handshake) -> Check:
     apart = there - (before + after) / 2
     unsure = (after - before) / 2
     ahead = "ahead of" if apart > 0 else "behind"
-    found = f"the server's is {abs(apart):.3f} s {ahead} ours (±{unsure:.3f} s)"
+    found = f"the server's clock is {abs(apart):.3f} s {ahead} ours (±{unsure:.3f} s)"
     if abs(apart) - unsure > _CLOCKS_APART:
         found += "; limits hold, as only the server's counts, but the ages shown are wrong"
         return Check("clock", WARNING, found, "synchronize both machines by NTP")
@@ -176,7 +176,7 @@ def _clock(handshake: Handshake) -> Check:
 
 
 def _time(handshake: Handshake) -> float | None:
-    """What the server's clock shows, if it tells."""
+    """Return what the server's clock shows, if it says so."""
     reply = handshake.ask("TIME")
     return int(reply[0]) + int(reply[1]) / 1e6 if isinstance(reply, list) else None
 
@@ -263,7 +263,7 @@ def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
 
 
 def _tiers(config: RedisConfig) -> Iterator[Check]:
-    """Read what is kept of tiers; whoever reads it ends what dead clients hold."""
+    """Read what is kept of tiers; reading it ends what dead clients hold."""
     try:
         found, errors = survey_tiers_sync(None, config)
     except SlotwiseError as error:
@@ -292,7 +292,7 @@ def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:
 
 
 def _acquire_and_release(config: RedisConfig) -> Check:
-    """Acquire a slot of a private semaphore and release it: what all of this is for."""
+    """Acquire a slot of a private semaphore and release it: the check that matters."""
     semaphore = RedisSemaphore(value=1, config=config)
     started = time.perf_counter()
     try:

@@ -83,7 +83,7 @@ def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
     for name in backend.names():
         try:
             found = backend.find(name).explain_sync(acquisition_id)
-        except NotFound:  # gone since a moment ago
+        except NotFound:  # deleted just now
             continue
         if found.state != "unknown":
             return found

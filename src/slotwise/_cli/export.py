@@ -1,6 +1,6 @@
 """``slotwise export``: an endpoint for Prometheus, for limits that are seen from outside.
 
-For fleets whose code nobody wants to touch. What a single process sees of its limits is exported
+For fleets whose code can't be changed. What a single process sees of its limits is exported
 by `slotwise.instrumentation` in that process, under the same metric names.
 """
 
@@ -57,7 +57,7 @@ def export(given: argparse.Namespace) -> int:
         print_error("export", f"can't listen at {given.host}:{given.port}: {error.strerror}")
         return 1
     with suppress(SlotwiseError):  # a scrape says so, and the server may come back
-        backend.look()  # now, as the first look at a server searches it for names
+        backend.look()  # now, since the first look at a server searches it for names
     host, number = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else host
     thread = threading.Thread(target=server.serve_forever, name="slotwise-export")

@@ -1,8 +1,8 @@
 """The guard: a small process between ``slotwise run`` and its command, on Linux.
 
 It adopts whatever the command starts and leaves behind, so that all of it can be found and
-ended. It outlives a slotwise that is killed, and ends all of it then. It reports to slotwise
-how the command fares, and exits when nothing is left.
+ended. It outlives a slotwise that is killed, and ends all of it then. It reports to slotwise what
+becomes of the command, and exits when nothing is left.
 
 If the guard itself is killed, the kernel kills the command, and slotwise adopts the rest.
 """
@@ -23,11 +23,11 @@ from slotwise._cli.signals import signalfd
 _STOPPED, _CONTINUED, _EXITED = b"s", b"c", b"e"
 _LEAVE_ALONE = b"l"
 
-_PAUSE_MS = 10  # between two looks for what is still to be killed
+_PAUSE_MS = 10  # between two searches for what is still to be killed
 
 
 class GuardedChild(Child):
-    """The command as slotwise sees it: the guard starts it, and tells how it fares."""
+    """The command as slotwise sees it: the guard starts it, and reports what becomes of it."""
 
     def _fork(self, environment: int, error: int, mask: set[int]) -> None:
         self._reports, reports = os.pipe()

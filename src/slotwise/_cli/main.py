@@ -42,7 +42,7 @@ examples:
   slotwise ls                                    what there is, and how full
   slotwise show backup                           who holds, who waits
   slotwise top                                   the same, live
-  slotwise doctor                                is everything fit for use
+  slotwise doctor                                whether everything works
   slotwise run --help                            all about one command
 """
 

@@ -32,9 +32,8 @@ RIGHT = ">"  # what the title of a column of numbers begins with
 def print_error(command: str, words: object) -> None:
     """Write one line to stderr, whatever is in the words.
 
-    A stderr that can't be written changes nothing, be it a full disk, a reader that is
-    gone, or one that does not read: the exit code still tells what happened, and what was
-    to be done is done.
+    A stderr that can't be written to (a full disk, a reader that is gone, or one that does not
+    read) changes nothing else: the exit code still says what happened, and the work is done.
     """
     speaker = f"slotwise {command}".rstrip()
     line = redact(" ".join(str(words).split()))
@@ -183,7 +182,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _columns(char: str) -> int:
-    import unicodedata  # seldom needed, and not small
+    import unicodedata  # rarely needed, and slow to import
 
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):  # drawn over the one before
         return 0
@@ -192,7 +191,7 @@ def _columns(char: str) -> int:
 
 def command_hint(*words: str, url: str | None) -> str:
     """Return what to type to run a command at the place that ``--url`` named."""
-    import shlex  # seldom needed, like the others below
+    import shlex  # rarely needed, like the others below
 
     if url is not None:
         has_password = "@" in url or redact(url) != url

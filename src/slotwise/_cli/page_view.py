@@ -143,7 +143,7 @@ class PageWatcher:
         }
 
     def _find(self, name: str, seen: Survey) -> Semaphore | FoundTiers:
-        """The semaphore or the tiers of a name; without another look if the survey has them."""
+        """Return the semaphore or the tiers of a name, from the survey if it has them."""
         if name in seen.semaphores:
             return self._backend.found(name, seen.semaphores[name])
         if name in seen.tiers:
@@ -338,7 +338,7 @@ class _History:
         self.fullness.append(round(full, 3))
 
     def add_holders(self, holders: Iterable[Claimant], at: float, now: datetime) -> None:
-        """Add who holds now; whoever doesn't any more ended when the next got the slot."""
+        """Add the current holders; a hold that is gone ended when the next one got the slot."""
         began_at: dict[int | None, float] = {}
         held = set()
         for each in holders:

@@ -1,4 +1,4 @@
-"""``slotwise purge``: flags in, a plan to agree to, progress meanwhile, a summary out.
+"""``slotwise purge``: read flags, show a plan, ask, show progress, and print a summary.
 
 What is purged, and how, is in `slotwise.purge`; the flags are in `purge_flags`. Little is
 imported here: for a small tree, starting the process costs as much as the purge itself.
@@ -53,7 +53,7 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     for globs in ("include", "exclude"):
         given[globs] = tuple(given[globs] or ())
     if given["name"] and given["url"] is None:
-        from slotwise._urls import url_of_environment  # it needs asyncio, which is not small
+        from slotwise._urls import url_of_environment  # it needs asyncio, which is slow to import
 
         given["url"] = url_of_environment()
     try:
@@ -74,7 +74,7 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     except Exception as error:  # not done, which Python's 1 would not say
         print_error("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return _NOT_DONE
-    except KeyboardInterrupt:  # during the question; a run that goes on ends in order
+    except KeyboardInterrupt:  # during the question; a run that has begun ends in order
         _refuse("interrupted; nothing was deleted", as_json=as_json)
         return SIGNALS["SIGINT"]
     finally:
@@ -117,7 +117,7 @@ def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> PurgeReport:
     except (OSError, KeyboardInterrupt) as error:
         if isinstance(error, OSError):
             why, code = error.strerror, report.exit_code or 1
-        else:  # Ctrl-C once more, or as the last file went
+        else:  # Ctrl-C again, or as the last file was deleted
             why, code = "interrupted", SIGNALS["SIGINT"]
         words = (
             f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
@@ -170,13 +170,13 @@ def _sample(plan: Plan) -> PurgeReport:
 
     logger = logging.getLogger("slotwise.purge")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # what fails now fails again, and is told then
+    logger.setLevel(logging.CRITICAL)  # what fails now fails again, and is reported then
     try:
         run = Run(dry, enough)
         sample = _with_signals(run)
     finally:
         logger.setLevel(level)
-    if sample.stopped_by in SIGNALS:  # in order; now it does what it does to any program
+    if sample.stopped_by in SIGNALS:  # stopped in order; now let the signal take effect
         signal.raise_signal(signal.Signals[sample.stopped_by])
     return sample
 
@@ -197,7 +197,7 @@ def _line(event: str, fields: dict[str, Any]) -> None:
 class _Log(logging.Handler):
     """Writes lines to stderr, or JSON to stdout; never waits for a reader.
 
-    A worker that logs goes on, whoever has closed the stream, or does not read it.
+    A worker that logs continues even if the stream is closed, or nobody reads it.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -231,7 +231,7 @@ def _logging_to(*, as_json: bool, level: str) -> Iterator[None]:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the limit of open files as far as this process may."""
+    """Raise the limit on open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -31,7 +31,7 @@ _SECONDS_PER_DAY = 86_400
 #: flags of AsyncEFSPurge that change nothing, and why
 UNNECESSARY = {
     "--max-concurrency": "--max-concurrency-scanning and --max-concurrency-deletion are the limits",
-    "--max-concurrent-subdirs": "the number of directories in work adapts by itself",
+    "--max-concurrent-subdirs": "the number of directories in work adapts automatically",
     "--task-batch-size": "memory does not grow with the number of files",
 }
 
@@ -44,7 +44,7 @@ _EXAMPLES = f"""\
   slotwise purge /mnt/efs --yes --url redis://cache:6379 --name efs   a limit for all machines
 
 exit code:
-  0    done; a limit of files or directories, or the deadline, is reported, and not an error
+  0    done; reaching a limit of files or directories, or the deadline, is not an error
   1    done, but some things could not be deleted
   2    not done: bad usage, declined, a refused root, too little memory
   130  Ctrl-C ended it, in order (143: SIGTERM)
@@ -182,7 +182,7 @@ def make_parser() -> Parser:
     globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
     flag("--include", "only files that match; repeatable", **globs)
     flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
-    flag("--min-depth", "keep what is less deep than N, as find does", 0, **whole)
+    flag("--min-depth", "keep entries above depth N, as find does", 0, **whole)
     flag("--one-file-system", "don't enter mount points", True)
     flag("--dry-run", "delete nothing; count what would be deleted", False)
     flag("--json", "JSON lines on stdout, the summary last", False)

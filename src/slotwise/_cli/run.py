@@ -48,8 +48,8 @@ exit code:
 
 CMD finds SLOTWISE_ACQUISITION_ID, SLOTWISE_SLOT_NUMBER and SLOTWISE_FENCING_TOKEN
 in its environment. When its slot ends, CMD and all it has started get a TERM, and a KILL
-after the grace. A TERM for slotwise is passed on to CMD; what CMD leaves behind is ended
-then. A CMD that ends by itself may leave what it likes."""
+after the grace. A TERM for slotwise is passed on to CMD; what CMD leaves behind is then
+ended. A CMD that ends by itself may leave processes behind."""
 
 
 class _RunParser(SlotParser):
@@ -87,7 +87,7 @@ def _parser() -> Parser:
         "--replace",
         action="store_true",
         help="if no slot is free, end the run that has held one longest, with all it has"
-        " started, and have its slot; those who wait go on waiting",
+        " started, and take its slot; waiters keep waiting",
     )
     parser.add_argument(
         "--grace",
@@ -99,7 +99,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--keep-descendants",
         action="store_true",
-        help="end CMD alone, and never what it has started",
+        help="end only CMD, and never what it has started",
     )
     parser.add_argument(
         "--on-loss",
@@ -166,7 +166,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _child(given: argparse.Namespace, signals: SignalQueue) -> Child:
-    """Fork what becomes the command, while there is but one thread."""
+    """Fork what becomes the command, while there is only one thread."""
     make = Child
     if sys.platform == "linux":
         from slotwise._cli.guard import GuardedChild

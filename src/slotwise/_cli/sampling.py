@@ -17,7 +17,7 @@ from typing import NamedTuple
 from slotwise._cli.output import age
 from slotwise._core.results import Claimant
 
-WINDOW = 60.0  # seconds that rates and waits are computed over
+WINDOW = 60.0  # seconds over which rates and waits are computed
 
 
 class Subject(NamedTuple):

@@ -15,7 +15,7 @@ from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 
-# How long a server has for a call, in seconds, even if one before took all the time: it answers.
+# How long a server has for a call, in seconds, even if an earlier call used up the time.
 _SECOND_CALL = 0.5
 _CANCEL_LIMIT = 3.0  # seconds that a server has to confirm that nobody waits any more
 
@@ -23,8 +23,9 @@ _CANCEL_LIMIT = 3.0  # seconds that a server has to confirm that nobody waits an
 class TimeLeft:
     """What is left of ``--wait``: whatever is looked up before the wait counts as well.
 
-    It counts from the first time that it is asked for: what is imported before is no wait, and
-    must not use up the time of a slow server. The times are rounded, because messages show them.
+    It counts from the first time that it is asked for: imports before that are not part of the
+    wait, and must not use up the time of a slow server. The times are rounded, because messages
+    show them.
     """
 
     def __init__(self, wait: float | None) -> None:
@@ -101,7 +102,7 @@ class Slot:
         return self._result
 
     def cancel(self) -> None:
-        """Leave the queue; give back what was granted at the same moment."""
+        """Leave the queue; release what was granted at the same moment."""
         self.semaphore.close_sync()
         if not self.is_decided and not readable(self._reading, timeout=_CANCEL_LIMIT):
             return  # a stuck server: it notices that this process has ended

@@ -38,7 +38,7 @@ class WaitsForItself(SlotwiseError):
 
 
 class SlotParser(Parser):
-    """A parser with the flags of those who take slots."""
+    """A parser with the flags of commands that take slots."""
 
     def add_slot_flags(self, who: str) -> None:
         self.add_name("the semaphore; made if there is none")

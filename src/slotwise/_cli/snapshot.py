@@ -41,9 +41,9 @@ class Survey:
 
 
 def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey:
-    """Look at all semaphores and tiers; with ``used``, at those held or waited for.
+    """Read all semaphores and tiers; with ``used``, those held or waited for.
 
-    Without ``idle`` those are left out that are neither used, closed nor paused.
+    Without ``idle``, those that are neither used, closed nor paused are left out.
     """
     stats, found_tiers, errors = backend.look()
     tiers = {}
@@ -72,7 +72,7 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
 def claimants(limit: Semaphore | FoundTiers) -> Claimants:
     """Return the holders and waiters of a semaphore or of tiers."""
     where = limit.paths if isinstance(limit, FoundTiers) else limit
-    # Waiters first: one that is granted in between is seen as both, and not as neither.
+    # Waiters first: one that is granted in between is then seen twice, and not missed.
     waiters = where.waiters_sync()
     return Claimants(where.holders_sync(), waiters)
 
@@ -143,7 +143,7 @@ class Watcher:
         self._known = {name: self._known[name] for name in names if name in self._known}
         for name in names:
             if name not in self._known:
-                with suppress(NotFound):  # gone since a moment ago
+                with suppress(NotFound):  # deleted just now
                     self._known[name] = self.backend.found(name, stats[name])
         looked = self.backend.claimants(self._known)
         return {name: found for name, found in looked.items() if found is not None}

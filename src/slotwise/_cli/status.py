@@ -73,7 +73,7 @@ class _Status:
     def end(self) -> None:
         self._ended.set()
         with self._writing:
-            if self._is_shown:  # else the line may be a prompt of somebody else
+            if self._is_shown:  # otherwise the line may be somebody else's prompt
                 _write(_CLEAR)
 
 
@@ -123,5 +123,5 @@ def _write(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # the terminal is gone, the wait goes on
+    except OSError:  # the terminal is gone, the wait continues
         pass

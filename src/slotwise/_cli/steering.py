@@ -20,7 +20,7 @@ _FIELDS = {
 
 
 class BadRequest(ValueError):
-    """What was asked for makes no sense."""
+    """The request makes no sense."""
 
 
 def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:

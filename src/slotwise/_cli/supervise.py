@@ -28,12 +28,12 @@ _LONGEST_WAIT = 86400.0  # poll() can't wait for much longer
 
 
 class Supervisor:
-    """Sees to a command that runs, until it and its slot have ended.
+    """Supervises a running command until it and its slot have ended.
 
     Args:
         ttl: the seconds after which the command is ended, or None.
         grace: the seconds between TERM and KILL.
-        continue_on_loss: let the command run on when its slot was lost.
+        continue_on_loss: let the command keep running when its slot is lost.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Supervisor:
         self._in_vain = 0  # how many kills in a row met nobody
 
     def run(self) -> int:
-        """Return the exit code once everything is over that has to be waited for."""
+        """Wait for everything that has to end, and return the exit code."""
         poller = select.poll()
         child, slot = self._child, self._slot
         for each in (self._signals.fileno(), slot.fileno(), child.fileno()):
@@ -102,7 +102,7 @@ class Supervisor:
         if reason is None or self._ended_by_us:
             return
         if self._continue_on_loss and reason != KICKED:
-            print_error("run", f"{reason}: {self._child.command[0]!r} goes on without its slot")
+            print_error("run", f"{reason}: {self._child.command[0]!r} continues without its slot")
             return
         self._end_command(reason)
 
@@ -117,7 +117,7 @@ class Supervisor:
         self._send_all(signal.SIGCONT)  # a stopped process would not get the other
 
     def _see_to_end(self, now: float) -> bool:
-        """Do what is due, and return whether all is over."""
+        """Do what is due, and return whether everything has ended."""
         child = self._child
         if now >= self._ttl_ends_at:
             self._ttl_ends_at = _NEVER

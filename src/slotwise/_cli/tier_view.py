@@ -123,7 +123,7 @@ class TiersView:
 
 
 def view(found: FoundTiers) -> TiersView:
-    """Take the snapshot; the server looks at thousands of keys at a time."""
+    """Take the snapshot; the server reads thousands of keys at a time."""
     stats = found.stats
     if stats is None:
         stats = found.paths.stats_sync() if found.specs else {}

@@ -103,7 +103,7 @@ def _live(source: Watcher, every: float) -> None:
                 watch(live, pressed)
                 return
         except _Suspended:
-            os.kill(os.getpid(), signal.SIGSTOP)  # `fg` goes on here
+            os.kill(os.getpid(), signal.SIGSTOP)  # `fg` continues here
 
 
 class _Suspended(BaseException):
@@ -130,7 +130,7 @@ def _leaving_cleanly() -> Iterator[None]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Keys as they are pressed, unseen: a function that waits for some, but not for long."""
+    """Return a function that waits for keys, but not for long; keys are not echoed."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -138,7 +138,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([terminal], [], [], max(seconds, 0.0))
         if not ready:
             return ""
-        return os.read(terminal, 1024).decode(errors="replace") or "q"  # its end is an end
+        return os.read(terminal, 1024).decode(errors="replace") or "q"  # its end quits
 
     tty.setcbreak(terminal)
     try:

@@ -263,7 +263,7 @@ def _moved(at: int, key: str, count: int) -> int:
 
 
 def _style(row: Row) -> str:
-    """Red if it is full, yellow if somebody waits all the same."""
+    """Red if it is full, yellow if somebody waits although it isn't."""
     taken = row.held if row.level is None else row.value - row.level
     return "red" if row.value and taken >= row.value else "yellow" if row.waiting else ""
 
