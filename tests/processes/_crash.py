@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotwise.processes import ProcessSemaphore, _lock_queue, _locked_file
+from slotwise.processes import ProcessSemaphore, _lock_queue, _locked_file, _semaphore_file
 from slotwise.processes import _journal as journals
 
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -49,17 +49,23 @@ class Killer:
         return wrapped
 
     def arm(self) -> None:
-        for name in ("pwrite", "pread", "fstat", "posix_fallocate", "ftruncate"):
+        for name in ("pwrite", "pread", "fstat", "lstat", "posix_fallocate", "ftruncate"):
             armed = self.armed(getattr(os, name), name)
             for where in (os, journals, _lock_queue, _locked_file):
                 if hasattr(where, name):
                     setattr(where, name, armed)
-        fcntl.lockf = self.armed(fcntl.lockf, "lockf")
+        fcntl.lockf = _semaphore_file.lockf = self.armed(fcntl.lockf, "lockf")
 
 
-def change(semaphore: ProcessSemaphore, verb: str, holder: str) -> None:
+def change(semaphore: ProcessSemaphore, verb: str, holder: str, arm: Callable[[], None]) -> None:
+    if verb != "release":
+        arm()
     if verb == "acquire":
         semaphore.acquire_sync()
+    elif verb == "release":
+        acquired = semaphore.acquire_sync()
+        arm()
+        semaphore.release_sync(acquired)
     elif verb == "kick":
         semaphore.kick_sync(holder)
     elif verb == "resize":
@@ -84,8 +90,7 @@ def main(directory: Path, verb: str) -> None:
                 semaphore = ProcessSemaphore(name=name, value=3, directory=directory)
                 if verb != "create":
                     semaphore.locked_sync()  # opens and reads the file
-                Killer(step, how).arm()
-                change(semaphore, verb, holder)
+                change(semaphore, verb, holder, Killer(step, how).arm)
                 os._exit(0)
             _, status = os.waitpid(child, 0)
             stats = own.stats_sync()

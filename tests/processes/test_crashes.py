@@ -35,8 +35,8 @@ def in_order(outcomes: list[bool]) -> bool:
     return outcomes == sorted(outcomes)
 
 
-@pytest.mark.parametrize("verb", ["acquire", "create"])
-def test_killed_while_acquiring_takes_nothing(directory: Path, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["acquire", "create", "release"])
+def test_killed_while_acquiring_or_releasing_takes_nothing(directory: Path, verb: str) -> None:
     for each in crashes(directory, verb):
         # What the dead child held, if anything, is free again; the rest is as before.
         assert (each["held"], each["value"]) == ((0 if verb == "create" else 1), 3), each

@@ -9,7 +9,7 @@ import json
 import tempfile
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
@@ -136,7 +136,12 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
             until = None if wait is None else self.now + wait
             told = () if self.by_key is None else ((0, self.by_key),)
             self.ids.append(key)
+            wanted = PathRequest(path, needs, told)
+            process = self.processes[actor]
+            process.catch_up()
+            at_once = cast("PathState", process.state).takes_at_once(wanted, None)
             granted = self.model.request(request, self.now, until)
+            assert granted == [key] or not at_once
             args = (key, PathRequest(path, needs, told), ttl, until, None, 1000 + actor, None)
             assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
 

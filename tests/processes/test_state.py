@@ -205,6 +205,13 @@ class FileAgainstModel(RuleBasedStateMachine):
         for entry in (*state.holders.values(), *state.waiting.values()):
             owners[entry.owner] = owners.get(entry.owner, 0) + 1
         assert {owner: count for owner, (count, _) in state.owners.items()} == owners
+        for wanted in range(1, 5):  # what is quick to say is what all rules say
+            if state.takes_at_once(wanted, state.value):
+                assert state.is_free(wanted, state.value, self.now)
+                assert state.accepts(state.value)
+                assert state.never_fits(wanted, state.value, "") is None
+                assert not state.closed
+        assert not state.takes_at_once(1, state.value + 1)
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase

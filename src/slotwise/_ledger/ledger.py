@@ -353,7 +353,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._rebalance()
 
     def next_deadline(self) -> float:
-        return min(super().next_deadline(), self.paused_until or NEVER)
+        deadlines = self.deadlines
+        if deadlines is None:
+            return NEVER
+        return min(deadlines.earliest(), deadlines.paused_until or NEVER)
 
     def close(self) -> list[C]:
         """Refuse newcomers from now on; return the waiters, who all fail.

@@ -66,16 +66,17 @@ class Attachment:
             BackendError: the file's lock was taken for ``lock_timeout`` seconds, or for the usual
                 time if that is None.
         """
-        timeout = semaphore_file.LOCK_TIMEOUT if lock_timeout is None else lock_timeout
+        if lock_timeout is None:
+            lock_timeout = semaphore_file.LOCK_TIMEOUT
         try:
-            return self._try_call(timeout, operation, *args)
+            return self._try_call(lock_timeout, operation, *args)
         except Busy as error:
             raise _messages.busy(self.file().path, error) from None
 
     async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; in a thread if the file's lock is taken for long."""
         try:
-            return self.call_inline(operation, *args)
+            return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
         except Busy:
             return await in_thread(partial(self.call, operation, *args))
 

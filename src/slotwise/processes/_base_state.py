@@ -35,6 +35,7 @@ class ProcessClaim(BaseClaim):
 
     __slots__ = _SLOTS_OF_SUBCLASSES
 
+    key: str
     owner: str  # the process: the prefix of its acquisition ids
     pid: int
     label: str | None
@@ -60,7 +61,7 @@ class ProcessClaim(BaseClaim):
         self.key = acquisition_id
         self._want(wanted)
         self.ttl = ttl
-        self.owner = owner_of(acquisition_id)
+        self.owner = acquisition_id.partition("-")[0]
         self.pid = pid
         self.label = label
         self.requested_us = requested_us
@@ -94,10 +95,6 @@ C = TypeVar("C", bound=ProcessClaim)
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
 # "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
 Event: TypeAlias = "tuple[str, ProcessClaim]"
-
-
-def owner_of(acquisition_id: str) -> str:
-    return acquisition_id.partition("-")[0]
 
 
 class BaseState(BaseLedger[C]):
@@ -210,6 +207,13 @@ class BaseState(BaseLedger[C]):
         """Return whether a newcomer would be granted what it wants at once."""
 
     @abstractmethod
+    def takes_at_once(self, wanted: Any, declared: Any) -> bool:
+        """Return whether a newcomer is admitted and granted what it wants without any wait.
+
+        That is quick to say of most requests. False says nothing: the caller checks all rules.
+        """
+
+    @abstractmethod
     def never_fits(self, wanted: Any, declared: Any, title: str) -> ValueError | None:
         """Return the error of a request that can never be granted, if that is so."""
 
@@ -279,11 +283,10 @@ class BaseState(BaseLedger[C]):
         Raises:
             ValueError, SemaphoreClosed: the ledger refused, and nothing has changed.
         """
-        verb, now, wall_us, *args = record
-        self.wall_us = wall_us
+        self.wall_us = record[2]
         if self.moved:
             self.moved.clear()
-        return self.VERBS[verb](self, now, wall_us, *args)
+        return self.VERBS[record[0]](self, *record[1:])
 
     def _request(
         self,
@@ -342,9 +345,12 @@ class BaseState(BaseLedger[C]):
         claim = self.holders.get(acquisition_id)
         if claim is None:
             return []
-        self._note_hold(claim, wall_us)
+        if self.waiting or self.times_all:
+            self._note_hold(claim, wall_us)
         granted = self.release(acquisition_id, now)
         self._uncount(claim)
+        if not granted:
+            return [(event, claim)]
         return [(event, claim), *self._granted(granted, now, wall_us)]
 
     def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
@@ -448,12 +454,14 @@ class BaseState(BaseLedger[C]):
 
     def _granted(self, claims: Iterable[C], now: float, wall_us: int) -> list[Event]:
         """Issue the fencing tokens, in the order of the grants."""
+        events: list[Event] = []
         for claim in claims:
             self.fence = claim.token = max(self.fence + 1, wall_us)
             claim.granted_at = now
             claim.granted_us = wall_us
             claim.expires_at = None if claim.ttl is None else now + claim.ttl
-        return [("granted", claim) for claim in claims]
+            events.append(("granted", claim))
+        return events
 
     def _note_hold(self, claim: C, wall_us: int, *, waited: bool = False) -> None:
         """Note that a hold ends: its length counts if somebody waits, or did until now."""

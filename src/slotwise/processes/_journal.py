@@ -27,7 +27,7 @@ from slotwise.processes._base_state import AnyState, Event, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, os_error
-from slotwise.processes._plain_json import decode, encode
+from slotwise.processes._plain_json import decode, encode, encode_record
 
 _MAGIC = b"slotwise"
 VERSION = 1
@@ -88,12 +88,9 @@ class Journal:
     def is_current(self) -> bool:
         """Return whether nothing was written since this process last read or wrote.
 
-        If so, nobody is queueing for the lock either, and the file was not deleted.
+        If so, nobody is queueing for the lock either. The file may have been deleted.
         """
-        if not self.in_sync:
-            return False
-        fd = self._file.fd
-        return pread(fd, _HEAD_SIZE, 0) == self._head and fstat(fd).st_nlink > 0
+        return self.in_sync and pread(self._file.fd, _HEAD_SIZE, 0) == self._head
 
     def catch_up(self) -> list[Event] | None:
         """Apply what others wrote; return the events, or None if only the state is known.
@@ -224,12 +221,11 @@ class Journal:
         If it raises, the file is unchanged. If the state may have changed, it is no longer in
         sync, and is read again before its next use.
         """
-        state = self.state
-        assert state is not None
-        events = state.apply(record)
+        state: Any = self.state
+        events: list[Event] = state.apply(record)
         self.in_sync = False  # until it is committed
         start = self._start
-        end = self._commit(encode(record), self._end, self._epoch, start)
+        end = self._commit(encode_record(record), self._end, self._epoch, start)
         self.in_sync = True
         if end - start > _COMPACT_AFTER + 3 * self._snapshot_size:
             self._compact(state)
@@ -258,23 +254,24 @@ class Journal:
         body = text.encode()
         # The epoch is in the checksum, so that remains of an earlier one never pass for a record.
         framed = _FRAME.pack(len(body), crc32(body, epoch)) + body
-        end = at + len(framed)
+        length = len(framed)
+        end = at + length
         sequence = self._sequence + 1
         root = _ROOT.pack(_MAGIC, VERSION, self._rules, sequence, epoch, start, end)
         root += _CHECKSUM.pack(crc32(root))
-        odd = sequence & 1
+        head = self._head
         fd = self._file.fd
         try:
-            if pwrite(fd, framed, at) != len(framed):
+            if pwrite(fd, framed, at) != length:
                 self._write_rest(framed, at)
-            pwrite(fd, root, _ROOT_SIZE if odd else 0)
+            if sequence & 1:
+                pwrite(fd, root, _ROOT_SIZE)
+                self._head = head[:_ROOT_SIZE] + root + _lock_queue.EMPTY
+            else:
+                pwrite(fd, root, 0)
+                self._head = root + head[_ROOT_SIZE:]
         except OSError as error:
             raise os_error(error, self._file.path) from error
-        head = self._head
-        if odd:
-            self._head = head[:_ROOT_SIZE] + root + _lock_queue.EMPTY
-        else:
-            self._head = root + head[_ROOT_SIZE:]
         self._sequence = sequence
         self._epoch = epoch
         self._start = start

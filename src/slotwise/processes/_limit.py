@@ -84,10 +84,7 @@ class ProcessLimit:
         if events.hooks:
             limit: Any = self  # a Semaphore, or tiers: both have this
             limit._tell_requested(acquisition_id, wanted, now)
-        return made(
-            *(acquisition_id, file, wanted, self._ttl, timeout, label),
-            *(now, self._generation),
-        )
+        return made(acquisition_id, file, wanted, self._ttl, timeout, label, now, self._generation)
 
     # ------------------------------------------------------------- releasing
 
@@ -141,8 +138,15 @@ class ProcessLimit:
     ) -> None:
         if not released:
             _log.released_nothing(self._attachment.file(), acquisition_id)
-        elif holder is not None:
+            return
+        if holder is not None:
             _log.released(holder)
+        if events.hooks:
+            self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        """Tell the hooks how adaptive values were moved by releases here."""
+        raise NotImplementedError
 
     # --------------------------------------------------------- inspecting, controlling
 

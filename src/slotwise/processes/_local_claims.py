@@ -46,6 +46,7 @@ class LocalClaims:
         self, process: LocalProcess, key: str, title: str, subject: str, path: str
     ) -> None:
         self._process = process
+        self._owner = process.owner
         self._title = title  # for messages
         self._subject = subject
         self._path = path
@@ -71,10 +72,10 @@ class LocalClaims:
 
         Other processes are only notified of what was ``written_here``.
         """
-        own = self._process.owner
+        own = self._owner
         for event, claim in events:
             if claim.owner == own:
-                acquisition = self.by_id.get(claim.acquisition_id)
+                acquisition = self.by_id.get(claim.key)
                 if acquisition is not None:
                     self._apply(acquisition, event, claim, state, after)
             elif written_here:
@@ -138,7 +139,8 @@ class LocalClaims:
             after.lost.append((acquisition, event))
         else:
             acquisition.failure = self._failure(acquisition, event, state)
-            self._end_wait(acquisition, after)
+            if acquisition.waker is not None:
+                self._end_wait(acquisition, after)
 
     def _apply(
         self,
@@ -158,14 +160,14 @@ class LocalClaims:
             if state.holds_nothing:  # so this was its end, too
                 del self.by_id[acquisition.acquisition_id]
                 acquisition.end()
-            self._end_wait(acquisition, after)
+            if acquisition.waker is not None:
+                self._end_wait(acquisition, after)
 
     def _end_wait(self, acquisition: ProcessAcquisition, after: AfterUnlock) -> None:
-        if acquisition.waker is not None:
-            self.waiting -= 1
-            if after.wake is None:
-                after.wake = deque()
-            after.wake.append(acquisition)
+        self.waiting -= 1
+        if after.wake is None:
+            after.wake = deque()
+        after.wake.append(acquisition)
 
     def _failure(
         self, acquisition: ProcessAcquisition, event: str, state: AnyState | None

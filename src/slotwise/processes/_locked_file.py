@@ -20,6 +20,7 @@ import struct
 import sys
 from os import fstat, lstat
 from stat import S_ISREG
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from slotwise.processes._messages import os_error
@@ -41,11 +42,21 @@ def _flock(kind: int, byte: int) -> tuple[int, ...]:
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
+# Without it, each look at a file that has changed would write the time of the look to its inode.
+_NO_ATIME = getattr(os, "O_NOATIME", 0)
+
+# How finely file systems tell times, in nanoseconds, with a margin; some have whole seconds only.
+_SECOND = 10**9
+_FINE, _COARSE = _SECOND // 10, 3 * _SECOND
+
 
 class LockedFile:
     """A file that processes change one at a time."""
 
-    __slots__ = ("_device", "_inode", "directory", "fd", "filename", "liveness_byte", "path")
+    __slots__ = (
+        *("_device", "_inode", "_unchanged", "directory", "fd", "filename", "liveness_byte"),
+        "path",
+    )
 
     def __init__(
         self, directory: OpenDirectory, filename: str, liveness_byte: int | None = None
@@ -57,6 +68,9 @@ class LockedFile:
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
         self._inode = self._device = -1
+        # The directory, and when it was last changed, when it was seen to have this file. Creating,
+        # deleting and moving files changes it; writing to them doesn't.
+        self._unchanged = (-1, -1, -1)
 
     def open(self, *, create: bool) -> bool:
         """Open it, and lock this process's byte; return False if the file doesn't exist.
@@ -66,7 +80,7 @@ class LockedFile:
         """
         flags = os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
         try:
-            self.fd = self.directory.open(self.filename, flags | (os.O_CREAT if create else 0))
+            self.fd = self._open(flags | (os.O_CREAT if create else 0))
             found = fstat(self.fd)
             if not S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
@@ -76,12 +90,19 @@ class LockedFile:
                 byte = _LIVENESS_OFFSET + self.liveness_byte
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             self._inode, self._device = found.st_ino, found.st_dev
+            self._unchanged = (-1, -1, -1)
         except OSError as error:
             self.close()
             if not create and isinstance(error, FileNotFoundError):
                 return False
             raise os_error(error, self.path) from error
         return True
+
+    def _open(self, flags: int) -> int:
+        try:
+            return self.directory.open(self.filename, flags | _NO_ATIME)
+        except PermissionError:  # perhaps since it is somebody else's file
+            return self.directory.open(self.filename, flags)
 
     def close(self) -> None:
         """Close the file, which drops all locks of this process on it."""
@@ -92,11 +113,29 @@ class LockedFile:
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; if not, it was deleted or replaced."""
         try:
-            # By its whole path, to notice a directory that was replaced too.
+            # By its whole path, to notice a directory that was replaced too. The file itself is
+            # looked at only if the directory has changed: after each look the next
+            # write has to store the time, which takes longer than the write.
+            found = lstat(self.directory.path)
+            seen = found.st_ctime_ns, found.st_ino, found.st_dev
+            if seen == self._unchanged:
+                return True
             found = lstat(self.path)
         except OSError:
             return False
-        return found.st_ino == self._inode and found.st_dev == self._device
+        if found.st_ino != self._inode or found.st_dev != self._device:
+            return False
+        # One that has just been changed could be changed again at what it takes for the same time.
+        changed_ns = seen[0]
+        if time_ns() - changed_ns > (_FINE if changed_ns % _SECOND else _COARSE):
+            self._unchanged = seen
+        return True
+
+    def is_linked(self) -> bool:
+        """Return whether the file has a path at all; quicker than `is_in_place`."""
+        found = fstat(self.directory.fd)
+        seen = found.st_ctime_ns, found.st_ino, found.st_dev
+        return seen == self._unchanged or fstat(self.fd).st_nlink > 0
 
     def remove(self) -> None:
         """Delete the file; under the lock, so that nobody can be using it."""
@@ -113,30 +152,24 @@ class LockedFile:
         byte = _LIVENESS_OFFSET + liveness_byte
         try:
             # Shared, so that two processes that check at the same time don't see each other.
-            if not self._try_lock(fcntl.LOCK_SH | fcntl.LOCK_NB, byte):
+            if not self.try_lock(fcntl.LOCK_SH | fcntl.LOCK_NB, byte):
                 return True
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, byte)
         except OSError as error:
             raise os_error(error, self.path) from error
         return False
 
-    def try_lock(self) -> bool:
+    def try_lock(self, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB, byte: int = 0) -> bool:
         """Lock the file for a change, unless another process has; return whether it is locked.
 
         The caller unlocks it with ``lockf(fd, LOCK_UN, 1, 0)``.
         """
         try:
-            return self._try_lock(fcntl.LOCK_EX | fcntl.LOCK_NB, 0)
-        except OSError as error:
-            raise os_error(error, self.path) from error
-
-    def _try_lock(self, operation: int, byte: int) -> bool:
-        try:
             fcntl.lockf(self.fd, operation, 1, byte)
         except OSError as error:
             if error.errno in _TAKEN:
                 return False
-            raise
+            raise os_error(error, self.path) from error
         return True
 
     def lock_holder(self) -> int | None:

@@ -49,8 +49,16 @@ def request(
     ``make_waker`` makes what it sleeps on; with None it doesn't wait.
     """
     # A slot in a file that nobody else finds would belong to a second semaphore.
-    file.invalidate_if_replaced()
-    return file.change(_request, declared, lock_timeout, file, acquisition, declared, make_waker)
+    return file.change(
+        _request,
+        declared,
+        lock_timeout,
+        file,
+        acquisition,
+        declared,
+        make_waker,
+        in_place=True,
+    )
 
 
 def _request(
@@ -61,6 +69,58 @@ def _request(
     make_waker: MakeWaker | None,
 ) -> bool:
     state = file.current_state()
+    wanted = acquisition.wanted
+    claims = file.claims
+    if not (
+        state.takes_at_once(wanted, declared)  # the usual case: there is nothing else to check
+        and acquisition.generation.admits(claims.by_id.__contains__)
+        and acquisition.overload is None
+    ) and not _may_request(after, file, state, acquisition, declared, make_waker):
+        return False
+    timeout = acquisition.timeout
+    if make_waker is not None and timeout is not None:
+        acquisition.wait_until = after.now + timeout
+    acquisition_id = acquisition._acquisition_id
+    acquisition.begin()
+    claims.by_id[acquisition_id] = acquisition
+    arguments = [
+        acquisition_id,
+        state.wanted_to_record(wanted),
+        acquisition.ttl,
+        acquisition.wait_until,
+        state.value_to_record(declared),
+        file.process.pid,
+        acquisition.label,
+    ]
+    if acquisition.grace:
+        arguments.append(acquisition.grace)
+    try:
+        file.write(after, "replace" if acquisition.replaces else "request", *arguments)
+    except BaseException:
+        if not acquisition.holds:
+            claims.by_id.pop(acquisition_id, None)
+            acquisition.end()
+        raise
+    if not acquisition.holds and make_waker is not None:
+        acquisition.waker = make_waker()
+        claims.waiting += 1
+        file.process.wakeups.watch(state.owners)
+    return acquisition.holds
+
+
+def _may_request(
+    after: AfterUnlock,
+    file: SemaphoreFile,
+    state: AnyState,
+    acquisition: ProcessAcquisition,
+    declared: Any,
+    make_waker: MakeWaker | None,
+) -> bool:
+    """Check a request; return False if it would have to wait, and doesn't want to.
+
+    Raises:
+        SemaphoreClosed, LimitFull, ValueConflict, ValueError: it can't be granted, or not now.
+    """
     wanted = acquisition.wanted
     if not state.is_free(wanted, declared, after.now):
         file.drop_dead(after)
@@ -75,31 +135,7 @@ def _request(
     if acquisition.overload is not None and make_waker is not None and not acquisition.replaces:
         _refuse_overload(file, state, acquisition, acquisition.overload, declared, after.now)
     _declare(file, state, declared, after)
-    timeout = acquisition.timeout
-    if make_waker is not None and timeout is not None:
-        acquisition.wait_until = after.now + timeout
-    acquisition_id = acquisition.acquisition_id
-    acquisition.begin()
-    claims = file.claims
-    claims.by_id[acquisition_id] = acquisition
-    try:
-        file.write(
-            *(after, "replace" if acquisition.replaces else "request", acquisition_id),
-            state.wanted_to_record(wanted),
-            *(acquisition.ttl, acquisition.wait_until),
-            *(state.value_to_record(declared), file.process.pid, acquisition.label),
-            *((acquisition.grace,) if acquisition.grace else ()),
-        )
-    except BaseException:
-        if not acquisition.holds:
-            claims.by_id.pop(acquisition_id, None)
-            acquisition.end()
-        raise
-    if not acquisition.holds and make_waker is not None:
-        acquisition.waker = make_waker()
-        claims.waiting += 1
-        file.process.wakeups.watch(state.owners)
-    return acquisition.holds
+    return True
 
 
 def _replaces_at_once(state: State, wanted: int) -> bool:
@@ -153,21 +189,6 @@ def _refuse_overload(
     raise limit_full(file.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
 
-def _open_state(
-    file: SemaphoreFile, declared: Any, generation: Generation, after: AfterUnlock
-) -> AnyState:
-    """Return the state to change, declared if it was idle.
-
-    Raises:
-        SemaphoreClosed: the limit is closed, here or everywhere.
-    """
-    state = file.current_state()
-    if generation.closed or state.closed:
-        raise closed_error(file.subject, None if generation.closed else state.closure)
-    _declare(file, state, declared, after)
-    return state
-
-
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
     """Write the values that the caller declares, if the limit is idle and has others."""
     declaration = state.declaration(declared, after.now)
@@ -213,13 +234,11 @@ def _release(
     acquisition = by_id.get(acquisition_id)
     try:
         by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
-        ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
-        if isinstance(acquisition, OutcomeProcessAcquisition) and not state.closed:
-            acquisition._state_outcome(outcome)
-            seconds = acquisition._pauses_for if state.adapts else 0.0
-            for which in acquisition.paused() if seconds else ():  # before anybody else is served
-                file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
-        file.write(after, "release", acquisition_id, *ending)
+        if state.adapts or isinstance(acquisition, OutcomeProcessAcquisition):
+            ending = _end_adaptive(after, file, state, acquisition, outcome)
+            file.write(after, "release", acquisition_id, *ending)
+        else:
+            file.write(after, "release", acquisition_id)
     except BaseException:
         if acquisition is not None:
             by_id[acquisition_id] = acquisition
@@ -227,6 +246,23 @@ def _release(
     if acquisition is not None:
         acquisition.end()
     return True
+
+
+def _end_adaptive(
+    after: AfterUnlock,
+    file: SemaphoreFile,
+    state: AnyState,
+    acquisition: ProcessAcquisition | None,
+    outcome: Outcome | None,
+) -> tuple[Any, ...]:
+    """Pause what its service asked to; return what the record of the release has to say."""
+    ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
+    if isinstance(acquisition, OutcomeProcessAcquisition) and not state.closed:
+        acquisition._state_outcome(outcome)
+        seconds = acquisition._pauses_for if state.adapts else 0.0
+        for which in acquisition.paused() if seconds else ():  # before anybody else is served
+            file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
+    return ending
 
 
 def _ending(
@@ -354,6 +390,29 @@ def inspect(
     return file.change(work, declared, lock_timeout - _LOCK_TIMEOUT_IF_STOPPED)
 
 
+def _control(
+    file: SemaphoreFile,
+    write: Callable[[AfterUnlock, AnyState], T],
+    declared: Any,
+    generation: Generation,
+    lock_timeout: float | None,
+) -> T:
+    """Let ``write`` change the state of an open limit, declared if it was idle.
+
+    Raises:
+        SemaphoreClosed: the limit is closed, here or everywhere.
+    """
+
+    def work(after: AfterUnlock) -> T:
+        state = file.current_state()
+        if generation.closed or state.closed:
+            raise closed_error(file.subject, None if generation.closed else state.closure)
+        _declare(file, state, declared, after)
+        return write(after, state)
+
+    return file.change(work, declared, lock_timeout)
+
+
 def resize(
     file: SemaphoreFile,
     change: Sequence[Any],
@@ -363,11 +422,10 @@ def resize(
 ) -> None:
     """Change a value; ``change`` are the arguments of the record."""
 
-    def work(after: AfterUnlock) -> None:
-        _open_state(file, declared, generation, after)
+    def write(after: AfterUnlock, _: AnyState) -> None:
         file.write(after, "resize", *change)
 
-    file.change(work, declared, lock_timeout)
+    _control(file, write, declared, generation, lock_timeout)
 
 
 def freeze(
@@ -404,8 +462,7 @@ def _steer(
     generation: Generation,
     lock_timeout: float | None,
 ) -> int:
-    def work(after: AfterUnlock) -> int:
-        state = _open_state(file, declared, generation, after)
+    def write(after: AfterUnlock, state: AnyState) -> int:
         if not state.accepts(declared):
             raise state.conflict(declared)
         if not state.adapts:
@@ -413,7 +470,7 @@ def _steer(
         file.write(after, verb, *change)
         return state.max_slots
 
-    return file.change(work, declared, lock_timeout)
+    return _control(file, write, declared, generation, lock_timeout)
 
 
 def pause(
@@ -426,12 +483,11 @@ def pause(
 ) -> None:
     """Grant nothing for ``seconds``; for tiers, ``which`` is the tier, and its key or None."""
 
-    def work(after: AfterUnlock) -> None:
-        _open_state(file, declared, generation, after)
+    def write(after: AfterUnlock, _: AnyState) -> None:
         if seconds > 0:
             file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
 
-    file.change(work, declared, lock_timeout)
+    _control(file, write, declared, generation, lock_timeout)
 
 
 def close_everywhere(

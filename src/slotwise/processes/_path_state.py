@@ -207,6 +207,14 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                     return False
         return True
 
+    def takes_at_once(self, wanted: PathRequest, declared: Declared | None) -> bool:
+        return (
+            not self.attention  # so it is open, not paused, has no rates, and nobody waits
+            and not self.holders
+            and declared is self._accepted
+            and wanted.needs is None
+        )
+
     def never_fits(
         self, wanted: PathRequest, declared: Declared | None, title: str
     ) -> ValueError | None:

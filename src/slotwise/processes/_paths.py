@@ -442,20 +442,18 @@ class ProcessPaths(ProcessLimit, PathBackend):
         change = self._indexes[tier], key
         self._attachment.call(operations.thaw, change, self._declared, self._generation)
 
-    def _after_release(
-        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
-    ) -> None:
-        super()._after_release(acquisition_id, holder, released=released)
-        if released and events.hooks and self._options is not None:
-            for index, key, change in self._attachment.file().take_changes():
-                spec = self._declared[index]
-                keys = {} if key is None else {spec.name: key}
-                events.resized(
-                    *(self.reported_name, "process", change.new),
-                    tier=spec.name,
-                    keys=keys,
-                    adapted=change.reason,
-                )
+    def _tell_moved(self) -> None:
+        if self._options is None:
+            return
+        for index, key, change in self._attachment.file().take_changes():
+            spec = self._declared[index]
+            keys = {} if key is None else {spec.name: key}
+            events.resized(
+                *(self.reported_name, "process", change.new),
+                tier=spec.name,
+                keys=keys,
+                adapted=change.reason,
+            )
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         check_costs(self._declared, costs, self._title)

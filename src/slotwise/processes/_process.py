@@ -187,6 +187,8 @@ def open_file(directory: str, name: str, suffix: str = SUFFIX) -> SemaphoreFile 
 
 def is_inherited(acquisition_id: str) -> bool:
     """Return whether the id is one of the parent process, from before the fork."""
+    if not _inherited:
+        return False
     owner, _, number = acquisition_id.partition("-")
     return owner in _inherited and number.isdecimal() and int(number) < _inherited[owner]
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -254,7 +253,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         if head_start:
             slots = ranked = RankedSlots(slots)
             ranked.head_start = head_start
-        seconds = check_timeout(timeout, self._max_acquire_time)
+        seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         if label is not None:
             check_label(label)
         acquisition: ProcessAcquisition
@@ -269,7 +268,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
                 raise not_replaceable(self._title)
         acquisition.grace = self._kick_grace
         acquisition.overload = self._overload
-        acquisition.replaces = check_on_full(on_full)
+        if on_full != "wait":
+            acquisition.replaces = check_on_full(on_full)
         return acquisition
 
     # ------------------------------------------------------------ inspecting
@@ -427,13 +427,9 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         except NotAdaptive:
             raise self._fixed_value() from None
 
-    def _after_release(
-        self, acquisition_id: str, holder: ProcessAcquisition | None, *, released: bool
-    ) -> None:
-        super()._after_release(acquisition_id, holder, released=released)
-        if released and events.hooks:
-            for _, _, change in self._attachment.file().take_changes():
-                self._tell_resized(change.new, change.reason)
+    def _tell_moved(self) -> None:
+        for _, _, change in self._attachment.file().take_changes():
+            self._tell_resized(change.new, change.reason)
 
     def _forget_sync(self) -> bool:
         """Delete it if nobody uses it, with all that it remembers; return whether it was."""

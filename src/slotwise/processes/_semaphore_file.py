@@ -28,7 +28,7 @@ from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
 from slotwise.processes import _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._base_state import AnyState, ProcessClaim, Record
+from slotwise.processes._base_state import AnyState, ProcessClaim
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._filenames import PRIVATE_SUFFIXES, filename_of, key_of
 from slotwise.processes._journal import Damaged, Journal
@@ -177,6 +177,7 @@ class SemaphoreFile:
         declared: Any = None,
         lock_timeout: float | None = LOCK_TIMEOUT,
         *args: object,
+        in_place: bool = False,
     ) -> T:
         """Run ``work`` while nobody else changes the file, then tell everybody concerned.
 
@@ -185,6 +186,8 @@ class SemaphoreFile:
             declared: create the semaphore with this value if it doesn't exist; None doesn't.
             lock_timeout: how long to wait for the file's lock.
             args: passed to ``work``.
+            in_place: only in the file that the path leads to now, so that no two files are used
+                at the same time. Without it, a file that was moved away is noticed later.
 
         Raises:
             Busy: the lock was taken for that long. Nothing has changed.
@@ -206,21 +209,22 @@ class SemaphoreFile:
                         if file.fd < 0:
                             after = AfterUnlock(clock.now())
                             self._open(after, declared)
-                        if since and not file.is_in_place():
-                            self._close()  # then it doesn't matter who has its lock
-                        elif since and self._lock_queue.is_anothers_turn(since, time.monotonic()):
+                        if since and self._has_to_queue(since):
                             pass  # don't even try: it would only be in the way
                         elif file.try_lock():
                             after = AfterUnlock(clock.now())
+                            state: Any = journal.state
                             if (
                                 journal.is_current()  # and nothing is due: the usual case
+                                and (file.is_in_place() if in_place else file.is_linked())
                                 and not self._pending
-                                and not self.current_state().is_due(after.now)
+                                and not state.is_due(after.now)
                             ) or self._refresh(after, declared, since):
                                 if since:
                                     self._lock_queue.leave(since)
                                 result = work(after, *args)
-                                after.deadline = self._next_deadline()
+                                if self.claims.by_id:
+                                    after.deadline = self.current_state().next_deadline()
                                 done = True
                                 return result
                         else:
@@ -236,8 +240,9 @@ class SemaphoreFile:
                         self._changing = False
                         # Not in a method: a signal handler may raise when one is entered, and the
                         # file would stay locked.
-                        if file.fd >= 0:
-                            lockf(file.fd, LOCK_UN, 1, 0)
+                        fd = file.fd
+                        if fd >= 0:
+                            lockf(fd, LOCK_UN, 1, 0)
                         if after is not None and after.wake:
                             self.claims.post(after)
                 now = time.monotonic()
@@ -257,6 +262,13 @@ class SemaphoreFile:
             if self._created:
                 self._created = False
                 self.process.sweeper.sweep_some()
+
+    def _has_to_queue(self, since: float) -> bool:
+        """Return whether the lock must not be tried now, after it was found taken."""
+        if not self._file.is_in_place():
+            self._close()  # then it doesn't matter who has its lock
+            return True
+        return self._lock_queue.is_anothers_turn(since, time.monotonic())
 
     def _stop_queueing(self, since: float) -> int | None:
         """Leave the lock queue; return the pid of the process that has the lock."""
@@ -327,16 +339,16 @@ class SemaphoreFile:
 
     def write(self, after: AfterUnlock, verb: str, *args: object) -> None:
         """Commit a record; *in a change*."""
-        record: Record = [verb, after.now, time.time_ns() // 1000, *args]
-        state: Any = self.current_state()
-        refill_at = state.queue.next_refill() if state.has_rates else NEVER
-        events = self._journal.write(record)
+        journal = self._journal
+        state: Any = journal.state
+        has_rates = state.has_rates
+        refill_at = state.queue.next_refill() if has_rates else NEVER
+        events = journal.write([verb, after.now, time.time_ns() // 1000, *args])
         if state.moved and hooks_of.hooks:
             self._moved += state.moved
         self.claims.apply(events, state, after, written_here=True)
-        is_earlier = state.has_rates and state.queue.next_refill() < refill_at
-        if is_earlier or verb == "pause":
-            # Waiters there have set their alarms for later, or none for its end.
+        if verb == "pause" or (has_rates and state.queue.next_refill() < refill_at):
+            # Those who wait there have set their alarms for later, or none for its end.
             waiting = {claim.owner for claim in state.waiting.values()} - {self.process.owner}
             after.notify = (after.notify or set()) | waiting
         if after.notify:

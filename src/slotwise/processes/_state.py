@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
@@ -148,12 +149,23 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             wanted, now
         )
 
+    def takes_at_once(self, wanted: int, declared: Declared) -> bool:
+        return (
+            not self.attention  # so it is open, not paused, and nobody waits
+            and declared == self.value
+            and self.adaptation is None
+            and type(wanted) is int
+            and wanted <= len(self.free)
+        )
+
     def _passes(self, wanted: int, now: float) -> bool:
         """Whether a newcomer comes before all who wait, by its head start or theirs."""
         claim = SemaphoreClaim("", self.wanted_to_record(wanted), None, 0, None, 0)
         return self._comes_first(claim, now)
 
     def wanted_to_record(self, wanted: int) -> int | list[int]:
+        if type(wanted) is int:
+            return wanted
         head_start = wanted.head_start if isinstance(wanted, RankedSlots) else 0
         return [int(wanted), head_start] if head_start else int(wanted)
 
@@ -206,10 +218,30 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def _enter(
         self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None
     ) -> list[SemaphoreClaim]:
+        if claim.slots == 1 and self.free and self._is_quick and value in (None, self.value):
+            # `request` while nobody waits, in fewer steps: the take of the quick lane.
+            self._file(claim, heappop(self.free), now)
+            return [claim]
         if value is not None and not self.accepts(value) and self.is_idle(now):
             self.adaptation = None
             self.start_anew(value, now)
         return self.request(claim, now, wait_until=wait_until)
+
+    def release(self, key: Hashable, now: float = 0.0) -> list[SemaphoreClaim]:
+        claim = self.holders.get(key)
+        if claim is None or claim.slots != 1 or not self._is_quick:
+            return super().release(key, now)
+        # In fewer steps: the give of the quick lane. Nobody waits, so nobody is to be served.
+        del self.holders[key]
+        if self.deadlines is not None:
+            self.deadlines.discard(key)
+        heappush(self.free, claim._slot_number)
+        return []
+
+    @property
+    def _is_quick(self) -> bool:
+        """Whether the quick lane is open, and nothing is learnt from what is held."""
+        return not self.attention and self.adaptation is None
 
     def _cancel_all(self, waiters: Sequence[SemaphoreClaim], now: float) -> list[SemaphoreClaim]:
         # In reverse order: then the head, whose end alone can let others in, is the last.

@@ -1,0 +1,135 @@
+"""How a process finds out that its file was deleted or replaced, without a look at the file.
+
+A look at a file makes its next write slower, so the directory is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.processes import _locked_file
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._locked_file import LockedFile
+
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "files"
+    made.mkdir(mode=0o700)
+    return made
+
+
+@pytest.fixture
+def file(directory: Path) -> LockedFile:
+    opened = LockedFile(OpenDirectory(directory), "s.slots", 1)
+    assert opened.open(create=True)
+    return opened
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were looked at."""
+    seen: list[str] = []
+
+    def lstat(path: str) -> os.stat_result:
+        seen.append(path)
+        return os.lstat(path)
+
+    monkeypatch.setattr(_locked_file, "lstat", lstat)
+    return seen
+
+
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _locked_file.time_ns
+    monkeypatch.setattr(_locked_file, "time_ns", lambda: clock() + HOUR)
+
+
+def test_the_file_is_not_looked_at_while_its_directory_is_unchanged(
+    file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_hour_later(monkeypatch)
+    assert file.is_in_place()
+    assert looks == [file.directory.path, file.path]
+    looks.clear()
+    os.pwrite(file.fd, b"written", 0)
+    assert file.is_in_place()
+    assert file.is_linked()
+    assert looks == [file.directory.path]
+
+
+def test_the_file_is_looked_at_while_the_directory_has_just_been_changed(
+    file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another change could leave the same time."""
+    changed = Path(file.directory.path).stat().st_ctime_ns
+    whole_seconds = changed - changed % 10**9
+    for its_time, now in [(whole_seconds + 1, whole_seconds + 10**7), (whole_seconds, changed)]:
+
+        def lstat(path: str, its_time: int = its_time) -> Any:
+            looks.append(path)
+            found = os.lstat(path)
+            fields = {"st_ino": found.st_ino, "st_dev": found.st_dev, "st_ctime_ns": its_time}
+            return type("Found", (), fields)
+
+        monkeypatch.setattr(_locked_file, "lstat", lstat)
+        monkeypatch.setattr(_locked_file, "time_ns", lambda now=now: now)
+        looks.clear()
+        assert file.is_in_place()
+        assert file.is_in_place()
+        assert looks == [file.directory.path, file.path] * 2
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def deleted_and_created(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.touch()
+
+
+def replaced(path: Path) -> None:
+    (path.parent / "other").touch()
+    (path.parent / "other").rename(path)
+
+
+def directory_moved(path: Path) -> None:
+    path.parent.rename(path.parent.parent / "moved")
+
+
+def directory_replaced(path: Path) -> None:
+    directory_moved(path)
+    path.parent.mkdir(mode=0o700)
+    path.touch()
+
+
+@pytest.mark.parametrize(
+    "displace", [deleted, deleted_and_created, replaced, directory_moved, directory_replaced]
+)
+def test_whatever_displaces_the_file_is_noticed_at_once(
+    file: LockedFile, displace: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_hour_later(monkeypatch)
+    assert file.is_in_place()
+    assert file.is_in_place()
+    displace(Path(file.path))
+    assert not file.is_in_place()
+    assert file.is_linked() is (displace not in (deleted, replaced))
+
+
+def test_a_directory_that_lost_another_file_still_has_this_one(
+    file: LockedFile, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "other").touch()
+    an_hour_later(monkeypatch)
+    assert file.is_in_place()
+    (directory / "other").unlink()
+    assert file.is_linked()
+    assert file.is_in_place()
