@@ -46,13 +46,13 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.claims import LineGrant, SlotClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
-from slotwise._ledger.ranks import Ranks
 from slotwise._ledger.slots import NumberedSlots
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
     from slotwise._ledger.adaptation import Adaptation
+    from slotwise._ledger.ranks import Ranks
 
 C = TypeVar("C", bound=SlotClaim)
 
@@ -471,7 +471,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def _rank(self, claim: C, now: float) -> None:
         """Note the rank of a claim that is about to wait."""
         if self.ranks is None:
-            self.ranks = Ranks(self.waiting)
+            self.ranks = _ranks(self.waiting)
         self.ranks.add(claim, now)
 
     def _comes_first(self, claim: C, now: float) -> bool:
@@ -481,7 +481,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.ranks is None:
             if claim.head_start <= 0:
                 return False
-            self.ranks = Ranks(self.waiting)
+            self.ranks = _ranks(self.waiting)
         return self.ranks.rank_of_newcomer(claim, now) < self.ranks.first(self.waiting)[0]
 
     def _try_grant(self, claim: C, now: float) -> bool:
@@ -548,6 +548,8 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             if wait_until is not None:
                 self.timed().set(claim.key, wait_until)
         if tickets is not None:
+            from slotwise._ledger.ranks import Ranks
+
             self.ranks = Ranks.restore([claim for claim, *_ in waiting], tickets, last_ticket)
         self.attention = True
         if self.closed or self.settle():
@@ -557,6 +559,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """Open the quick lane again, if nothing needs the lock; no claim waits."""
         if not self.reserve and self.circulating <= self.value and not self.paused_until:
             self.attention = not QUICK_LANE
+
+
+def _ranks(waiting: OrderedDict[Hashable, Any]) -> Ranks:
+    from slotwise._ledger.ranks import Ranks  # few have a head start
+
+    return Ranks(waiting)
 
 
 def _never(slots: int, value: int) -> str:

@@ -65,32 +65,29 @@ class Attachment:
         Raises:
             BackendError: the file's lock was taken for ``lock_timeout`` seconds, or for the usual
                 time if that is None.
+            Busy: the same, if that is INLINE_LOCK_TIMEOUT.
         """
-        if lock_timeout is None:
-            lock_timeout = semaphore_file.LOCK_TIMEOUT
-        try:
-            return self._try_call(lock_timeout, operation, *args)
-        except Busy as error:
-            raise _messages.busy(self.file().path, error) from None
+        timeout = semaphore_file.LOCK_TIMEOUT if lock_timeout is None else lock_timeout
+        while True:
+            file = self.file()
+            try:
+                return operation(file, *args, lock_timeout=timeout)
+            except Retired:
+                continue
+            except Missing:
+                raise _messages.unknown(file.process.directory.path, file.name) from None
+            except Busy as error:
+                if timeout is INLINE_LOCK_TIMEOUT:
+                    raise
+                raise _messages.busy(file.path, error) from None
 
     async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; in a thread if the file's lock is taken for long."""
         try:
-            return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
+            return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
         except Busy:
             return await in_thread(partial(self.call, operation, *args))
 
     def call_inline(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; raise Busy if an event loop would have to wait for the file's lock."""
-        return self._try_call(INLINE_LOCK_TIMEOUT, operation, *args)
-
-    def _try_call(self, lock_timeout: float, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation; raise Busy if the file's lock is taken all that time."""
-        while True:
-            file = self.file()
-            try:
-                return operation(file, *args, lock_timeout=lock_timeout)
-            except Retired:
-                continue
-            except Missing:
-                raise _messages.unknown(file.process.directory.path, file.name) from None
+        return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)

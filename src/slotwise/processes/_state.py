@@ -382,7 +382,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             "paused": self.paused_until or None,
             "fence": self.fence,
             "holds": self.written_holds,
-            "adaptation": write_adaptation(self.adaptation),
+            "adaptation": None if self.adaptation is None else write_adaptation(self.adaptation),
             "holders": [
                 [
                     *claim.arguments(),
@@ -410,7 +410,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         check_snapshot(snapshot)
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
-        state.adaptation = read_adaptation(snapshot.get("adaptation"))
+        adaptation = snapshot.get("adaptation")
+        state.adaptation = None if adaptation is None else read_adaptation(adaptation)
         state.fence = snapshot["fence"]
         state.holds = HoldTimes(*snapshot.get("holds", ()))
         held = []
