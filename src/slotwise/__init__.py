@@ -6,8 +6,9 @@ when it is first asked for. What the core needs is in the standard library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
 
+TYPE_CHECKING = False  # as type checkers know it; importing typing would take longest of all
 if TYPE_CHECKING:
     from slotwise._core.adaptive import Adaptive, Change, Errors, Latency
     from slotwise._core.explain import Explanation, Lack
@@ -92,15 +93,18 @@ _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in na
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
     if name in _MODULE_OF:
-        found: object = getattr(import_module(_MODULE_OF[name]), name)
+        found: object = getattr(_import(_MODULE_OF[name]), name)
         globals()[name] = found
         return found
     if f"{__name__}.{name}" in _NAMES_OF:  # slotwise.errors, with nothing but `import slotwise`
-        return import_module(f"{__name__}.{name}")
+        return _import(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _import(module: str) -> object:
+    __import__(module)  # importlib isn't imported for that
+    return sys.modules[module]
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,6 @@ slotwise's own child, and what it starts is known by its process group.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -21,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from slotwise._cli import libc
 from slotwise._cli.signals import in_foreground
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
@@ -190,7 +190,7 @@ def _become(
     command: Sequence[str], mask: set[int], parent: int, environment_fd: int, error_fd: int
 ) -> NoReturn:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        libc.call("prctl", _SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the kernel was told
         os._exit(1)
     with os.fdopen(environment_fd, "rb") as pipe:

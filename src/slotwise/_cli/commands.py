@@ -7,8 +7,8 @@ shell pays for every import in every turn of its loop.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ _MODULES = {
 def load(name: str) -> Command:
     """Import the command ``name``, which is one of `SUMMARIES`."""
     where = _MODULES.get(name, name)
-    module = import_module(where if "." in where else f"slotwise._cli.{where}")
+    name_of_module = where if "." in where else f"slotwise._cli.{where}"
+    __import__(name_of_module)  # importlib isn't imported for that
+    module = sys.modules[name_of_module]
     command: Command = module.COMMANDS[name]
     return command

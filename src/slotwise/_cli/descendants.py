@@ -7,10 +7,11 @@ escape it. Linux only.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+
+from slotwise._cli import libc
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
@@ -21,7 +22,7 @@ IN_VAIN = 5
 
 def adopt_orphans() -> None:
     """From now on, processes below this one whose parent ends become its children."""
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:

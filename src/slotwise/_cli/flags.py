@@ -42,6 +42,14 @@ class Parser(argparse.ArgumentParser):
         )
         self.semaphore_arguments: set[str] = set()  # whose values are names of semaphores
 
+    def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
+        # argparse makes a formatter of help for each argument, only to check its metavar.
+        self._get_formatter = lambda: _NO_WIDTH  # type: ignore[method-assign]
+        try:
+            return super().add_argument(*args, **options)
+        finally:
+            del self._get_formatter
+
     def add_name(self, words: str = "the semaphore") -> None:
         self.add_argument("name", metavar="NAME", help=words)
         self.semaphore_arguments.add("name")
@@ -105,6 +113,9 @@ class Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         """Unlike argparse's, it fails if nobody can read it."""
         (file or sys.stdout).write(self.format_help())
+
+
+_NO_WIDTH = argparse.HelpFormatter("", width=80)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:

@@ -13,14 +13,29 @@ from __future__ import annotations
 import _thread
 import atexit
 import gc
+import marshal
 import os
 import sys
-from importlib import import_module
-from types import ModuleType
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader
+from collections.abc import Callable, Sequence
+from types import CodeType, ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _IN_LOOPS = ("run", "acquire", "release")  # what scripts call all the time
 _QUICK = (*_IN_LOOPS, "purge")  # those, and what is compared with find
 _SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback")
+# Our own, and what is called of them in other modules.
+_OURS_SELDOM_USED = {
+    "slotwise._core.locked": ("KnownAnswer", "LockedAnswer"),
+    "slotwise._core.priorities": ("check_priority",),
+    "slotwise.processes._adaptations": ("read_adaptation", "write_adaptation"),
+    "slotwise.processes._in_thread": ("in_thread", "start_thread"),
+    "slotwise.processes._inspect": (),
+}
 _PACKAGES = ("asyncio", "logging")
 
 
@@ -28,13 +43,27 @@ def delay_imports(command: str) -> None:
     """Have some modules wait that this command hardly needs, if they were not imported yet."""
     if command in _QUICK:
         gc.disable()  # what is imported stays: looking for garbage among it finds none
+        if not any(isinstance(finder, _CompiledFinder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _CompiledFinder())
         for name in _SELDOM_USED:
             _delay(name)
         # argparse would look for a translation of its words; ours are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
     if command in _IN_LOOPS:
+        if _is_local():
+            _delay("typing", **_TYPING)
+        for name, functions in _OURS_SELDOM_USED.items():
+            _delay(name, **{function: _later(name, function) for function in functions})
+        for name in ("heapq", "bisect"):  # what they are in C is enough
+            _delay(name, **_public(_import(f"_{name}")))
         _delay("asyncio", _get_running_loop=_running_loop)
         _delay("logging", getLogger=_logger, DEBUG=10)
+
+
+def _is_local() -> bool:
+    """Return whether no other packages are needed, which could do more with types than we do."""
+    urls = [os.environ.get("SLOTWISE_URL", ""), *sys.argv]
+    return not any("://" in url and "process://" not in url for url in urls)
 
 
 def collect_garbage() -> None:
@@ -51,7 +80,7 @@ class UnprintedLog:
         # Our loggers say nothing while it waits; see `_load` for later ones.
         self._is_needed = not isinstance(logging, _Delayed)
         if self._is_needed:
-            logging = import_module("logging")
+            logging = _import("logging")
             self._logger, self._silent = logging.getLogger("slotwise"), logging.NullHandler()
             self._logger.addHandler(self._silent)  # without a handler Python would print it
 
@@ -74,6 +103,25 @@ def _delay(name: str, **contents: object) -> None:
     sys.modules.setdefault(name, stand_in)
 
 
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """Return what calls a function of a module that is imported then."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(_load(module), name)(*args, **options)
+
+    return call
+
+
+def _public(module: ModuleType) -> dict[str, object]:
+    return {name: found for name, found in vars(module).items() if not name.startswith("_")}
+
+
+def _import(name: str) -> ModuleType:
+    """Do what `importlib.import_module` does; it isn't imported for that."""
+    __import__(name)
+    return sys.modules[name]
+
+
 _swapping = _thread.RLock()  # held while a stand-in is removed, but not while it is imported
 
 
@@ -93,7 +141,7 @@ def _load(name: str) -> ModuleType:
         if isinstance(stand_in, _Delayed):
             _replaced[name] = stand_in
             del sys.modules[name]  # of two threads, the second one must not delete the real one
-    module = import_module(name)
+    module = _import(name)
     if name in _replaced:  # for those who have imported the stand-in
         _replaced[name].__dict__.update(module.__dict__)
     if name == "logging" and not module.getLogger("slotwise").handlers:
@@ -132,6 +180,88 @@ class _Silent:
 
     addHandler = removeHandler = _nothing  # noqa: N815
     log = debug = info = warning = error = exception = critical = _nothing
+
+
+class _Type:
+    """Stands for whatever of typing our modules use while they are imported."""
+
+    def __call__(self, *_: object, **__: object) -> _Type:
+        return self
+
+    __getitem__ = __or__ = __ror__ = __call__
+
+    def __mro_entries__(self, _bases: object) -> tuple[()]:
+        return ()
+
+
+class _Generic:
+    __slots__ = ()
+
+    def __class_getitem__(cls, _: object) -> type[_Generic]:
+        return cls
+
+
+_TYPING = {
+    **dict.fromkeys(("Any", "ClassVar", "Final", "Literal", "NoReturn", "Protocol"), _Type()),
+    **dict.fromkeys(("Self", "TextIO", "TypeAlias", "TypeVar"), _Type()),
+    "Generic": _Generic,
+    "TYPE_CHECKING": False,
+    "cast": lambda _, value: value,
+}
+
+
+class _CompiledFinder:
+    """Finds our own modules that Python has compiled, in a third of the steps.
+
+    Python looks for every file that a module could be, in every way it could have been compiled.
+    What isn't as usual is left to it.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _: object = None
+    ) -> ModuleSpec | None:
+        if path is None or not name.startswith("slotwise."):
+            return None
+        module = name.rpartition(".")[2]
+        spec = _find_compiled(name, path[0], module)
+        if spec is None:
+            spec = _find_compiled(name, f"{path[0]}/{module}", "__init__")
+            if spec is not None:
+                spec.submodule_search_locations = [f"{path[0]}/{module}"]
+        return spec
+
+
+def _find_compiled(name: str, folder: str, module: str) -> ModuleSpec | None:
+    source = f"{folder}/{module}.py"
+    compiled = f"{folder}/__pycache__/{module}.{_TAG}.pyc"
+    try:
+        with open(compiled, "rb", buffering=0) as file:  # noqa: PTH123 - not imported yet
+            found = file.read()
+        status = os.stat(source)  # noqa: PTH116
+    except OSError:
+        return None
+    # As `importlib` says it: magic, flags, and the time and the size of the source.
+    numbers = int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF
+    header = b"".join(number.to_bytes(4, "little") for number in (0, *numbers))
+    if found[:16] != MAGIC_NUMBER + header:
+        return None
+    spec = ModuleSpec(name, _CompiledLoader(name, source, found), origin=source)
+    spec.has_location = True
+    spec.cached = compiled
+    return spec
+
+
+class _CompiledLoader(SourceFileLoader):
+    def __init__(self, name: str, source: str, compiled: bytes) -> None:
+        super().__init__(name, source)
+        self._compiled = compiled
+
+    def get_code(self, _: str) -> CodeType:
+        code: CodeType = marshal.loads(memoryview(self._compiled)[16:])  # noqa: S302 - as Python
+        return code
+
+
+_TAG = sys.implementation.cache_tag
 
 
 def _same(text: str) -> str:

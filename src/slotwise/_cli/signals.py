@@ -9,12 +9,13 @@ Nothing here decides what a signal means.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
 import sys
 from collections.abc import Iterable
+
+from slotwise._cli import libc
 
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL
 _INFO = struct.Struct("=IiiI")  # the start of a signalfd_siginfo: number, errno, code, sender
@@ -128,13 +129,13 @@ def _nothing(*_: object) -> None:
 
 def signalfd(numbers: Iterable[int]) -> int:
     """Return what signals that are blocked can be read from."""
-    bits = ctypes.sizeof(ctypes.c_ulong) * 8
-    chosen = (ctypes.c_ulong * (_SET_SIZE * 8 // bits))()
+    bits = struct.calcsize("L") * 8
+    words = [0] * (_SET_SIZE * 8 // bits)
     for number in numbers:
-        chosen[(number - 1) // bits] |= 1 << ((number - 1) % bits)
-    libc = ctypes.CDLL(None, use_errno=True)
+        words[(number - 1) // bits] |= 1 << ((number - 1) % bits)
+    chosen = struct.pack(f"{len(words)}L", *words)
     # The two flags of signalfd are those of open(2).
-    descriptor: int = libc.signalfd(-1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = libc.call("signalfd", -1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
-        raise OSError(ctypes.get_errno(), "signalfd")
+        raise OSError("signals can't be received: are too many files open?")
     return descriptor
