@@ -1,4 +1,4 @@
--- tiers/fair.lua: turns: who of those who wait comes before whom. PathQueue's and FairOrder's part of it
+-- tiers/fair.lua: turns: which waiters come before which. PathQueue's and FairOrder's part of it
 -- (slotwise/_ledger/fair.py; the rule is 9 in slotwise/_ledger/paths.py). Not a script.
 --
 -- Without fair order a turn is the rank of a head: its ticket less its head start, which an id says at its
@@ -15,7 +15,7 @@
 --             somebody parked at a node there is one that is not after its turn; some are stale, and corrected when
 --             they come to the front. So a grant costs nothing for those who are not looked at.
 
-do  -- a script has room for 200 local names
+do  -- a script can have 200 local names
 
 local hexes, texts = {}, {}  -- of tags: most keys have the same ones
 local key_names              -- by path
@@ -120,7 +120,7 @@ function turns.enter(node, weight)
       tags[node.name] = 0
     end
   end
-  node.share.weight = weight  -- who asked last knows it best
+  node.share.weight = weight  -- the latest request knows it best
 end
 
 local function remember_tag(key, tag)
@@ -157,7 +157,7 @@ function turns.count_grant(ticket, path, needs, weight)
   end
 end
 
--- Nobody waits any more: nobody has been passed, and everybody begins anew.
+-- Forget everything, since nobody waits: nobody has been passed.
 function turns.forget()
   turns.passing, turns.lowest = {}, nil
   redis.call('DEL', turns.passed)
@@ -214,14 +214,14 @@ function turns.of(head)
   return head.turn
 end
 
--- By what a node is found in unfinished; turns of nodes with the same are compared then.
+-- The score of a node in unfinished; nodes with equal scores are compared by their turns.
 function turns.score(head)
   return turns.by and tag_of(key_node(head[2])) or head.rank or head[1]
 end
 
 function turns.score_text(head) return exact(turns.score(head)) end
 
--- What no turn with this score comes after.
+-- The latest turn with this score.
 function turns.of_score(score)
   return turns.by and hex(score) .. ' ' .. string.rep('9', 16) or score
 end

@@ -1,11 +1,12 @@
--- tiers/repair.lua: what is done when a key of a Tiers object was lost, or has something else in it than
--- was written there. Not a script.
+-- tiers/repair.lua: what is done when a key of a Tiers object was lost, or has other contents than
+-- were written. Not a script.
 --
--- The claims in state are the truth: all other keys, and the counts in state, are made anew of them. A claim
--- is written and removed together with its entries in the other keys, so one without them is a sign of damage.
+-- The claims in state are the truth: all other keys, and the counts in state, are rebuilt from
+-- them. A claim is written and removed together with its entries in the other keys, so one without
+-- them is a sign of damage.
 
 local is_sound, has_claims
-do  -- a script has room for 200 local names
+do  -- a script can have 200 local names
   -- The members of a sorted set with their scores.
   local function scores_in(key)
     local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
@@ -13,9 +14,9 @@ do  -- a script has room for 200 local names
     return scores
   end
 
-  local weights = {}  -- of keys that take turns, and begin anew
+  local weights = {}  -- of keys that take turns, and start again
 
-  -- Read all of state, and begin to count anew: the ids of the claims.
+  -- Read all of state, and start to count again: the ids of the claims.
   local function forget_counts()
     local fields, ids = redis.call('HGETALL', state), {}
     for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
@@ -75,8 +76,8 @@ do  -- a script has room for 200 local names
     return claims
   end
 
-  -- Make all keys anew of the claims, and of the signs of life that are left. Whoever had one only
-  -- in a key that was lost gets a full interval.
+  -- Rebuild all keys from the claims, and from the deadlines that are left. Whoever had a deadline
+  -- only in a lost key gets a full interval.
   function rebuild()
     local held_until, alive_until, heads = scores_in(holders), scores_in(waiters), {}
     put('.large', false)
@@ -135,7 +136,7 @@ do  -- a script has room for 200 local names
 
   -- --------------------------------------------------------------------- looking for damage
 
-  local SWEPT = 200  -- how many fields of state one heartbeat looks at
+  local SWEPT = 200  -- how many fields of state one heartbeat checks
 
   -- Whether all of some records are in a sorted set.
   local function has_all(key, records)
@@ -148,7 +149,7 @@ do  -- a script has room for 200 local names
     return true
   end
 
-  -- Whether some fields of state fit the other keys.
+  -- Whether some fields of state agree with the other keys.
   local function fits(fields)
     local held, waiting, queued, heads, timed, names = {}, {}, {}, {}, {}, {}
     for i = 1, #fields, 2 do
@@ -187,7 +188,8 @@ do  -- a script has room for 200 local names
       and has_all(ttls, timed)
   end
 
-  -- Look at some fields of state; at all of them within a third of the interval, if heartbeats come often enough.
+  -- Check some fields of state; all of them within a third of the interval, if heartbeats come
+  -- often enough.
   function is_sound()
     local cursor, not_before = string.match(known['.swept'] or '', '^(%d+) (%S+)$')
     if cursor == '0' and now < (tonumber(not_before) or 0) and now > not_before - longest then return true end
@@ -197,7 +199,7 @@ do  -- a script has room for 200 local names
     return fits(found[2])
   end
 
-  -- Whether some ids that are not where they should be have a claim all the same.
+  -- Whether some ids that are not where they should be still have a claim.
   function has_claims(ids)
     if #ids == 0 then return false end
     fetch(ids)

@@ -5,8 +5,8 @@
 --       2 the tiers' names, as the callers were made   3 and their values
 --       4 heartbeat_max_interval (s)   5 ttl (s; "-": none)
 --       6 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer
---       than n at each node, "-" being any number; followed by "shed S" only if it is expected to be
---       served within S seconds   7 "again" if they may have been requested before, else empty
+--       than n at each node, "-" being any number; followed by "shed S", only if it is expected to
+--       be served within S seconds   7 "again" if they may have been requested before, else empty
 --       8 owner: "!secret host pid label"   9 "due" to be told when the next check is due, else empty
 --       10 "node|weight ..." in fair order, and "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
 --       11... in turn an acquisition id, which says what it needs (tiers/state.lua), and its path
@@ -88,7 +88,7 @@ local shape, declared, interval_text, ttl, may_wait = ARGV[2], ARGV[3], ARGV[4],
 local again, owner, tell_due = ARGV[7] ~= '', ARGV[8], ARGV[9] ~= ''
 local interval, first = tonumber(interval_text), 11
 
--- What will be read of state, each field once.
+-- The fields of state that will be read, each once.
 local function needed_fields()
   local fields, seen = {}, {}
   local function need(field)
@@ -147,7 +147,7 @@ if string.find(ARGV[10], '=', 1, true) then
   end
 end
 
--- How many wait where no more may: everywhere, or at a node; nil if one more may.
+-- How many wait where no more may wait: in total, or at a node; nil if one more may.
 local bounds, patience = string.match(ARGV[6], '^wait (.+)$'), string.match(ARGV[6], ' shed (%S+)$')
 local function overload(path_nodes)
   local most, each_most = string.match(bounds, '^(%S+) ?([%d,-]*)')

@@ -20,7 +20,7 @@ if clash then return {'conflict', clash - 1, conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
--- Go on with another rate: the level stays, to the nearest part, cut to the new burst.
+-- Continue with another rate: the level stays, to the nearest part, cut to the new burst.
 local function change_rate(node)
   local old = node.rate
   refill(node)
@@ -68,7 +68,7 @@ elseif after == '' then
   put('.accepted', table.concat(parts, '|'))
 end
 
--- Those who wait and need more than there is now.
+-- The waiters that need more than there is now.
 local function refuse(ids)
   local unfits = {}
   for _, id in ipairs(ids) do
@@ -100,7 +100,7 @@ elseif changed_node then
   after = ''
   look_at(changed_node)
 else
-  -- From node to node, whatever is parked at each: so many of them in one call.
+  -- From node to node, whatever is parked at each: this many of them in one call.
   local from, left = '[' .. (after == '' and whole(tier - 1) .. ':' or after .. '"'), AT_ONCE
   after = ''
   while true do

@@ -1,14 +1,14 @@
--- tiers/rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, where the rules
--- stand) in Lua. Not a script.
+-- tiers/rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, which has the
+-- rules) in Lua. Not a script.
 -- include tiers/state.lua
 -- include tiers/numbers.lua
 -- include tiers/fair.lua
 -- include tiers/adaptive.lua
 local LOOKS = 128
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
-local is_finished = false  -- whether it is known that no node is to be looked at
+local is_finished = false  -- whether it is known that no node has to be looked at
 
--- Whether so many slots are free that are not kept for another head than that with `ticket`.
+-- Whether this many slots are free and not kept for another head than that with `ticket`.
 local function has_room(node, need, ticket)
   if blocked_until > now or (pauses.ends and pauses.until_of(node) > now_us) then return false end
   local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
@@ -116,7 +116,7 @@ local function lacks(path_nodes, needs, head)
   end
 end
 
--- Look at a node with a rate again when there is enough for its oldest head.
+-- Have a node with a rate looked at again when there is enough for its oldest head.
 local function look_when_refilled(node, first)
   if not node.rate then return end
   local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
@@ -181,7 +181,7 @@ end
 -- While settle() serves: the nodes to be looked at first, by turn and name, the next one last.
 local work
 
--- Put a node into its place among those, or move it if its turn is earlier than before.
+-- Insert a node among those, or move it if its turn is earlier than before.
 local function queue_work(head, name)
   local before, ticket = work.tickets[name], turns.of(head)
   if before then
@@ -245,7 +245,7 @@ function turns.is_to_be_looked_at(name)
   return redis.call('ZSCORE', unfinished, name)
 end
 
--- Park a head, and see that the node is looked at in time.
+-- Park a head, and make sure that the node is looked at in time.
 local function park_in_time(head, name)
   park(head, name)
   local node = nodes[name] or read_node(name)
@@ -284,7 +284,7 @@ local function charges_of(id)
   return charges
 end
 
--- Remember one that ends, or was corrected, for corrections of what it took of rates.
+-- Remember one that ends, or was corrected, so that what it took of rates can be corrected.
 local function remember(id, path, charges)
   local texts = {}
   for i, each in ipairs(charges or charges_of(id)) do texts[i] = whole(each) end
@@ -323,7 +323,7 @@ local function hold(id, claim, path_nodes, deadline)
   end
 end
 
--- Free what one had that is not among the holders any more; grants nothing. The sample is for adaptive tiers.
+-- Free what a former holder had; grants nothing. The sample is for adaptive tiers.
 local function free_claim(id, claim, sample)
   local needs = needs_of(id)
   put(id, false)
@@ -338,7 +338,7 @@ local function free_claim(id, claim, sample)
     is_waited_for = is_waited_for or node.waiting > 0
   end
   if next(rates) then remember(id, claim.path) end
-  -- How long it was held counts if somebody waits.
+  -- The length of the hold counts if somebody waits.
   if is_waited_for or times_all(known['.hold']) then
     put('.hold', note_hold(get('.hold'), now - (tonumber(claim.granted) or now), 1))
   end
@@ -360,7 +360,7 @@ local function release(id, sample)
   return held and free_claim(id, claim, sample) or 0
 end
 
--- State what an id has really taken of rates: "tier=units,...". False if nobody knows it.
+-- State what an id has really taken of rates: "tier=units,...". False if it is unknown.
 local function correct(id, text)
   local claim = redis.call('ZSCORE', holders, id) and read_claim(id)
   local ended = get('$' .. id)
@@ -421,7 +421,8 @@ local function drop_keeps(path_nodes, from, ticket)
   end
 end
 
--- Wait. The group of a path is parked when its first one comes, or one that comes before its head.
+-- Let one wait. The group of a path is parked when its first waiter comes, or one that comes before
+-- its head.
 local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   write_claim(id, claim)
   zadd(queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
@@ -446,14 +447,14 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   end
 end
 
--- End a wait. The next one behind it in its group is returned, as a head that is not parked yet.
+-- End a wait; returns the next one in its group, as a head that is not parked yet.
 local function take_out(id, path, ticket, path_nodes)
   local record = path .. ' ' .. turns.rank_text(id, ticket) .. ' ' .. id
   zrem(queue, record)
   zrem(waiters, id)
   count_large(id, -1)
   turns.waiting = turns.waiting - 1
-  local is_last = false  -- the counts spare a search when nobody can be there
+  local is_last = false  -- the counts save a search when nobody can be there
   for at = 1, #path_nodes do
     local node = path_nodes[at]
     node.waiting = math.max(node.waiting - 1, 0)
@@ -470,7 +471,8 @@ local function take_out(id, path, ticket, path_nodes)
   end
 end
 
--- Leave the queue, if it stands there; grants nothing. Also the node where its group was parked.
+-- Leave the queue, if it is there; grants nothing. Also returns the node where its group was
+-- parked.
 local function leave(id)
   if not redis.call('ZSCORE', waiters, id) then return 0 end
   local claim = read_claim(id)
@@ -500,7 +502,8 @@ end
 
 -- ------------------------------------------------------------------------------- serving
 
--- Keep what a head needs of each narrower node with a limit, up to the first that keeps for another.
+-- Keep for a head what it needs of each narrower node with a limit, up to the first that keeps for
+-- another.
 local function keep(path_nodes, before, ticket, needs)
   for at = 1, before - 1 do
     local node = path_nodes[at]
@@ -544,14 +547,14 @@ local function examine(head, here)
     local node = path_nodes[at]
     if node.kept == ticket then
       node.kept, node.kept_slots = nil, nil  -- it is taken now
-      if node.rate then look_at(node) end    -- those who wait there wait for another time
+      if node.rate then look_at(node) end    -- waiters there now wait for another time
     end
   end
   fetch_claims(head, here.heads or {})
   local claim, deadline = read_claim(id), head[5]
   if claim and deadline then
-    -- A grant is no sign of life: one that died while it waited blocks the others for no longer
-    -- than if it had stayed there.
+    -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
+    -- had not been granted.
     hold(id, claim, path_nodes, deadline)
     notify(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
   end
@@ -564,7 +567,7 @@ local function examine(head, here)
   end
 end
 
--- In fair order a score says only the tag, and perhaps one from before: the turns of the heads count.
+-- In fair order a score has only the tag, perhaps an old one: the turns of the heads count.
 function turns.load_work(found)
   if #found == 2 * LOOKS then  -- with all that have the same tag as the last one
     local last = found[#found]
@@ -582,7 +585,7 @@ function turns.load_work(found)
   end
 end
 
--- Read the nodes that are to be looked at first. Enough for one settle(), unless some of them
+-- Read the nodes that have to be looked at first. Enough for one settle(), unless some of them
 -- turn out to have no slot.
 local function load_work()
   work = {tickets = {}, scores = {}, stored = {}, taken = {}}
@@ -639,8 +642,8 @@ local function take_work()
   return following
 end
 
--- Buckets that are full, and claims that ended long ago, are forgotten, some in each call; buckets
--- with enough for those who wait are looked at.
+-- Forget full buckets, and claims that ended long ago, some in each call; look at buckets with
+-- enough for those who wait.
 local function pass_time()
   local due = redis.call('ZRANGEBYSCORE', cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
   for _, member in ipairs(due) do
@@ -683,7 +686,7 @@ function pauses.write()
   if #texts == 0 then pauses.ends = nil end
 end
 
--- Have no room at a node, or in a whole tier, for so long (us). Those who wait learn when to come back.
+-- Have no room at a node, or in a whole tier, for that long (us). Waiters learn when to come back.
 function pauses.begin(name, length_us)
   pauses.ends = pauses.ends or {}
   pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + length_us)
@@ -713,7 +716,7 @@ function pauses.look_at_tier(tier)
   end
 end
 
--- End the pauses whose time has come: what was paused is looked at.
+-- End the pauses whose time has come, and look at what was paused.
 function pauses.finish(at_us)
   local ended = {}
   for name, until_us in pairs(pauses.ends) do
@@ -758,7 +761,7 @@ local function settle()
           looks = looks - 1
           examine(head, here)
         end
-        -- Stay here for as long as no head that comes before is to be looked at elsewhere.
+        -- Stay here as long as no earlier head has to be looked at elsewhere.
         head = first_parked(here)
         local turn = head and turns.of(head)
         if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
@@ -769,8 +772,8 @@ local function settle()
   store_work()
 end
 
--- End all whose time is up; only then, when no waiter is left whose own time is up, is
--- anything granted.
+-- End all whose time is up; anything is granted only after that, when no waiter is left whose own
+-- time is up.
 local function expire()
   is_finished = false
   if known['.timed'] then
@@ -801,7 +804,7 @@ local function expire()
 end
 
 -- In how many ms somebody's time is up, 0 if something is unfinished, -1 if there is nothing to
--- come back for. Those who wait come back then.
+-- come back for. Waiters come back then.
 local function next_end()
   if is_unfinished() == 1 then return 0 end
   local soonest = blocked_until > now and blocked_until or nil
@@ -857,7 +860,7 @@ local function declare(shape, own_values)
       if string.sub(member, 1, 2) == 'b ' then return clash end
     end
   end
-  -- Nobody is there: what was agreed on before, and changed since, is forgotten.
+  -- Nobody is there: forget what was agreed on before, and changed since.
   redis.call('DEL', ttls, queue, parked, unfinished, numbers, refills, cleanup,
                     turns.passed, turns.shares)
   for _, field in ipairs(redis.call('HKEYS', state)) do
@@ -910,8 +913,8 @@ local function unfit(path_nodes, needs)
   end
 end
 
--- The last thing that a script does: write, and reply. Behind the reply stand the messages for the
--- caller, "unfinished" among them if a call of tiers/heartbeat.lua has to serve the others.
+-- The last thing that a script does: write, and reply. The reply is followed by the messages for
+-- the caller, "unfinished" among them if a call of tiers/heartbeat.lua has to serve the others.
 local function answer(reply)
   save()
   for _, message in ipairs(messages) do reply[#reply + 1] = message end

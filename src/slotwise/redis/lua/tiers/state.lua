@@ -1,5 +1,5 @@
 -- tiers/state.lua: what is kept of a Tiers object on the server, and how it is read and written.
--- Who is served, and when, stands in tiers/rules.lua. Not a script.
+-- Who is served, and when, is in tiers/rules.lua. Not a script.
 --
 -- One object is twelve keys, in this order in KEYS. A node is "tier:key", a path its nodes with
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
@@ -42,8 +42,8 @@
 -- A rate is "gain/unit/burst/per": so many parts come back in every us, a unit is so many parts, and
 -- a bucket has at most burst units; per is in us. All are exact: they are below 2^53.
 -- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
--- Counts are worth nothing without the claims, so all keys expire together. One that is lost is
--- made anew of the claims; if it is state itself, all of them are over.
+-- Counts are useless without the claims, so all keys expire together. A lost key is rebuilt from
+-- the claims; if state itself is lost, all claims are over.
 -- include base/base.lua
 -- include base/claim_in_full.lua
 -- include base/proof.lua
@@ -62,8 +62,8 @@ local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
 local pauses = {}  -- .ends: until when (us) nodes are paused, or whole tiers, by their numbers; nil: none is
--- What the order of those who wait is made of: the keys passed and shares, how many wait (waiting), and the
--- tickets of those that this call has granted while others waited (passing).
+-- What the order of the waiters depends on: the keys passed and shares, how many wait (waiting),
+-- and the tickets of those that this call has granted while others waited (passing).
 local turns = {}
 -- Of rates that somebody waits for: .told, by node, the id of its first head and when (us) there is enough for it,
 -- if this call has changed that; .moved, the nodes whose heads may be others now.
@@ -75,7 +75,7 @@ local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
 local rebuild                 -- tiers/repair.lua: make all keys anew of the claims
 
--- Sorted sets are written behind while a call makes many changes of a kind: key -> member -> its
+-- Changes of sorted sets are collected while a call makes many of a kind: key -> member -> its
 -- score, or false to remove it. Nil when they are written at once.
 local pending
 
@@ -188,7 +188,7 @@ function pauses.read(text)
   end
 end
 
--- Until when (us) there is room for nobody at a node; 0 if it is not paused.
+-- Until when (us) a node is paused; 0 if it is not.
 function pauses.until_of(node)
   if not pauses.ends then return 0 end
   return math.max(pauses.ends[node.name] or 0, pauses.ends[whole(node.tier - 1)] or 0)
@@ -199,7 +199,7 @@ local function count_keys()  -- besides state
                     turns.passed, turns.shares)
 end
 
--- What the tiers are is lost, so the rest of state is of no use; but they stay closed.
+-- What the tiers are is lost, so the rest of state is useless; but they stay closed.
 local function forget_state()
   local closed = redis.call('HMGET', state, '.closed', '.reason', '.until')
   redis.call('DEL', state)
@@ -216,9 +216,9 @@ local function forget_state()
   token, last_ticket, longest, life_us = 0, 0, 0, 0
 end
 
--- State is lost, and with it who holds what. Nobody gets anything until all holders know that: they are told
--- by their next heartbeat, and release what they held. At the latest it is when their time is up, since
--- nothing renews it any more.
+-- State is lost, and with it who holds what. Nobody gets anything until all holders know that:
+-- their next heartbeat tells them, and they release what they held. It ends at the latest when
+-- their time is up, since nothing renews them any more.
 local function forget_claims()
   local ids = redis.call('ZRANGE', holders, 0, -1)
   have_checked(ids, state)
@@ -238,7 +238,8 @@ local function forget_claims()
   end
 end
 
--- These hold nothing, and know it now. If they were the last who didn't, everybody is served again.
+-- These hold nothing, and know it now. If they were the last that did not know, everybody is served
+-- again.
 local function note_aware(ids)
   if blocked_until <= now or #ids == 0 then return end
   local aware = 0
@@ -258,8 +259,8 @@ local function note_aware(ids)
   if known['.shape'] then rebuild() end
 end
 
--- An entry does not fit the others, or the other way round: the next call makes all of them anew. Until then
--- keys may be made by those who think that they are there.
+-- An entry does not agree with the others: the next call rebuilds all of them. Until then, keys may
+-- be created by callers that assume they exist.
 local function suspect()
   put('.suspect', '1')
   for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
@@ -288,7 +289,7 @@ local function open(first, given_now, fields)
   turns.read(known['.shape'])
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
-  -- Fails here, if one was spoilt: a grant that fails later would be half made, and announced.
+  -- Fails here if one was spoilt: a grant that fails later would be half done, and announced.
   turns.waiting = redis.call('ZCARD', queue)
   redis.call('ZCARD', parked)
   local keys = count_keys()
@@ -323,11 +324,11 @@ end
 -- Keep everything for another `life` seconds. The life of a key is never shortened.
 local function outlive(life)
   if life_us >= now_us + life * 1000000 then return end
-  -- A little more than asked for, so that most calls find nothing to do.
+  -- A little longer than asked for, so that most calls have nothing to do.
   keep_until(now_us + 2 * life * 1000000)
 end
 
--- Keep it in mind that the tiers are closed, for 30 days after the last call that met it.
+-- Keep the tiers closed for 30 days after the last call that met it.
 local function keep_closed()
   keep_until(math.max(life_us, now_us + CLOSED * 1000000))
 end
@@ -426,7 +427,7 @@ end
 
 -- ---------------------------------------------------------------------------- buckets
 
--- Put in what has come back by now. If the clock steps back, that goes on from there.
+-- Add what has come back by now. If the clock steps back, that continues from there.
 local function refill(node)
   local gained = (now_us - node.at) * node.rate.gain
   node.at = now_us
@@ -434,7 +435,7 @@ local function refill(node)
   node.level = gained >= node.rate.full - node.level and node.rate.full or node.level + gained
 end
 
--- In how many us so many parts come back, rounded up.
+-- In how many us this many parts come back, rounded up.
 local function time_for(node, parts)
   local gain = node.rate.gain
   local us = math.ceil(parts / gain)
@@ -443,7 +444,7 @@ local function time_for(node, parts)
   return us
 end
 
--- Take so many units, room or not; a negative number gives some back.
+-- Take this many units, room or not; a negative number gives some back.
 local function charge(node, units)
   refill(node)
   node.level = math.min(node.level - units * node.rate.unit, node.rate.full)
@@ -481,8 +482,8 @@ function turns.flush()
   turns.passing, turns.lowest, fresh[turns.passed] = {}, nil, true
 end
 
--- Write what has changed, and see that every key expires. A node that nothing is known of
--- any more costs nothing.
+-- Write what has changed, and make sure that every key expires. A node about which nothing is known
+-- costs nothing.
 local function save()
   for _, node in pairs(moved) do
     if node.tier == widest_tier then save_numbers(node) end
@@ -541,7 +542,7 @@ local function notify(id, owner, ...)
   end
 end
 
--- What is replied to one who is refused: "closed", and the reason if there is one.
+-- The reply to a refused request: "closed", and the reason if there is one.
 local function closed_reply()
   keep_closed()
   save()
