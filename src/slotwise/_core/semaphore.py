@@ -204,6 +204,8 @@ class Semaphore(Limit):
         return None if self.name is None else Recipe(self._base, (), self._arguments())
 
     # ------------------------------------------------------------- acquiring
+    # Drivers write these signatures out again, so that help() and type checkers show them;
+    # tests/contract/test_calls.py compares them.
 
     @abstractmethod
     async def acquire(
