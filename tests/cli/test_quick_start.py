@@ -66,7 +66,7 @@ FOUND = """
 import sys
 import slotwise._core.frozen as module, slotwise.processes as package
 import inspect, importlib.util
-assert type(module.__loader__).__name__ == "_CompiledLoader", module.__loader__
+assert type(module.__loader__).__name__ == "CompiledLoader", module.__loader__
 assert module.__file__.endswith("/slotwise/_core/frozen.py")
 assert module.__spec__.parent == module.__package__ == "slotwise._core"
 assert importlib.util.cache_from_source(module.__file__) == module.__cached__

@@ -13,13 +13,10 @@ from __future__ import annotations
 import _thread
 import atexit
 import gc
-import marshal
 import os
 import sys
-from _frozen_importlib import ModuleSpec
-from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader
-from collections.abc import Callable, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Callable
+from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +40,7 @@ def delay_imports(command: str) -> None:
     """Have some modules wait that this command hardly needs, if they were not imported yet."""
     if command in _QUICK:
         gc.disable()  # what is imported stays: looking for garbage among it finds none
-        if not any(isinstance(finder, _CompiledFinder) for finder in sys.meta_path):
-            sys.meta_path.insert(0, _CompiledFinder())
+        _find_compiled_modules()
         for name in _SELDOM_USED:
             _delay(name)
         # argparse would look for a translation of its words; ours are all in English.
@@ -58,6 +54,17 @@ def delay_imports(command: str) -> None:
             _delay(name, **_public(_import(f"_{name}")))
         _delay("asyncio", _get_running_loop=_running_loop)
         _delay("logging", getLogger=_logger, DEBUG=10)
+
+
+def _find_compiled_modules() -> None:
+    if sys.flags.optimize:
+        return  # these are compiled in another way
+    try:
+        from slotwise._cli.compiled import CompiledFinder
+    except ImportError:  # another Python, which finds them by itself
+        return
+    if not any(isinstance(finder, CompiledFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, CompiledFinder())
 
 
 def _is_local() -> bool:
@@ -208,60 +215,6 @@ _TYPING = {
     "TYPE_CHECKING": False,
     "cast": lambda _, value: value,
 }
-
-
-class _CompiledFinder:
-    """Finds our own modules that Python has compiled, in a third of the steps.
-
-    Python looks for every file that a module could be, in every way it could have been compiled.
-    What isn't as usual is left to it.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, _: object = None
-    ) -> ModuleSpec | None:
-        if path is None or not name.startswith("slotwise."):
-            return None
-        module = name.rpartition(".")[2]
-        spec = _find_compiled(name, path[0], module)
-        if spec is None:
-            spec = _find_compiled(name, f"{path[0]}/{module}", "__init__")
-            if spec is not None:
-                spec.submodule_search_locations = [f"{path[0]}/{module}"]
-        return spec
-
-
-def _find_compiled(name: str, folder: str, module: str) -> ModuleSpec | None:
-    source = f"{folder}/{module}.py"
-    compiled = f"{folder}/__pycache__/{module}.{_TAG}.pyc"
-    try:
-        with open(compiled, "rb", buffering=0) as file:  # noqa: PTH123 - not imported yet
-            found = file.read()
-        status = os.stat(source)  # noqa: PTH116
-    except OSError:
-        return None
-    # As `importlib` says it: magic, flags, and the time and the size of the source.
-    numbers = int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF
-    header = b"".join(number.to_bytes(4, "little") for number in (0, *numbers))
-    if found[:16] != MAGIC_NUMBER + header:
-        return None
-    spec = ModuleSpec(name, _CompiledLoader(name, source, found), origin=source)
-    spec.has_location = True
-    spec.cached = compiled
-    return spec
-
-
-class _CompiledLoader(SourceFileLoader):
-    def __init__(self, name: str, source: str, compiled: bytes) -> None:
-        super().__init__(name, source)
-        self._compiled = compiled
-
-    def get_code(self, _: str) -> CodeType:
-        code: CodeType = marshal.loads(memoryview(self._compiled)[16:])  # noqa: S302 - as Python
-        return code
-
-
-_TAG = sys.implementation.cache_tag
 
 
 def _same(text: str) -> str:

@@ -45,9 +45,11 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 # Without it, each look at a file that has changed would write the time of the look to its inode.
 _NO_ATIME = getattr(os, "O_NOATIME", 0)
 
-# How finely file systems tell times, in nanoseconds, with a margin; some have whole seconds only.
+# How finely file systems tell times, in nanoseconds, with a margin: by the ticks of the kernel's
+# clock, which are at most 10 ms apart; but some have whole seconds only.
 _SECOND = 10**9
-_FINE, _COARSE = _SECOND // 10, 3 * _SECOND
+_FINE, _COARSE = _SECOND // 40, 3 * _SECOND
+_CHANGED = (-1, -1, -1)
 
 
 class LockedFile:
@@ -70,7 +72,7 @@ class LockedFile:
         self._inode = self._device = -1
         # The directory, and when it was last changed, when it was seen to have this file. Creating,
         # deleting and moving files changes it; writing to them doesn't.
-        self._unchanged = (-1, -1, -1)
+        self._unchanged = _CHANGED
 
     def open(self, *, create: bool) -> bool:
         """Open it, and lock this process's byte; return False if the file doesn't exist.
@@ -90,7 +92,7 @@ class LockedFile:
                 byte = _LIVENESS_OFFSET + self.liveness_byte
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             self._inode, self._device = found.st_ino, found.st_dev
-            self._unchanged = (-1, -1, -1)
+            self._unchanged = _CHANGED
         except OSError as error:
             self.close()
             if not create and isinstance(error, FileNotFoundError):
@@ -133,9 +135,12 @@ class LockedFile:
 
     def is_linked(self) -> bool:
         """Return whether the file has a path at all; quicker than `is_in_place`."""
-        found = fstat(self.directory.fd)
-        seen = found.st_ctime_ns, found.st_ino, found.st_dev
-        return seen == self._unchanged or fstat(self.fd).st_nlink > 0
+        if self._unchanged is not _CHANGED:
+            found = fstat(self.directory.fd)
+            if (found.st_ctime_ns, found.st_ino, found.st_dev) == self._unchanged:
+                return True
+            self._unchanged = _CHANGED
+        return fstat(self.fd).st_nlink > 0
 
     def remove(self) -> None:
         """Delete the file; under the lock, so that nobody can be using it."""
