@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli._shell import HANG, Shell, line_of
 
 from slotwise import Rate, Tier, Tiers
+from slotwise._cli.output import units
 
 # Two tiers, with the value of one.
 BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}
@@ -141,12 +143,29 @@ def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell)
         assert "there are no tiers 'nope'" in refused(any_shell, "refill", "nope")
 
 
+@pytest.mark.parametrize(
+    ("left", "shown"),
+    [
+        (0.000376, "0"),
+        (-0.01, "0"),
+        (-19.9774, "-20"),
+        (-19.93, "-19.9"),
+        (1e7 + 0.25, "10000000.2"),
+    ],
+)
+def test_what_is_left_of_a_rate_is_shown_in_few_digits(left: float, shown: str):
+    assert units(left) == shown
+
+
 def test_resize_gives_a_rate_tier_another_rate(any_shell: Shell):
     with tiers_here(any_shell, RATE, Tier("all", 2)) as tiers:
         tiers.release_sync(tiers.acquire_sync(tokens=40))
         resize = ("resize", "api", "--tier", "tokens")
         told = any_shell.here(*resize, "600/60s", "--burst", 20).stdout
-        assert told == "tokens of 'api' has 600 per 60 s, burst 20 now, burst 100 before\n"
+        assert (
+            told
+            == "tokens of 'api' has 600 per 60 s, burst 20 now, 10 per 3600 s, burst 100 before\n"
+        )
         assert (tiers.stats_sync()["tokens"].value, tiers.stats_sync()["tokens"].level) == (20, 20)
         assert "has 10 per 1 s, burst 1 now" in any_shell.here(*resize, "10/s").stdout
         assert "takes a rate such as 600/60s" in refused(any_shell, *resize, 5, code=2)

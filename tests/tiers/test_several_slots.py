@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from slotwise import AcquireTimeout, Tier, Tiers
+from slotwise import AcquireTimeout, Rate, Tier, Tiers
 
 TENANT, GPU, ALL = Tier("tenant", 3, keyed=True), Tier("gpu", 4, keyed=True), Tier("all", 6)
 
@@ -141,3 +141,12 @@ def test_threads_take_several_slots(atomic):
             limits.acquire_sync(2, timeout=0.01, tenant="a")
     assert limits.stats_sync()["all"].active == 0
     limits.close_sync()
+
+
+async def test_holders_show_what_was_settled(tiers):
+    limits = tiers(Tier("tokens", rate=Rate(1, per=3600, burst=50)), Tier("all", 2))
+    async with limits.cm(tokens=20) as acquired, limits.cm(tokens=5):
+        await acquired.settle(tokens=30)
+        held = {each.acquisition_id: each.needs for each in await limits.holders()}
+        assert held.pop(acquired.acquisition_id) == {"tokens": 30, "all": 1}
+        assert [*held.values()] == [{"tokens": 5, "all": 1}]

@@ -10,7 +10,7 @@ from slotwise._cli import tier_view
 from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import RATE, Parser, UsageError, count, rate, some_seconds
-from slotwise._cli.output import Declined, age, command_hint, duration, printable
+from slotwise._cli.output import Declined, age, command_hint, duration, printable, units
 from slotwise._cli.status import who
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
@@ -96,7 +96,8 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     else:
         subject = f"each {tier.name}" if tier.keyed else tier.name
     if isinstance(given.value, Rate):
-        _print(f"{subject} of {given.name!r} has {given.value} now, burst {before} before")
+        rate = f"burst {before}" if key is not None else tier.value
+        _print(f"{subject} of {given.name!r} has {given.value} now, {rate} before")
         return 0
     now = _count(given.value, "slot") if given.value else "no limit"
     known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
@@ -283,7 +284,7 @@ def refill(given: argparse.Namespace) -> int:
     rows = [each for each in view.keys if each.key == given.key] if tier.keyed else [view.total]
     before = rows[0].level if rows else None
     found.paths.refill_sync(tier.name, given.key)
-    known = "it was full before" if before is None else f"{before:g} were left before"
+    known = "it was full before" if before is None else f"{units(before)} were left before"
     _print(f"{tier.node(given.key)} of {given.name!r} is full now; {known}")
     return 0
 

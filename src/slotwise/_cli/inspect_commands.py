@@ -12,7 +12,15 @@ from slotwise._cli import tier_view
 from slotwise._cli.backends import open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
-from slotwise._cli.output import age, duration, print_error, print_json, print_table, printable
+from slotwise._cli.output import (
+    age,
+    duration,
+    print_error,
+    print_json,
+    print_table,
+    printable,
+    units,
+)
 from slotwise._cli.snapshot import claimant_as_dict, claimants, survey
 from slotwise._cli.tier_view import TierCounts, TiersView
 from slotwise._core.adaptive import Change
@@ -116,7 +124,7 @@ def _cells(counts: TierCounts) -> tuple[str, str, str, str, str, str]:
         str(counts.value) if counts.value else "-",
         str(counts.held),
         str(counts.waiting),
-        "" if counts.level is None else f"{counts.level:g}",
+        "" if counts.level is None else units(counts.level),
         duration(counts.full_in),
     )
 

@@ -215,6 +215,11 @@ def age(since: datetime | None, now: datetime | None = None) -> float | None:
     return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)
 
 
+def units(left: float) -> str:
+    """What is left of a rate, in words: 12, 0.4 or -19.9."""
+    return f"{round(left, 1) + 0.0:.1f}".removesuffix(".0")  # + 0.0: not -0
+
+
 def duration(seconds: float | None) -> str:
     """``0.4 s``, ``12 s``, ``3 min``, ``2 h 05``, ``4 d 3 h``."""
     if seconds is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._cli import steering
 from slotwise._cli.backends import Claimants
-from slotwise._cli.output import age, duration, printable, rich_table
+from slotwise._cli.output import age, duration, printable, rich_table, units
 from slotwise._cli.sampling import Row
 from slotwise._cli.snapshot import Watcher, claimants
 from slotwise._core.adaptive import Change
@@ -308,7 +308,7 @@ def _cells(row: Row, every: float) -> list[str]:
         "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
         _wait(row.wait_p50_seconds, every),
         _wait(row.wait_p95_seconds, every),
-        "" if row.level is None else f"{row.level:g}",
+        "" if row.level is None else units(row.level),
         duration(row.full_in_seconds),
     ]
 

@@ -46,14 +46,14 @@ def read_path_claimants(
 ) -> list[Claimant]:
     """Holders in the order of their grants, waiters in that of their tickets.
 
-    ``claims`` has by id the claim, and the node that it lacks.
+    ``claims`` has by id the claim, and the node that it lacks, or what it has after corrections.
     """
-    found = [_read(each, claim, lacking, tiers) for each, (claim, lacking) in claims.items()]
+    found = [_read(each, claim, more, tiers) for each, (claim, more) in claims.items()]
     return [claimant for _, claimant in sorted(found, key=lambda pair: pair[0])]
 
 
 def _read(
-    raw_id: bytes, claim: bytes, lacking: bytes, tiers: Sequence[TierSpec]
+    raw_id: bytes, claim: bytes, more: bytes, tiers: Sequence[TierSpec]
 ) -> tuple[tuple[float, int], Claimant]:
     """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
     try:
@@ -64,7 +64,8 @@ def _read(
         # Of a waiter it is when it began to wait, with a sign; older clients wrote 0.
         began = abs(float(granted))
         since = datetime.fromtimestamp(began, UTC) if began else None
-        needs = read_needs(raw_id.decode(), len(tiers))
+        settled, lacking = (f"*{more.decode()}", b"") if holds and more else ("", more)
+        needs = read_needs(settled or raw_id.decode(), len(tiers))
         claimant = Claimant(
             raw_id.decode(),
             slots_needed(tiers, needs),

@@ -8,7 +8,8 @@
 -- node: held, waiting, value, kept, and for how long it is paused (ms); for "estimate" when a newcomer would be served (s) or "", or
 -- "refused", value and tier if never; for "changes" how the value of an adaptive node has moved, and 1 if it is
 -- frozen, else 0 (tiers/adaptive.lua); for the others, in turn: an id, its claim, or "" if that can't be
--- found, and the node that a waiter or the head of its group lacks, else "". Lists of up to PAGE
+-- found, and the node that a waiter or the head of its group lacks, or what a holder has of each tier
+-- after corrections ("1.30.1"), else "". Lists of up to PAGE
 -- come in one call; of longer ones each call has a part, in which an entry may appear twice.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
@@ -66,11 +67,14 @@ else
     end
   end
   fetch(groups)
+  local corrected = {}
+  for i, id in ipairs(key == holders and next(rates) and ids or {}) do corrected[i] = '$' .. id end
+  fetch(corrected)
   for _, id in ipairs(ids) do
     local _, lacking = parked_at(paths[id] or '')
     reply[#reply + 1] = id
     reply[#reply + 1] = known[id] or ''
-    reply[#reply + 1] = lacking or ''
+    reply[#reply + 1] = lacking or string.match(known['$' .. id] or '', '(%S+)$') or ''
   end
 end
 return reply
