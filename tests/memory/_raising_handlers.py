@@ -24,7 +24,7 @@ class Interrupt(BaseException):
 _instructions: dict[int, dict[int | None, str]] = {}  # by the id of their code
 
 
-def _may_be_struck(frame: FrameType, latest: dict[int, int]) -> bool:
+def _may_be_interrupted(frame: FrameType, latest: dict[int, int]) -> bool:
     code = frame.f_code
     names = _instructions.get(id(code))  # to hash the code itself would take long
     if names is None:
@@ -49,7 +49,7 @@ def interrupted(number: int, call: Callable[[], object], *, everywhere: bool = T
         if event == "call":
             latest.pop(id(frame), None)
         elif event == "opcode" and frame.f_code.co_filename.startswith(HOME):
-            count += everywhere or _may_be_struck(frame, latest)
+            count += everywhere or _may_be_interrupted(frame, latest)
             if count == number:
                 raise Interrupt
         return trace
