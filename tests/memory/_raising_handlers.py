@@ -55,6 +55,8 @@ def interrupted(number: int, call: Callable[[], object], *, everywhere: bool = T
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 reports bytecodes only if a frame has asked for them before tracing begins.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()
