@@ -1,11 +1,13 @@
 """The copies of a path's quick lane do what its rule does, in every state of a tracker.
 
 `MemoryPathAcquisition.take` and ``give`` are the rule; ``__aenter__`` and ``__aexit__`` are written
-out for speed. A tracker that notes what is looked at, and in which order, compares them.
+out for speed. A tracker that notes what is looked at, and in which order, compares them. So is
+what follows if they take nothing: `Waiting._request` and ``_get`` are the rule there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -15,10 +17,15 @@ import pytest
 from slotwise._core.paths import TierSpec
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import Node
+from slotwise._wait import deliveries
+from slotwise._wait import section as sections
+from slotwise._wait.wakers import thread_waker
 from slotwise._wait.woken import Woken
+from slotwise.memory import _path_acquisition
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._paths import MemoryPaths
+from slotwise.memory._waiting import Waiting
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 
@@ -131,7 +138,7 @@ def test_entering_looks_and_takes_as_the_rule_does(monkeypatch: pytest.MonkeyPat
     def ask(*_: object) -> None:
         raise Asked
 
-    monkeypatch.setattr(MemoryPaths, "_acquire", ask)
+    monkeypatch.setattr(_path_acquisition, "get_running_loop", ask)
     taken = 0
     for attention, woken, closed, *free in itertools.product(
         (False, True), ((), ("somebody",)), (False, True), ((), (1,)), ((), (1,), (2, 3))
@@ -157,3 +164,82 @@ def test_leaving_looks_and_gives_as_the_rule_does() -> None:
         assert isinstance(rule[0], list)
         ways.add(str(rule[0][-1]))
     assert ways == {"keep_task", "take_back", "attention", str(("look_around", [*PATH]))}
+
+
+def asked(
+    request: Callable[..., bool], how: str, timeout: float | None
+) -> tuple[object, int, int, list[str]]:
+    """What a request returns or raises, what it leaves behind, and what it does beside that."""
+    paths = MemoryPaths(SPECS)
+    if how == "full":
+        for _ in range(2):
+            paths.cm(PATH).__enter__()
+    elif how == "closed":
+        paths.close_sync()
+    done: list[str] = []
+    lease = paths.cm(PATH, timeout)
+    lease.key = 1
+    deliveries.post(lambda: done.append("delivered"))
+    if how != "interrupted":
+        sections.postponed.append((done.append, ("postponed",), lambda _: None))
+    sections.section.busy = how == "interrupted"
+    result: object
+    try:
+        result = request(paths, lease, thread_waker)
+    except Exception as error:
+        result = type(error), str(error)
+    finally:
+        sections.section.busy = False
+    assert not sections.postponed
+    return result, len(paths._tracker.waiting), len(paths._tracker.holders), done
+
+
+@pytest.mark.parametrize("how", ["free", "full", "closed", "interrupted"])
+@pytest.mark.parametrize("timeout", [None, 0, 60.0])
+def test_asking_does_what_the_rule_does(how: str, timeout: float | None) -> None:
+    rule = asked(Waiting._request, how, timeout)
+    assert asked(MemoryPaths._request, how, timeout) == rule
+    expected = ["delivered"] if how == "interrupted" else ["postponed", "delivered"]
+    assert rule[3] == expected
+
+
+async def waited(enter: Callable[[MemoryPathAcquisition], Any], how: str) -> tuple[object, ...]:
+    """How a wait ends, and what it leaves behind."""
+    paths = MemoryPaths(SPECS)
+    held = [paths.cm(PATH) for _ in range(2)]
+    for each in held:
+        await each.__aenter__()
+    lease = paths.cm(PATH, 60.0)
+
+    async def work() -> object:
+        try:
+            await enter(lease)
+        except BaseException as error:
+            return type(error), str(error)
+        return "entered"
+
+    waiting = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert len(paths._tracker.waiting) == 1
+    if how.startswith("granted"):
+        held[0].give()
+        assert paths._tracker.woken, "newcomers let it pass"
+    if how.endswith("cancelled"):
+        waiting.cancel()
+    elif how == "closed":
+        paths.close_sync()
+    tracker = paths._tracker
+    return await waiting, len(tracker.waiting), len(tracker.holders), len(tracker.woken)
+
+
+async def wait_by_the_rule(lease: MemoryPathAcquisition) -> None:
+    lease.key = 1
+    assert not lease.take()
+    await lease._wait()
+
+
+@pytest.mark.parametrize("how", ["granted", "cancelled", "granted and cancelled", "closed"])
+async def test_waiting_ends_as_the_rule_says(how: str) -> None:
+    rule = await waited(wait_by_the_rule, how)
+    assert await waited(lambda lease: lease.__aenter__(), how) == rule
+    assert rule[3] == 0, "nobody is to be let pass any more"

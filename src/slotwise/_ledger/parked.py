@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # has a head start, so that no two are the same.
 Turn = tuple[float, int, int]
 
+# How a group is found in a heap: the rank and the tie of its turn, and the group.
+Entry = tuple[int, int, "Group"]
+
 # Stale entries are swept out when they are more than half, and more than this.
 _FEW_STALE = 32
 
@@ -26,6 +29,7 @@ _pushes = count()  # so that what is in a heap is not compared
 class Parked:
     """A heap of groups by the turns of their heads; some entries are stale.
 
+    A group knows its latest entry: in this heap or in another, and only that one counts.
     All of them have the same tag, or none: it need not be looked at.
     """
 
@@ -33,21 +37,22 @@ class Parked:
 
     def __init__(self, node: BaseNode) -> None:
         self._node = node
-        self._heap: list[tuple[int, int, Group]] = []
+        self._heap: list[Entry] = []
 
     def add(self, group: Group) -> None:
         if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
-            self._heap = [entry for entry in self._heap if self._counts(entry)]
+            self._heap = [entry for entry in self._heap if entry[2].entry is entry]
             heapify(self._heap)
-        heappush(self._heap, (group.rank, group.tie, group))
+        group.entry = entry = group.rank, group.tie, group
+        heappush(self._heap, entry)
 
     def first(self) -> Group | None:
         """The group whose turn comes first."""
-        heap, node = self._heap, self._node
+        heap = self._heap
         while heap:
-            rank, tie, group = heap[0]
-            # `_counts`, written out: this is asked about ten times for each grant.
-            if group.parked_at is node and group.rank == rank and group.tie == tie:
+            entry = heap[0]
+            group = entry[2]
+            if group.entry is entry:
                 return group
             heappop(heap)
         return None
@@ -61,13 +66,7 @@ class Parked:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Group]:
-        # A head that was there before and is there again has two entries.
-        return iter({entry[2]: None for entry in self._heap if self._counts(entry)})
-
-    def _counts(self, entry: tuple[int, int, Group]) -> bool:
-        """Whether an entry is not stale: its group is still here, with the same head."""
-        rank, tie, group = entry
-        return group.parked_at is self._node and group.rank == rank and group.tie == tie
+        return iter([entry[2] for entry in self._heap if entry[2].entry is entry])
 
 
 class FairParked:

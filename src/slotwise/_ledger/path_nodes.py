@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.fair import Share
-from slotwise._ledger.parked import FairParked, Parked, Turn
+from slotwise._ledger.parked import Entry, FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
 from slotwise._ledger.slots import UNLIMITED as UNLIMITED
 
@@ -172,11 +172,10 @@ class Node(BaseNode, SlotPool):
         self.circulating = 0
 
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
-        if self.paused_until > now:
-            return False
-        kept = 0 if self.kept_for is group else self.kept
-        # `in_use`, written out: this is asked about eight times for each grant.
-        return self.circulating - len(self.free) + kept + need <= self.value
+        if self.kept and self.kept_for is not group:
+            need += self.kept
+        # `in_use`, written out: this is asked about six times for each grant.
+        return self.circulating - len(self.free) + need <= self.value and self.paused_until <= now
 
     def take_one(self) -> int | None:
         """Take a slot; return its number, or None if there is none, nor may be."""
@@ -270,8 +269,8 @@ class Group:
     """Those who wait for one path, and which of them is the head."""
 
     __slots__ = (
-        *("_order", "head", "keeps", "needs", "nodes", "parked_at", "path", "rank", "share"),
-        *("ticket", "tie", "turn", "waiters"),
+        *("_order", "entry", "head", "keeps", "needs", "nodes", "parked_at", "path", "rank"),
+        *("share", "ticket", "tie", "turn", "waiters"),
     )
 
     head: Any  # None while nobody waits
@@ -289,10 +288,14 @@ class Group:
         self.ticket = self.rank = self.tie = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: BaseNode | None = None
+        self.entry: Entry | None = None  # by which it is found there
         self.keeps: list[BaseNode] = []
 
     def add(self, claim: Any) -> bool:
         """Let one more wait; return whether it is the head now."""
+        if self._order is None and self.waiters and not claim.head_start:
+            self.waiters[claim.key] = claim  # as below, in the fewest steps
+            return False
         tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
         is_head = not self.waiters or (claim.rank, tie) < (self.rank, self.tie)
         if self._order is None and self.waiters and claim.head_start:
@@ -341,13 +344,12 @@ class Group:
         a node, nobody can be blocked: what is enough for one is enough for any. ``roomy`` is a
         node that is known to have room for it.
         """
-        needs, turn = self.needs, self.turn
+        needs = self.needs
         for node in self.nodes:
-            if node is not roomy and not node.has_room(
-                1 if needs is None else needs[node.tier], now, self
-            ):
+            need = 1 if needs is None else needs[node.tier]
+            if node is not roomy and not node.has_room(need, now, self):
                 return node
-            if several and node.kept_for is not self and node.is_blocked(turn, now):
+            if several and node.kept_for is not self and node.is_blocked(self.turn, now):
                 return node
         return None
 

@@ -15,7 +15,6 @@ from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, FairGroup, Group, Node, Path, PathClaim
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._ledger.times import microseconds
 
 PATIENCE = 100
 LOOKS = 128
@@ -56,7 +55,8 @@ class PathQueue(Generic[C]):
 
     def next_ticket(self, now: float) -> int:
         """The ticket of whoever comes now: the microsecond, or one more than the last one."""
-        return max(self.last_ticket + 1, microseconds(now))
+        ticket, last = int(now * 1_000_000 + 0.5), self.last_ticket  # `microseconds`, written out
+        return ticket if ticket > last else last + 1
 
     def turn_of_newcomer(self, head_start: int, path: Path, ticket: int) -> Turn:
         """The turn of somebody who begins to wait now."""
@@ -92,6 +92,7 @@ class PathQueue(Generic[C]):
         self.last_ticket = ticket
         if self.join(claim, group, ticket):  # it came with a head start
             self._drop_keeps(group, group.keeps)
+            group.entry = None  # it is not found by its former turn any more
             self.park(group, group.lacks(now, self.several) or at)
             self.look_at(at)
 
@@ -107,7 +108,8 @@ class PathQueue(Generic[C]):
     def join(self, claim: C, group: Group, ticket: int) -> bool:
         """Put a claim among the others of its group; return whether it is the head now."""
         claim.ticket = ticket
-        claim.rank = ticket - claim.head_start
+        # The same object if it may be: there may be very many.
+        claim.rank = ticket - claim.head_start if claim.head_start else ticket
         claim.nodes = group.nodes
         claim.group = group
         for node in group.nodes:
@@ -147,6 +149,7 @@ class PathQueue(Generic[C]):
         if not group.waiters:
             del self.groups[group.path]
             self._move(group, None)
+            group.entry = None
         if self.fair is not None:
             assert group.share is not None
             self.fair.leave(group.share)
@@ -182,13 +185,16 @@ class PathQueue(Generic[C]):
 
     def look_at(self, node: BaseNode) -> None:
         """Put a node that may have got a slot among those to be looked at."""
-        first = None if node.parked is None else node.parked.first()
+        parked = node.parked
+        first = None if parked is None else parked.first()
         if first is None:
             if isinstance(node, RateNode):
                 node.refill_at = NEVER
-        elif node.look is None or first.turn < node.look:
-            node.look = first.turn
-            heappush(self.work, (node.look, next(_pushes), node))
+            return
+        turn = first.turn
+        if node.look is None or turn < node.look:
+            node.look = turn
+            heappush(self.work, (turn, next(_pushes), node))
 
     def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
         """Look at a rate node again when there will be room for its oldest head."""
@@ -236,12 +242,12 @@ class PathQueue(Generic[C]):
             self._look_at_refilled(now)
         while work and looks:
             turn, _, node = heappop(work)
-            if node.look != turn:
+            if node.look is not turn:
                 continue  # it has been put there with an earlier turn since
             node.look = None
-            parked = node.parked
-            first = None if parked is None else parked.first()
-            if parked is None or first is None:
+            parked: Any = node.parked  # it has had somebody
+            first = parked.first()
+            if first is None:
                 continue
             need = 1 if first.needs is None else first.need(node)
             if not node.has_room(need, now, first):
@@ -263,7 +269,7 @@ class PathQueue(Generic[C]):
                             self._look_when_refilled(node, first)  # as on the next pass
                         continue
             self.look_at(node)
-        while work and work[0][2].look != work[0][0]:
+        while work and work[0][2].look is not work[0][0]:
             heappop(work)  # so that `unfinished` tells the truth
         return granted
 
@@ -275,11 +281,14 @@ class PathQueue(Generic[C]):
             number = take_all(claim, group.nodes, self.widest, now)
             if number is not None:
                 claim._slot_number = number
-                self._grant(claim, here, now)
+                self._grant(claim, group, now)
+                if group.waiters:
+                    self.park(group, group.lacks(now, self.several) or here)
                 granted.append(claim)
                 return
             lacking = group.lacks(now, self.several)
-        is_overdue = self.is_overdue(group.ticket)
+        passing = self.passing
+        is_overdue = len(passing) > PATIENCE and passing[0] > group.ticket  # as `is_overdue` says
         if group.keeps or is_overdue:
             narrower = group.nodes[: group.nodes.index(lacking)]
             if group.keeps:
@@ -288,8 +297,7 @@ class PathQueue(Generic[C]):
                 self._keep(group, narrower)
         self.park(group, lacking)
 
-    def _grant(self, claim: C, here: BaseNode, now: float) -> None:
-        group = claim.group
+    def _grant(self, claim: C, group: Group, now: float) -> None:
         if group.keeps:
             for node in group.keeps:
                 node.kept_for, node.kept = None, 0  # it is taken now
@@ -299,8 +307,6 @@ class PathQueue(Generic[C]):
         weight = 1.0 if group.share is None else group.share.weight
         self.count_grant(claim, group.path, claim.ticket, weight, now)
         self._take_out(claim)
-        if group.waiters:
-            self.park(group, group.lacks(now, self.several) or here)
 
     def is_overdue(self, ticket: int) -> bool:
         """Whether more than `PATIENCE` that came later have been granted."""
@@ -351,10 +357,10 @@ def take_all(claim: C, nodes: Sequence[Any], widest: int | None, now: float) -> 
     if claim.needs is not None:
         return _take_several(claim, nodes, claim.needs, widest, now)
     number = 0
-    for taken_of, node in enumerate(nodes):
+    for node in nodes:
         taken = node.take_one()
         if taken is None:  # a taker on the quick lane was faster
-            for other in nodes[:taken_of]:
+            for other in nodes[: nodes.index(node)]:
                 other.put_back_one(number)
             return None
         number = taken

@@ -589,7 +589,7 @@ class PathLedger(BaseLedger[C]):
         if self.refills is not None:
             self.recent.remember(claim, now)
         for node in claim.nodes:
-            if not isinstance(node, Node):
+            if node.rate is not None:
                 continue  # what was taken of a rate comes back by time
             node.used = now
             if claim.needs is None:

@@ -84,9 +84,8 @@ class BaseTracker(BaseLedger[C]):
 
     # ------------------------------------------------------------- acquiring
 
-    def ask(self, claim: C, make_waker: Callable[[], Waker], overload: Overload | None) -> list[C]:
-        """Ask for slots, *in the section*; return who is granted now, this claim last if it is one
-        of them.
+    def ask(self, claim: C, make_waker: Callable[[], Waker], overload: Overload | None) -> bool:
+        """Ask for slots, *in the section*; whether the claim has them. Others may be granted too.
 
         A claim that is not granted waits, and has a waker; or it has a failure if it
         doesn't want to wait. ``overload`` says which newcomers are refused at once.
@@ -116,7 +115,12 @@ class BaseTracker(BaseLedger[C]):
                 self._expect_waking(claim.waker)
                 if until is not None:
                     self._ring_by(until)
-        return self._after_change(granted, now)
+        self._after_change(granted, now)
+        is_granted = bool(granted) and granted[-1] is claim
+        if is_granted:
+            granted.pop()
+        self.post(granted)
+        return is_granted
 
     @abstractmethod
     def _check(self, claim: C) -> None:

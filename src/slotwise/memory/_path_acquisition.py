@@ -7,6 +7,7 @@ as a MemoryAcquisition is, and for the same reason.
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Coroutine, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from slotwise._core import messages
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE
+from slotwise._core.trio_run import running_trio
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._ledger.rated_lane import give_at_once, take_at_once
 from slotwise._wait import clock
@@ -154,7 +156,26 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
                     lane.holders[key] = self
                     return self
                 lane.undo(taken, number)
-        await self.paths._acquire(self)
+        # `MemoryPaths._acquire`, written out: one coroutine less that a wake-up goes through.
+        paths = self.paths
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            loop = running_trio()
+        if paths._request(self, loop.create_future):
+            if paths._tracker.woken.any_of(loop):
+                await paths._let_woken_pass(self)
+            return self
+        waker: Any = self.waker
+        try:
+            await waker
+        except BaseException:
+            paths._tracker.withdraw(self)
+            raise
+        finally:
+            paths._tracker.woken.discard(waker)
+        if self.failure is not None:
+            raise self.failure
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
@@ -183,6 +204,8 @@ class TimedMemoryPathAcquisition(MemoryPathAcquisition):
 
     ttl: float | None
     task: asyncio.Task[Any] | None  # to cancel when the ttl ends; not set if none
+
+    __aenter__ = BaseAcquisition.__aenter__  # not that of the quick lane
 
 
 class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
@@ -232,9 +255,6 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
         if not given:
             tracker.take_back(self)
         return True
-
-    # Not the quick lane's, which take a single slot.
-    __aenter__ = BaseAcquisition.__aenter__
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
         # `BaseAcquisition.__exit__`, written out.

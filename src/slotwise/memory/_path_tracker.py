@@ -39,8 +39,8 @@ from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
-from slotwise._wait.deliveries import post
-from slotwise._wait.section import lock
+from slotwise._wait.deliveries import deliver_posted, post
+from slotwise._wait.section import lock, postponed, run_postponed
 from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
@@ -191,10 +191,11 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     ) -> list[MemoryPathAcquisition]:
         weight = 1.0 if self.queue.fair is None else claim.share_weight
         granted = self.request(claim, claim.path, now, wait_until=until, weight=weight)
-        for nodes in self.tables if self.has_keys else ():
-            if len(nodes) > self.roomy:
-                trim(self, now)  # it may have brought a new key
-                break
+        if self.has_keys and (granted or claim.group.head is claim):  # else its keys are known
+            for nodes in self.tables:
+                if len(nodes) > self.roomy:
+                    trim(self, now)
+                    break
         return granted
 
     def _after_change(
@@ -204,7 +205,11 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             if self.name is not None:
                 unfilled[self.name] = self
             self._ring_when_refilled(now)
-        return BaseTracker._after_change(self, granted, now) if granted else granted
+        for claim in granted:  # as `BaseTracker._after_change` does
+            claim.since = now
+            if claim.ttl is not None:
+                self._ring_by(now + claim.ttl)
+        return granted
 
     # ------------------------------------------------------------- rates
 
@@ -331,12 +336,18 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def take_back(self, lease: MemoryPathAcquisition) -> None:
         """Free what a lease held that is no longer a holder."""
-        self.change_or_later(self._take_back, lease)
+        try:  # `change_or_later`, written out
+            postponed.append((self._take_back, (lease,), deliver_posted))
+            run_postponed()
+        except BaseException:
+            deliver_posted()
+            raise
 
-    def _take_back(self, lease: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
+    def _take_back(self, lease: MemoryPathAcquisition) -> None:
         now = clock.now()
         self._free(lease, now)
-        return self._after_giving(now)
+        if self.queue.work or len(self.tables[0]) > self.roomy:
+            self.post(self._after_giving(now))
 
     def undo(self, taken: Sequence[Node], number: int) -> None:
         """Put back what the quick lane took in vain: a node had nothing, or it was closed.

@@ -12,7 +12,12 @@ from weakref import WeakValueDictionary
 from slotwise._core import events, messages
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import closed_error, tiers_subject, unknown_acquisition
+from slotwise._core.messages import (
+    INTERRUPTED,
+    closed_error,
+    tiers_subject,
+    unknown_acquisition,
+)
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -32,8 +37,8 @@ from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
-from slotwise._wait.deliveries import deliver_posted
-from slotwise._wait.section import exclusive
+from slotwise._wait.deliveries import deliver_posted, posted
+from slotwise._wait.section import exclusive, lock, postponed, run_postponed, section
 from slotwise._wait.wakers import Waker, thread_waker
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import _inspect, _log
@@ -231,20 +236,34 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             self._wait_sync(lease)
 
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
-        if self._tracker.queue.fair is not None:
+        tracker = self._tracker
+        if tracker.queue.fair is not None:
             claim.weight = weight_for(self._specs, claim.path)
+        # `Waiting._request` and `exclusive`, written out; compared with them by
+        # tests/tiers/test_quick_lane_copies.py.
         while True:
             try:
-                return Waiting._request(self, claim, make_waker)
+                with lock:
+                    if section.busy:
+                        raise RuntimeError(INTERRUPTED)
+                    section.busy = True
+                    try:
+                        granted = tracker.ask(claim, make_waker, self._overload)
+                    finally:
+                        section.busy = False
+                break
             except ValueUnknown as unknown:  # nothing is taken yet
                 # The user's function may do anything, so it is not called in the section.
                 value = self._specs[unknown.tier].ask(cast("str", unknown.key))
-                exclusive(self._tracker.learn, unknown.tier, unknown.key, value, clock.now())
-
-    def _ask(
-        self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]
-    ) -> list[MemoryPathAcquisition]:
-        return self._tracker.ask(claim, make_waker, self._overload)
+                exclusive(tracker.learn, unknown.tier, unknown.key, value, clock.now())
+            finally:
+                if postponed:
+                    run_postponed()
+                if posted:
+                    deliver_posted()
+        if not granted and claim.timeout == 0:
+            raise cast("Exception", claim.failure)
+        return granted
 
     # ---------------------------------------------------------------- giving
 

@@ -405,7 +405,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             lease.give()
             raise
 
-    def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> list[MemoryClaim]:
+    def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
         if tracker.retired:
             tracker = _attachment.current(self)

@@ -6,16 +6,16 @@ The same for semaphores and tiers; what they wait for is decided by the tracker.
 from __future__ import annotations
 
 from _thread import LockType
-from abc import abstractmethod
 from asyncio import get_running_loop
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
+from slotwise._core.overload import Overload
 from slotwise._core.trio_run import running_trio
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
-from slotwise.memory._base_tracker import BaseTracker, C
+from slotwise.memory._base_tracker import C
 
 
 class Waiting(Generic[C]):
@@ -24,29 +24,22 @@ class Waiting(Generic[C]):
     __slots__ = ()
 
     _tracker: Any  # a BaseTracker[C]
+    _overload: Overload | None
 
-    @abstractmethod
-    def _ask(self, claim: C, make_waker: Callable[[], Waker]) -> list[C]:
+    def _ask(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
         """Ask the tracker, *in the section*; see `BaseTracker.ask`."""
+        granted: bool = self._tracker.ask(claim, make_waker, self._overload)
+        return granted
 
     def _request(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
         """Ask the ledger; True if the claim has its slots, False if it has to wait."""
         try:
-            granted = exclusive(self._request_in_section, claim, make_waker)
+            granted = exclusive(self._ask, claim, make_waker)
         finally:
             if posted:
                 deliver_posted()
         if not granted and claim.timeout == 0:
             raise claim.failure
-        return granted
-
-    def _request_in_section(self, claim: C, make_waker: Callable[[], Waker]) -> bool:
-        ended = self._ask(claim, make_waker)
-        granted = bool(ended) and ended[-1] is claim
-        if granted:
-            ended.pop()
-        tracker: BaseTracker[C] = self._tracker
-        tracker.post(ended)
         return granted
 
     async def _get(self, claim: C) -> None:
