@@ -41,7 +41,8 @@ class EndedClaims:
 
     def __init__(self, rates: Iterable[Rate]) -> None:
         self.remembered_for = _AT_LEAST  # in seconds
-        # Each is an `EndedClaim`, or a tuple of what that is made of.
+        # Each is an `EndedClaim`, or a tuple of what that is made of; or a float, which is until
+        # when: one unit of a rate alone was taken. There may be very many.
         self.young: dict[Hashable, Any] = {}
         self._old: dict[Hashable, Any] = {}
         self.turn_at = 0.0  # when the young ones become the old ones
@@ -73,6 +74,8 @@ class EndedClaims:
         ended = table.get(key)
         if type(ended) is tuple:
             ended = table[key] = EndedClaim(*ended)
+        elif isinstance(ended, (int, float)):
+            ended = table[key] = EndedClaim(ended, (None,), (1,))
         return ended
 
     def pop(self, key: Hashable, default: None) -> EndedClaim | None:

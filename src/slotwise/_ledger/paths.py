@@ -153,6 +153,7 @@ class PathLedger(BaseLedger[C]):
         "attention",
         "closed",
         "deadlines",
+        "fixed_nodes",
         "groups",
         "has_adaptive",
         "holders",
@@ -209,6 +210,8 @@ class PathLedger(BaseLedger[C]):
             for index, value in enumerate(values)
         )
         self.tables = tuple(tier.nodes for tier in self.tiers)
+        # Of a path without keys, which stay forever; None until it is asked for.
+        self.fixed_nodes: list[Any] | None = None
         self.holders: dict[Hashable, C] = {}
         cost_tier = widest if fair_cost is None else fair_cost
         fair = None if fair_by is None else FairOrder(fair_by, cost_tier)
@@ -559,10 +562,13 @@ class PathLedger(BaseLedger[C]):
         try:
             return [nodes[key] for nodes, key in zip(self.tables, path, strict=True)]
         except KeyError:
-            return [
+            nodes = [
                 tier.nodes.get(key) or tier.make(key, now)
                 for tier, key in zip(self.tiers, path, strict=True)
             ]
+            if all(key is None for key in path):
+                self.fixed_nodes = nodes
+            return nodes
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""

@@ -13,6 +13,8 @@ from slotwise._ledger.paths import PathLedger
 
 C = TypeVar("C", bound=PathClaim)
 
+_node_of: Any = dict.get
+
 
 def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> bool:
     """`try_request` for the most frequent case of a ledger with rates; False to ask that.
@@ -23,15 +25,15 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
     needs = claim.needs
     if needs is None or ledger.waiting or ledger.closed or ledger.paused:
         return False
+    nodes: Any = ledger.fixed_nodes
+    if nodes is None:
+        nodes = [*map(_node_of, ledger.tables, path)]
+        if None in nodes:
+            return False
     at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
-    nodes: list[Any] = []
-    number = index = 0
-    for table in ledger.tables:
-        need, node = needs[index], table.get(path[index])
-        index += 1  # noqa: SIM113 - a zip of three costs more than all the rest
-        if node is None:
-            break
-        rate = node.rate
+    number = taken = 0
+    for node in nodes:
+        need, rate = needs[taken], node.rate
         if rate is None:
             if need != 1 or not node.free:
                 break
@@ -49,14 +51,14 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
                 node.level = level
                 break
             node.level = level - needed
-        nodes.append(node)
+        taken += 1  # noqa: SIM113 - an enumerate costs more
     else:
         claim.nodes = nodes
         claim.ranges = ()
         claim._slot_number = number
         ledger.holders[claim.key] = claim
         return True
-    for node, need in zip(nodes, needs):  # noqa: B905
+    for node, need in zip(nodes[:taken], needs):  # noqa: B905
         if node.rate is None:
             heappush(node.free, number)
         else:

@@ -242,7 +242,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
             tracker.keep_task(self.key)
             return False
         given = False
-        if tracker.is_rated and not self.ranges:
+        if tracker.is_rated:
             with lock:  # `exclusive`, written out
                 if not section.busy:
                     section.busy = True

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _PATH = (None,)
-_ONE_UNIT = (1,)
 
 _observed = False  # whether somebody listens to events, which are made elsewhere
 
@@ -88,8 +87,8 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
                 recent.forget_old(now)
             key = next_key()
             # `EndedClaims.remember`, written out.
-            needs = _ONE_UNIT if cost == 1 else (cost,)
-            recent.young[key] = (now + recent.remembered_for, _PATH, needs)
+            until = now + recent.remembered_for
+            recent.young[key] = until if cost == 1 else (until, _PATH, (cost,))
             if tracker.name is not None:
                 unfilled[tracker.name] = tracker
         finally:

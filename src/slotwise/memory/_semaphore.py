@@ -202,13 +202,20 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             and label is None
             and on_full is _WAIT
             and priority is _NO_PRIORITY
-            and self._is_plain
         ):  # as below, in the fewest steps
-            lease = MemoryAcquisition()
-            lease.key = None
-            lease.semaphore = self
-            lease.timeout = self._max_acquire_time
-            return lease
+            if self._is_plain:
+                lease = MemoryAcquisition()
+                lease.key = None
+                lease.semaphore = self
+                lease.timeout = self._max_acquire_time
+                return lease
+            if self._quick_options is not None:
+                lease = quick = QuickAdaptiveMemoryAcquisition()
+                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
+                quick.key = None
+                quick.semaphore = self
+                quick.timeout = self._max_acquire_time
+                return lease
         if timeout is UNSET:
             timeout = self._max_acquire_time
         else:
@@ -501,7 +508,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                     return
             if self._waits_in_line and (loop is tracker.home or tracker.at_home(loop)):
                 future = Future(loop=loop) if loop is tracker.asyncio_home else loop.create_future()
-                at_once = False
                 try:
                     tracker.line.append(future)
                     # The last check after queueing, in the ledger's order. `busy` comes first: a
@@ -515,9 +521,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                         or tracker.attention
                     ):
                         tracker.settle_newcomer(future)
-                        at_once = future.done()
-                    if at_once:
-                        await tracker.woken.let_pass()
+                        if future.done():
+                            await tracker.woken.let_pass()
                     number = await future
                 except BaseException:
                     tracker.leave_line(future)
