@@ -68,7 +68,7 @@ class World:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
-        section.lock = _path_tracker.lock = self.lock
+        section.lock = _path_tracker.lock = _paths.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
         assert not deliveries.posted
@@ -161,6 +161,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     for module, name in (
         (section, "lock"),
         (_path_tracker, "lock"),
+        (_paths, "lock"),
         (_base_acquisition, "next_key"),
         (_path_acquisition, "next_key"),
         (_paths, "next_key"),

@@ -51,7 +51,7 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
                 node.level = level
                 break
             node.level = level - needed
-        taken += 1  # noqa: SIM113 - an enumerate costs more
+        taken += 1
     else:
         claim.nodes = nodes
         claim.ranges = ()
