@@ -446,7 +446,10 @@ def _monitor() -> None:
     monitoring.use_tool_id(tool, "stepping")
     monitoring.register_callback(tool, events.INSTRUCTION, _on_instruction)
     monitoring.register_callback(tool, events.PY_START, _on_start)
-    for thing in gc.get_objects():
+    gc.unfreeze()  # what there was before the first test is frozen, and would not be listed
+    there = gc.get_objects()
+    gc.freeze()
+    for thing in there:
         if isinstance(thing, FunctionType) and thing.__code__.co_filename in _STEPPED:
             for code in _with_inner(thing.__code__):
                 monitoring.set_local_events(tool, code, events.INSTRUCTION | events.PY_START)
