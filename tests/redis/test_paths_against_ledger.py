@@ -821,3 +821,19 @@ def test_a_head_whose_turn_comes_by_a_grant_elsewhere_is_told_its_own_time(
     assert pair.told > 0
     [(_, when)] = client.zrange(pair.key["refills"], 0, -1, withscores=True)
     assert when == round((pair.now + 1) * 1_000_000)
+
+
+def test_who_is_first_at_a_rate_when_another_goes_elsewhere_is_told_by_the_next_call(
+    client: redis.Redis,
+) -> None:
+    pair = Pair(client, [3, Rate(1, per=1, burst=3), 0], 100, 64)
+    for claim_id, path in {
+        "sw-x-1*1.3.1": ("x", "n", None),  # takes all that is there
+        "sw-x-2*1.1.1^-500000": ("a", "n", None),
+        "sw-x-3*1.1.1^-1000000": ("b", "n", None),
+        "sw-x-4*2.1.1": ("a", "m", None),
+        "sw-x-5*3.1.1": ("a", "n", None),  # comes before the first one, and lacks another node
+        "sw-x-6*1.1.1": ("c", "m", None),
+    }.items():
+        pair.request(claim_id, path, None, wait=True)
+        pair.compare()

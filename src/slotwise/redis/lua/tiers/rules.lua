@@ -580,7 +580,7 @@ function turns.load_work(found)
   for i = 1, #found, 2 do
     local name = found[i]
     local head = first_parked(read_node(name))
-    work.stored[name] = tonumber(found[i + 1])
+    work.stored[name], dues.moved[name] = tonumber(found[i + 1]), true  -- perhaps its first head left in another call
     if head then queue_work(head, name) else work.taken[name] = true end
   end
 end
@@ -596,6 +596,7 @@ local function load_work()
   for i = #found - 1, 1, -2 do
     local ticket = tonumber(found[i + 1])
     note_unread(found[i], names)
+    dues.moved[found[i]] = true  -- perhaps its first head left in another call
     work[#work + 1] = {ticket, found[i]}
     work.tickets[found[i]], work.stored[found[i]], work.scores[found[i]] = ticket, ticket, ticket
   end
