@@ -41,6 +41,8 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
         assert seen["slotwise_limit", hostile, scope, ""] == 3
         assert seen["slotwise_held", hostile, scope, ""] == 2
         assert seen["slotwise_waiting", hostile, scope, ""] == 0
+        assert seen["slotwise_paused", hostile, scope, ""] == 0
+        assert seen["slotwise_frozen", hostile, scope, ""] == 0
         assert seen["slotwise_up",] == 1
         with pytest.raises(HTTPError) as refused:
             urlopen(url.replace("/metrics", "/"), timeout=30)

@@ -30,13 +30,16 @@ def test_a_value_is_frozen_shown_and_thawed(any_shell: Shell, backend: Semaphore
     ran = any_shell.here("freeze", "backend", 12)
     assert (ran.returncode, ran.stdout) == (0, "'backend' stays at 12 slots\n")
     shown = any_shell.here("show", "backend").stdout
-    assert shown.splitlines()[0] == "backend: 1 of 12 slots held, 0 waiting"
+    assert shown.splitlines()[0] == "backend: 1 of 12 slots held, 0 waiting, frozen"
     *_, head, first, second = shown.splitlines()
     assert head.split() == ["CHANGED", "FROM", "TO", "BECAUSE"]
     assert first.split()[-6:] == ["10", "7", "a", "call", "was", "dropped"]
     assert second.split()[-3:] == ["7", "12", "frozen"]
     changes = any_shell.json("show", "backend")["changes"]
     assert [(each["old"], each["new"]) for each in changes] == [(10, 7), (7, 12)]
+    assert any_shell.json("show", "backend")["frozen"] is True
+    [listed] = any_shell.json("ls")
+    assert listed["frozen"] is True
     ran = any_shell.here("thaw", "backend")
     assert (ran.returncode, ran.stdout) == (0, "'backend' moves again, from 12 slots\n")
     backend.release_sync(backend.acquire_sync(), outcome="dropped")
@@ -92,6 +95,7 @@ def test_tiers_are_frozen_by_tier_and_key(any_shell: Shell) -> None:
     assert (ran.returncode, ran.stdout) == (0, "tenant 'acme' of 'model-api' stays at 4 slots\n")
     ran = shell.here("freeze", "model-api")
     assert (ran.returncode, ran.stdout) == (0, "each tenant of 'model-api' stays where it is\n")
+    assert "tenant frozen" in shell.here("show", "model-api").stdout.splitlines()[0]
     tiers.release_sync(kept.pop(), outcome="dropped")
     assert {key: each.value for key, each in tiers.stats_sync()["tenant"].keys.items()} == {
         "acme": 4,
@@ -107,6 +111,9 @@ def test_tiers_are_frozen_by_tier_and_key(any_shell: Shell) -> None:
     ran = shell.here("freeze", "model-api", 21, "--tier", "tenant")
     assert ran.returncode == 1
     assert "must be within 2 and 20, not 21" in ran.stderr
+    ran = shell.here("thaw", "model-api", "--key", "nosuch")
+    assert ran.returncode == 1
+    assert "nobody uses the key 'nosuch' of 'tenant' of 'model-api'" in ran.stderr
     ran = shell.here("thaw", "model-api", "--tier", "all")
     assert ran.returncode == 1
     assert "tier 'all' of 'model-api' has a fixed value" in ran.stderr

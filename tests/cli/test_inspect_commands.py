@@ -18,7 +18,7 @@ def test_ls_lists_name_value_held_and_waiting(most_shells: Shell):
     most_shells.occupy("backup")
     most_shells.start("run", "backup", "--limit", 1, "--", "true")
     most_shells.until_waiting(1, "backup")
-    open_ = {"closed": False, "reason": None, "paused_for": 0.0}
+    open_ = {"closed": False, "reason": None, "paused_for": 0.0, "frozen": False}
     assert most_shells.json("ls") == [
         {"name": "api", "value": 2, "held": 1, "waiting": 0, **open_},
         {"name": "backup", "value": 1, "held": 1, "waiting": 1, **open_},
@@ -59,7 +59,8 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
     waiter = any_shell.start("run", "api", "--limit", 2, "--", "true")
     any_shell.until_waiting(1)
     found = any_shell.json("show", "api")
-    assert [*found] == ["name", "value", "closed", "reason", "paused_for", "holders", "waiters"]
+    facts = ["name", "value", "closed", "reason", "paused_for", "frozen"]
+    assert [*found] == [*facts, "holders", "waiters"]
     assert (found["name"], found["value"]) == ("api", 2)
     [held], [waits] = found["holders"], found["waiters"]
     columns = ["id", "since", "host", "pid", "label", "slots", "slot_number", "unreadable"]

@@ -81,7 +81,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
         assert api == {**expected, "closed": False, "reason": None}
         counts = {"value": 2, "held": 2, "waiting": 1, "level": None, "full_in": None}
-        counts["paused_for"] = 0.0
+        counts |= {"paused_for": 0.0, "frozen": False}
         assert tenant == {
             "name": "tenant",
             "keyed": True,

@@ -14,6 +14,7 @@ from tests.redis._server import Server
 
 from slotwise import Adaptive, Claimant
 from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
+from slotwise._cli.top_screen import table
 from slotwise.processes import ProcessSemaphore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -43,6 +44,32 @@ def look(watch: Sampler, now: float, seen: Sample) -> Row:
 def test_the_first_look_knows_no_rate_and_no_wait():
     row = look(Sampler(), 10, sample({"a": 2, "b": 7}, {"c": 9}))
     assert row == Row("api", 4, 2, 1, 8.0, None, None, None)
+
+
+def test_a_row_says_that_it_is_closed_paused_or_frozen(shell: Shell):
+    titles = {}
+    for word, state in {
+        "open": {},
+        "closed": {"closed": True, "paused_for": 9.0},
+        "paused": {"paused_for": 90.0, "frozen": True},
+        "frozen": {"frozen": True},
+    }.items():
+        row = look(Sampler(), 0, Sample(4, (), (), **state))
+        [[titles[word], *_]] = table([row], [row], 1.0)
+    assert titles == {
+        "open": "api",
+        "closed": "api (closed)",
+        "paused": "api (paused for 90 s)",
+        "frozen": "api (frozen)",
+    }
+    limit = ProcessSemaphore(2, name="api", directory=shell.folder / "slots")
+    with limit.cm():
+        limit.pause_sync(3600)
+        [row] = shell.json("top")
+        assert 3500 < row["paused_for_seconds"] <= 3600
+        limit.close_everywhere_sync()
+        [row] = shell.json("top")
+        assert row["closed"] is True
 
 
 def test_a_wait_is_from_the_first_ask_to_the_grant_however_late_we_look():
@@ -96,6 +123,9 @@ def test_without_a_terminal_it_prints_once(any_shell: Shell):
     assert shown.pop("oldest_hold_seconds") > 0
     assert shown == {
         "name": "api",
+        "closed": False,
+        "paused_for_seconds": 0.0,
+        "frozen": False,
         "value": 2,
         "held": 1,
         "waiting": 0,

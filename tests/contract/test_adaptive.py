@@ -284,6 +284,28 @@ async def test_a_frozen_value_stays_until_it_is_thawed(make: Make, speak: Speak)
     assert (await limit.stats()).max_slots == 5
 
 
+async def test_statistics_say_whether_a_value_is_frozen(
+    make: Make, speak: Speak, name: str
+) -> None:
+    limit, fixed = make(RULES, name=name), make(3)
+    held = await speak.acquire(limit)
+    seen = []
+    for verb in ("changes", "freeze", "thaw"):
+        await speak._say(limit, verb)
+        every = await type(limit).get_acquired_stats([name], **where(limit))
+        seen.append(((await speak.stats(limit)).frozen, every[name].frozen))
+    assert seen == [(False, False), (True, True), (False, False)]
+    assert not (await speak.stats(fixed)).frozen
+    await speak.release(limit, held)
+
+
+def where(limit: Any) -> dict[str, Any]:
+    """What `get_acquired_stats` needs to find it."""
+    if hasattr(limit, "_config"):
+        return {"config": limit._config}
+    return {"directory": limit.directory} if hasattr(limit, "directory") else {}
+
+
 async def test_it_is_frozen_within_its_bounds_alone(make: Make, speak: Speak) -> None:
     limit = make(RULES)
     for verb in ("freeze", "resize"):
@@ -568,6 +590,35 @@ async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak
     await leaves(tiers.at(user="b"), TimeoutError)
     assert await value_of(tiers, "b") == 9
     for each in (*kept, newcomer):
+        await tiers.release(each)
+
+
+async def test_statistics_say_which_keys_and_tiers_are_frozen(
+    make_tiers: MakeTiers, speak: Speak
+) -> None:
+    tiers = make_tiers(Tier("user", RULES, keyed=True), Tier("all", RULES))
+    held = [await tiers.acquire(user=user) for user in ("a", "b")]
+
+    async def frozen() -> set[str]:
+        stats = await speak._say(tiers, "stats")
+        found = {name for name, each in stats.items() if each.frozen}
+        return found | {key for key, each in stats["user"].keys.items() if each.frozen}
+
+    assert await frozen() == set()
+    await tiers.freeze("user", key="a")
+    assert await frozen() == {"a"}
+    await tiers.freeze("user", key="unused")
+    assert await frozen() == {"a", "unused"}
+    await tiers.freeze("all")
+    assert await frozen() == {"a", "unused", "all"}
+    await tiers.freeze("user")
+    assert await frozen() == {"a", "b", "unused", "all", "user"}
+    await tiers.thaw("user", key="b")
+    assert await frozen() == {"a", "unused", "all", "user"}
+    await tiers.thaw("user")
+    await tiers.thaw("all")
+    assert await frozen() == set()
+    for each in held:
         await tiers.release(each)
 
 

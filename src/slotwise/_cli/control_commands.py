@@ -206,6 +206,7 @@ def thaw(given: argparse.Namespace) -> int:
     found = tier_view.find(given)
     if isinstance(found, FoundTiers):
         tier = _adaptive_tier(found, given)
+        tier_view.view(found).only(tier.name, given.key)  # nothing is to be thawed otherwise
         found.paths.thaw_sync(tier.name, given.key)
         _print(f"{_subject(tier, given)} moves again")
         return 0

@@ -28,6 +28,8 @@ _FAMILIES = {
     "held": "Slots held, by all processes",
     "waiting": "Requests that wait, of all processes",
     "closed": "1 if it is closed everywhere",
+    "paused": "1 if it is paused, or a key of the tier is",
+    "frozen": "1 if an adaptive value is kept where it is, of a keyed tier also that of one key",
 }
 
 
@@ -126,6 +128,8 @@ def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mappi
                 "held": stats.acquired_slots,
                 "waiting": stats.waiting,
                 "closed": int(stats.closed),
+                "paused": int(stats.paused_for > 0),
+                "frozen": int(stats.frozen),
             },
         )
     for name, each in sorted(seen.tiers.items()):
@@ -137,6 +141,8 @@ def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mappi
                     "held": tier.total.held,
                     "waiting": tier.total.waiting,
                     "closed": int(bool(each.closed)),
+                    "paused": int(any(part.paused_for > 0 for part in (tier.total, *tier.keys))),
+                    "frozen": int(any(part.frozen for part in (tier.total, *tier.keys))),
                 },
             )
 

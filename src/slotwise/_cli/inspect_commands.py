@@ -72,9 +72,9 @@ def ls(given: argparse.Namespace) -> int:
         print_error("ls", each)
     most = max(given.keys, 0)
     if given.json:
-        columns = ("name", "value", "held", "waiting", "closed", "reason", "paused_for")
+        columns = ("name", "value", "held", "waiting", "closed", "reason", "paused_for", "frozen")
         rows = [
-            (*_counts(name, one), one.closed, one.reason, round(one.paused_for, 3))
+            (*_counts(name, one), one.closed, one.reason, round(one.paused_for, 3), one.frozen)
             for name, one in semaphores
         ]
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -105,7 +105,8 @@ def _print_list(
         for tier in each.tiers:
             for counts in tier.rows(most):
                 paused = _paused(max(counts.paused_for, tier.total.paused_for))
-                rows.append((name, tier.spec.name, *_cells(counts), closed or paused))
+                state = closed or paused or _frozen(counts)
+                rows.append((name, tier.spec.name, *_cells(counts), state))
     rows.sort(key=lambda row: row[0])
     optional = {"tier": 1, "key": 2, ">left": 6, ">full in": 7, "closed": 8}
     unused = {at for at in optional.values() if not any(row[at] for row in rows)}
@@ -177,6 +178,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "closed": stats.closed,
                 "reason": stats.reason,
                 "paused_for": round(stats.paused_for, 3),
+                "frozen": stats.frozen,
                 "holders": [claimant_as_dict(each) for each in holders],
                 "waiters": [claimant_as_dict(each) for each in waiters],
             }
@@ -189,6 +191,8 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
         words += ", closed" + ("" if stats.reason is None else f": {stats.reason}")
     elif stats.paused_for:
         words += f", paused for {duration(stats.paused_for)}"
+    if stats.frozen:
+        words += ", frozen"
     sys.stdout.write(f"{printable(words)}\n")
     _print_claimants(holders, waiters)
     _print_changes([("", each) for each in changes or ()])
@@ -223,6 +227,8 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         words += ", closed" + ("" if found.closure.reason is None else f": {found.closure.reason}")
     for which, left in view.paused():
         words += f", {which} paused for {duration(left)}"
+    for which in view.frozen():
+        words += f", {which} frozen"
     sys.stdout.write(f"{printable(words)}\n")
     most = _KEYS_SHOWN if chosen is None else None
     rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
@@ -323,11 +329,15 @@ def _counts(name: str, stats: SemaphoreStats) -> tuple[str, int, int, int]:
 def _closed(stats: SemaphoreStats) -> str:
     if stats.closed:
         return stats.reason or "closed"
-    return _paused(stats.paused_for)
+    return _paused(stats.paused_for) or _frozen(stats)
 
 
 def _paused(seconds: float) -> str:
     return f"paused for {duration(seconds)}" if seconds > 0 else ""
+
+
+def _frozen(stats: SemaphoreStats | TierCounts) -> str:
+    return "frozen" if stats.frozen else ""
 
 
 COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}

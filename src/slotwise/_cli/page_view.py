@@ -174,6 +174,7 @@ def _semaphore_row(name: str | None, stats: SemaphoreStats) -> dict[str, Any]:
         "closed": stats.closed,
         "reason": stats.reason,
         "paused_for": stats.paused_for,
+        "frozen": stats.frozen,
     }
 
 
@@ -192,6 +193,7 @@ def _tiers_row(each: TiersView) -> dict[str, Any]:
         "closed": found.closure is not None,
         "reason": None if found.closure is None else found.closure.reason,
         "paused_for": max((left for _, left in each.paused()), default=0.0),
+        "frozen": bool(each.frozen()),
     }
 
 

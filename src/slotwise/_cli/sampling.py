@@ -37,6 +37,9 @@ class Sample:
     waiters: Sequence[Claimant]
     level: float | None = None  # of a rate, and in how many seconds it is full
     full_in: float | None = None
+    closed: bool = False
+    paused_for: float = 0.0
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,9 @@ class Row:
     level: float | None = None
     full_in_seconds: float | None = None
     value_before: int | None = None  # if it has moved within the last minute
+    closed: bool = False
+    paused_for_seconds: float = 0.0
+    frozen: bool = False
 
     @property
     def title(self) -> str:
@@ -117,6 +123,7 @@ class Sampler:
             sample.level,
             sample.full_in,
             None if seen.moved is None else seen.moved[1],
+            *(sample.closed, sample.paused_for, sample.frozen),
         )
 
     @staticmethod

@@ -112,7 +112,7 @@ class Watcher:
         self.errors = seen.errors
         stats = seen.semaphores
         samples = {
-            Subject(name): Sample(stats[name].max_slots, found.holders, found.waiters)
+            Subject(name): _sample(stats[name], found)
             for name, found in self._claimants(stats, MOST).items()
         }
         for each in _fullest(seen.tiers)[:MOST]:
@@ -159,6 +159,15 @@ def _urgency(stats: SemaphoreStats) -> tuple[float, int]:
     return -stats.acquired_percent, -stats.waiting
 
 
+def _sample(stats: SemaphoreStats, found: Claimants) -> Sample:
+    return Sample(
+        *(stats.max_slots, found.holders, found.waiters),
+        closed=stats.closed,
+        paused_for=stats.paused_for,
+        frozen=stats.frozen,
+    )
+
+
 def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
     """Each tier, or the busiest keys of it."""
     found = claimants(each.found)
@@ -170,8 +179,9 @@ def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
                 counts.value,
                 through(found.holders, name, counts.key),
                 through(found.waiters, name, counts.key),
-                counts.level,
-                counts.full_in,
+                *(counts.level, counts.full_in, bool(each.closed)),
+                max(counts.paused_for, tier.total.paused_for),
+                counts.frozen,
             )
     return samples
 

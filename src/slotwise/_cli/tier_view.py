@@ -30,6 +30,7 @@ class TierCounts:
     level: float | None = None  # what is left of a rate, whose value is its burst
     full_in: float | None = None  # in how many seconds the rate is full
     paused_for: float = 0.0  # in how many seconds a pause ends
+    frozen: bool = False  # whether an adaptive value is kept where it is
 
     def busyness(self) -> tuple[float, ...]:
         """Sorts the busiest first: those that are waited for, then the fullest."""
@@ -95,6 +96,15 @@ class TiersView:
             and (counts.key is None or left > tier.total.paused_for)
         ]
 
+    def frozen(self) -> list[str]:
+        """What is frozen: whole tiers, and keys by themselves."""
+        return [
+            tier.spec.node(counts.key) if counts.key is not None else tier.spec.name
+            for tier in self.tiers
+            for counts in (tier.total, *tier.keys)
+            if counts.frozen and (counts.key is None or not tier.total.frozen)
+        ]
+
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
         found = self.found
         return {
@@ -133,7 +143,7 @@ def view(found: FoundTiers) -> TiersView:
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
     total = TierCounts(
         *(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        stats.paused_for,
+        *(stats.paused_for, stats.frozen),
     )
     keys = [_counts(key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
@@ -143,7 +153,7 @@ def _tier(spec: TierSpec, stats: TierStats) -> TierView:
 def _counts(key: str, stats: KeyStats) -> TierCounts:
     return TierCounts(
         *(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        stats.paused_for,
+        *(stats.paused_for, stats.frozen),
     )
 
 

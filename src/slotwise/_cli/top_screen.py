@@ -300,7 +300,7 @@ def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[
 
 def _cells(row: Row, every: float) -> list[str]:
     return [
-        row.title,
+        f"{row.title}{_state(row)}",
         _value(row),
         str(row.held),
         str(row.waiting),
@@ -311,6 +311,15 @@ def _cells(row: Row, every: float) -> list[str]:
         "" if row.level is None else units(row.level),
         duration(row.full_in_seconds),
     ]
+
+
+def _state(row: Row) -> str:
+    """What keeps it from moving on, behind its title."""
+    if row.closed:
+        return " (closed)"
+    if row.paused_for_seconds > 0:
+        return f" (paused for {duration(row.paused_for_seconds)})"
+    return " (frozen)" if row.frozen else ""
 
 
 def _value(row: Row) -> str:

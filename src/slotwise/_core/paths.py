@@ -201,7 +201,8 @@ class KeyStats:
 
     Of a rate, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
     ``full_in`` in how many seconds it is full if nobody takes anything. ``paused_for`` is in how
-    many seconds a pause of the key, or of its tier, ends.
+    many seconds a pause of the key, or of its tier, ends. ``frozen`` says whether an adaptive value
+    is kept where it is.
     """
 
     active: int
@@ -210,6 +211,7 @@ class KeyStats:
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
+    frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
 
 def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
@@ -228,7 +230,8 @@ class TierStats:
     of its keys unless it was changed for one; 0 means no limit, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
     Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``paused_for`` is in
-    how many seconds a pause of the tier ends. ``scope`` is who shares it: memory, process or
+    how many seconds a pause of the tier ends. ``frozen`` says whether its adaptive value is kept
+    where it is, and that of keys to come. ``scope`` is who shares it: memory, process or
     redis; open or local while a server is away.
     """
 
@@ -239,6 +242,7 @@ class TierStats:
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
+    frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
     scope: str = field(default="memory", repr=False, compare=False, kw_only=True)
 
 

@@ -32,7 +32,9 @@ class SemaphoreStats:
     After a shrink ``acquired_slots`` exceeds ``max_slots`` until enough holders
     have left; nothing is granted meanwhile. ``closed`` says whether it is closed
     everywhere, ``reason`` why. ``paused_for`` is in how many seconds a pause ends, 0.0 if there is
-    none. For a path through tiers without limits ``max_slots`` is 0.
+    none. ``frozen`` says whether an adaptive value is kept where it is; of a path through tiers
+    it is never set: `TierStats` and `KeyStats` have it. For a path through tiers without limits
+    ``max_slots`` is 0.
     ``totals`` has what this process got of it, if it keeps totals. ``scope`` is who shares it, as
     that of an `AcquisitionResult`.
     """
@@ -44,6 +46,7 @@ class SemaphoreStats:
     reason: str | None = None
     acquired_percent: float = field(init=False)
     paused_for: float = field(default=0.0, compare=False, kw_only=True)
+    frozen: bool = field(default=False, compare=False, repr=False, kw_only=True)
     totals: Totals | None = field(default=None, compare=False, kw_only=True)
     scope: str = field(default="memory", compare=False, repr=False, kw_only=True)
 

@@ -70,6 +70,7 @@ def tier_stats(
             _key_stats(tier, of_tier, now) if spec.keyed else {},
             *(() if spec.keyed else level_of(tier, None, now)),
             paused_for=paused_for(tier, None, now),
+            frozen=tier.is_frozen if spec.keyed else is_frozen(tier, None),
         )
         for spec, tier, of_tier in zip(specs, ledger.tiers, nodes, strict=True)
     }
@@ -81,24 +82,26 @@ def _key_stats(
     # One object for all of them: they are the most frequent.
     idle = KeyStats(0, 0, most_of(tier.value), paused_for=paused_for(tier, None, now))
     each = not isinstance(tier.value, int) or tier.adaptive is not None
-    paused: Mapping[str, KeyStats] = {
+    steered: Mapping[str, KeyStats] = {  # also if nobody uses them
         str(key): KeyStats(
             *(0, 0, most_of(tier.value_of(key))),
             *level_of(tier, key, now),
             paused_for=paused_for(tier, key, now),
+            frozen=is_frozen(tier, key),
         )
-        for key in tier.pauses
+        for key in (*tier.pauses, *tier.frozen_keys)
         if key is not None
     }
     return {
-        **paused,
+        **steered,
         **{
             key: KeyStats(
                 *(node.in_use, node.waiting, most_of(tier.value_of(key))),
                 *level_of(tier, key, now),
                 paused_for=paused_for(tier, key, now),
+                frozen=is_frozen(tier, key),
             )
-            if node.in_use or node.waiting or key in tier.own_values or key in paused or each
+            if node.in_use or node.waiting or key in tier.own_values or key in steered or each
             else idle
             for key, node in nodes
         },
@@ -108,6 +111,17 @@ def _key_stats(
 def paused_for(tier: TierNodes, key: Hashable, now: float) -> float:
     """In how many seconds the pause of a key ends; 0.0 if there is none."""
     return max(tier.paused_until(key) - now, 0.0) if tier.pauses else 0.0
+
+
+def is_frozen(tier: TierNodes, key: Hashable) -> bool:
+    """Whether the adaptive value of a key stays where it is."""
+    if tier.adaptive is None:
+        return False
+    node = tier.nodes.get(key)
+    if node is None:
+        return tier.is_frozen or key in tier.frozen_keys
+    frozen: bool = node.adaptation.frozen
+    return frozen
 
 
 def path_stats(ledger: PathLedger[Any], path: Path, now: float) -> tuple[NodeStats, ...]:

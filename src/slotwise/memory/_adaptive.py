@@ -136,6 +136,10 @@ class AdaptiveTracker(Tracker):
         self.adaptation.thaw(microseconds(now))
         self._look_later(now)
 
+    @property
+    def is_frozen(self) -> bool:
+        return self.adaptation.frozen
+
     def changes(self) -> list[Change]:
         """How the value has moved, oldest first, in epoch seconds; *in the section*."""
         return in_epoch_seconds(self.adaptation.changes)

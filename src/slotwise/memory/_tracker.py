@@ -422,10 +422,19 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         with lock:
             line, waiting, closure = list(self.line), len(self.waiting), self.closure
             in_use, value, paused_for = self.in_use, self.value, self.paused_for()
+            frozen = self.is_frozen
         waiting += sum(not future.done() for future in line)
-        if closure is None:
-            return SemaphoreStats(in_use, value, waiting, paused_for=paused_for)
-        return SemaphoreStats(in_use, value, waiting, True, closure.reason, paused_for=paused_for)
+        reason = None if closure is None else closure.reason
+        return SemaphoreStats(
+            *(in_use, value, waiting, closure is not None, reason),
+            paused_for=paused_for,
+            frozen=frozen,
+        )
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether an adaptive value stays where it is."""
+        return False
 
     def change_value(self, value: int, declared: int) -> None:
         """Change the value, *in the section*.

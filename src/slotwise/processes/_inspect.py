@@ -120,6 +120,7 @@ def stats_of(state: State) -> SemaphoreStats:
         *(state.in_use, state.value, waiting, state.closed, reason),
         scope="process",
         paused_for=state.paused_for(clock.now()),
+        frozen=state.adaptation is not None and state.adaptation.frozen,
     )
 
 

@@ -22,7 +22,7 @@ from slotwise._core.paths import (
     slots_needed,
 )
 from slotwise._core.results import Claimant
-from slotwise._ledger.path_fullness import level_of, path_stats, paused_for, tier_stats
+from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paused_for, tier_stats
 from slotwise._ledger.path_nodes import BaseNode
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
@@ -58,7 +58,12 @@ def stats_of(
                 value = idle.value_of(tier.index, key) if value is None else value
                 level = level_of(tier, key, now)
                 pause = paused_for(tier, key, now)
-                idle_keys[key] = KeyStats(0, 0, most_of(value), *level, paused_for=pause)
+                idle_keys[key] = KeyStats(
+                    *(0, 0, most_of(value)),
+                    *level,
+                    paused_for=pause,
+                    frozen=is_frozen(tier, key),
+                )
             keys = MappingProxyType({**idle_keys, **found[spec.name].keys})
             found[spec.name] = replace(found[spec.name], keys=keys)
     return found

@@ -160,14 +160,15 @@ class NamespaceReader:
         if kind == b"semaphore":
             found.semaphores[name] = _statistics.read_stats(rest, rest[0])
             return
-        shape, declared, values, holders, waiters, drained, closed, reason, pauses, *records = rest
+        shape, declared, values, holders, waiters, drained, closed, reason, *more = rest
+        pauses, frozen, *records = more
         reply = [shape, declared, holders, waiters, drained, closed, reason, 0]
         try:
             tiers = _path_survey.read(name, reply, self._config)
             stats = read_tier_stats(
                 *(tiers.specs, values, now_us, waiters),
                 *(dict(zip(records[::2], records[1::2], strict=True)), IdleKeys(tiers.specs)),
-                pauses,
+                *(pauses, frozen),
             )
         except (ValueError, LookupError):
             found.errors.append(

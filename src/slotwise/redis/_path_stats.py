@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,20 @@ async def collect(
     """Return statistics by tier, in one call, or in several if there are thousands of keys."""
     client = shared.client()
     records: dict[bytes, bytes] = {}
+    frozen: set[bytes] = set()
     cursor = b"0"
     while True:
         args = [b"", cursor]
         looking = client.run(_INSPECT, record.keys.all, args, record.keys.slot, limits)
         reply = await reply_within(INSPECT, looking, client, record.keys.slot)
-        cursor, _, waiting, unfinished, texts, now_us, pauses, *found = reply
+        cursor, _, waiting, unfinished, texts, now_us, pauses, some_frozen, *found = reply
+        frozen.update(some_frozen)
         records.update(zip(found[::2], found[1::2], strict=True))
         if unfinished:
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
-    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle, pauses)
+    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle, pauses, frozen)
 
 
 def read_tier_stats(
@@ -50,8 +53,12 @@ def read_tier_stats(
     records: dict[bytes, bytes],
     idle: IdleKeys,
     pauses: bytes = b"",
+    frozen: Collection[bytes] = (),
 ) -> dict[str, TierStats]:
-    """Return statistics by tier, from the tiers' values, and their nodes' records and pauses."""
+    """Return statistics by tier, from the tiers' values, and their nodes' records and pauses.
+
+    ``frozen`` has the numbers of tiers that are frozen, and nodes.
+    """
     rules = [write_rule(tier).encode() for tier in tiers]
     if texts and texts.count(b",") == len(rules) - 1:  # not somebody else's tiers
         rules = texts.split(b",")
@@ -60,7 +67,7 @@ def read_tier_stats(
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
     ]
     paused_for = _read_pauses(pauses, now_us)
-    keys = _by_key(tiers, rules, records, idle, now_us, paused_for)
+    keys = _by_key(tiers, rules, records, idle, now_us, paused_for, frozen)
     levels: list[tuple[float, ...]] = [
         () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
@@ -79,6 +86,7 @@ def read_tier_stats(
             MappingProxyType(those),
             *level,
             paused_for=paused_for.get((index, None), 0.0),
+            frozen=b"%d" % index in frozen or (not tier.keyed and b"%d:" % index in frozen),
         )
         for index, (tier, held, value, those, level) in enumerate(
             zip(tiers, active, values, keys, levels, strict=True)
@@ -132,6 +140,7 @@ def _by_key(
     idle: IdleKeys,
     now_us: int,
     paused_for: dict[tuple[int, str | None], float],
+    frozen: Collection[bytes],
 ) -> list[dict[str, KeyStats]]:
     """Return for each tier what is remembered here of keys, overridden by what the server knows."""
 
@@ -147,6 +156,7 @@ def _by_key(
                     *(0, 0, idle.value_of(index, key) or _value_of(rules[index])),
                     *_level(rules[index], None, now_us),
                     paused_for=pause_of(index, key),
+                    frozen=b"%d" % index in frozen,
                 )
                 for key in (*idle.keys(index), *paused)
             }
@@ -157,6 +167,9 @@ def _by_key(
             own = _value_of(rules[index] if value == b"-" else value.lstrip(b"~"))
             level = _level(rules[index], record, now_us)
             keys[index][key] = KeyStats(
-                int(held), int(waited), own, *level, paused_for=pause_of(index, key)
+                *(int(held), int(waited), own),
+                *level,
+                paused_for=pause_of(index, key),
+                frozen=node in frozen,
             )
     return keys

@@ -77,10 +77,13 @@ def not_text(shared: SharedClient, key: bytes) -> BackendError:
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
     """What semaphore/inspect.lua replies; ``value`` is for one that the server knows none of."""
-    known_value, held, written, closed, reason, *_ = reply
+    known_value, held, written, closed, reason, *_, frozen = reply
     waiting, paused_for = read_waiting(written)
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     value = known_value or value
     return SemaphoreStats(
-        *(held, value, waiting, bool(closed), why), scope="redis", paused_for=paused_for
+        *(held, value, waiting, bool(closed), why),
+        scope="redis",
+        paused_for=paused_for,
+        frozen=bool(frozen),
     )

@@ -288,6 +288,7 @@
     const full = row.full >= 1;
     if (row.closed) tags.append(tag("red", "closed"));
     else if (row.paused_for) tags.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
+    if (row.frozen) tags.append(tag("amber", "frozen"));
     tags.append(full ? tag("red", "full") : tag("green", "free"));
     if (row.waiting) tags.append(tag("amber", `${row.waiting} waiting`));
     $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +

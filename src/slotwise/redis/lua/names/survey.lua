@@ -5,13 +5,14 @@
 --       5 and more: other names to look at, as members of names
 -- Returns {where to go on, "" at the end, the time (us), then for each name that is known one of
 --   {"semaphore", name, value, held, waiting (a text while it is paused: "number ms"),
---    1 if closed and 2 if for a reason, the reason or ""}
+--    1 if closed and 2 if for a reason, the reason or "", 1 if an adaptive value is frozen, else 0}
 --   {"tiers", name, shape, declared values, values, holders, waiters, 1 if a bucket is not full,
 --    1 if closed and 2 if for a reason, the reason or "", .pauses (tiers/state.lua) or "",
---    node, its record, node, its record, ...}
+--    {the numbers of tiers that are frozen, and nodes}, node, its record, node, its record, ...}
 --   {"ask", "semaphore" or "tiers", name}: it has to be asked for by its own script.}
 -- It only reads. What is spoilt, unfinished, too large, or of somebody whose time is up has to be asked for.
 -- include base/clock.lua
+-- include tiers/frozen.lua
 local PAGE = 1000       -- names in one call, and nodes of tiers
 local now_us = microseconds(ARGV[1])
 local now_text = seconds(now_us / 1000000)
@@ -35,7 +36,7 @@ local look_at = {}
 function look_at.semaphore(name)
   local state, main = key_of('semaphore_state', name), key_of('semaphore_main', name)
   local waiting, waiting_heartbeat = key_of('semaphore_waiting', name), key_of('semaphore_waiting_heartbeat', name)
-  local facts = redis.call('HMGET', state, '.value', '.closed', '.reason', '.rebuild', '.paused')
+  local facts = redis.call('HMGET', state, '.value', '.closed', '.reason', '.rebuild', '.paused', '.window')
   local text = facts[1] or redis.call('GET', key_of('semaphore_max', name))
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   if not text and held + queued == 0 and not facts[2] then return nil end
@@ -47,14 +48,15 @@ function look_at.semaphore(name)
   end
   local paused_us = (tonumber(facts[5] or nil) or 0) - now_us
   if paused_us > 0 then queued = whole(queued) .. ' ' .. whole(math.ceil(paused_us / 1000)) end
-  return {'semaphore', name, value, held, queued, closed_of(facts[2], facts[3]), facts[3] or ''}
+  local is_frozen = facts[6] and string.byte(facts[6]) == 2
+  return {'semaphore', name, value, held, queued, closed_of(facts[2], facts[3]), facts[3] or '', is_frozen and 1 or 0}
 end
 
 function look_at.tiers(name)
   local state = key_of('tiers_state', name)
   local holders, waiters = key_of('tiers_holders', name), key_of('tiers_waiters', name)
   local facts = redis.call('HMGET', state, '.shape', '.declared', '.values', '.closed', '.reason', '.suspect', '.blocked',
-                           '.pauses')
+                           '.pauses', '.frozen')
   if not facts[1] and not facts[4] then return nil end
   if facts[6] or facts[7] or is_over(holders, waiters, key_of('tiers_ttls', name))
       or redis.call('EXISTS', key_of('tiers_unfinished', name)) == 1 then
@@ -67,6 +69,7 @@ function look_at.tiers(name)
   }
   local found = redis.call('HSCAN', state, '0', 'MATCH', '[0-9]*', 'COUNT', PAGE)
   if found[1] ~= '0' then return false end
+  reply[#reply + 1] = string.find(facts[3] or '', '_', 1, true) and frozen_of(state, facts[9], found[2]) or {}
   for _, each in ipairs(found[2]) do reply[#reply + 1] = each end
   return reply
 end

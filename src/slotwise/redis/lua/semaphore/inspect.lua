@@ -6,7 +6,7 @@
 --       5 where to continue the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting (a text while it is paused: "number ms"), 1 if closed and 2 if for a reason, the reason or "",
 -- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
--- or "" if unknown; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0,
+-- or "" if unknown; for "counts", 1 if an adaptive value is frozen, else 0; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0,
 -- and how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and
 -- its claim, "" for a foreign one. Lists of up to PAGE members come in one call; of longer ones
 -- each call has a part, in which an entry may appear twice. Waiters come in their order.
@@ -42,6 +42,10 @@ local function list(ids, since)
 end
 
 local from, ids, since = ARGV[5], {}, {}
+if ARGV[2] == 'counts' then
+  local window = redis.call('HGET', state, '.window')
+  reply[7] = window and string.byte(window) == 2 and 1 or 0
+end
 if ARGV[2] == 'holders' then
   local members, step = nil, 1
   if from == '' and redis.call('ZCARD', main) <= PAGE then

@@ -2,10 +2,12 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
 -- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
--- tiers' values, or "" if nobody is there, the time (us), .pauses or "", then in turn a node and its record (tiers/state.lua)};
+-- tiers' values, or "" if nobody is there, the time (us), .pauses or "", {the numbers of tiers that are
+-- frozen, and nodes}, then in turn a node and its record (tiers/state.lua)};
 -- about AT_A_LOOK fields are read in one step, and so at one instant.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
+-- include tiers/frozen.lua
 local AT_A_LOOK = 1000  -- a few ms in which nobody else is served
 open(1, ARGV[1])
 if known['.shape'] then
@@ -20,6 +22,7 @@ local found = redis.call('HSCAN', state, ARGV[2], 'MATCH', '[0-9]*', 'COUNT', AT
 local reply = {
   found[1], redis.call('ZCARD', holders), redis.call('ZCARD', waiters), is_unfinished(),
   table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '',
+  next(adapting.rules) and frozen_of(state, known['.frozen'], found[2]) or {},
 }
 for _, each in ipairs(found[2]) do reply[#reply + 1] = each end
 return reply
