@@ -18,6 +18,7 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 from tests.redis._server import Server, free_port, until
+from tests.redis.faults._proxy import GoesSilent
 from tests.redis.test_semaphore import in_line
 
 from slotwise import Tier, Tiers
@@ -235,6 +236,30 @@ async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
     assert announced is not None
     assert set(announced.primaries()) == {("localhost", node.port) for node in cluster}
     assert announced.parse_redirection("MOVED 7 10.0.0.1:99") == (False, 7, ("localhost", 99))
+
+
+@pytest.mark.usefixtures("rare_heartbeats")
+async def test_who_waits_notices_that_the_connections_to_a_cluster_are_dead(
+    cluster: list[Server],
+) -> None:
+    """Each node is asked over a new connection: the others tell nothing about it."""
+    times = {"heartbeat_max_interval": 3000.0, "name": "s"}
+    direct = RedisConfig(cluster_url(cluster), namespace="vanish")
+    with contextlib.ExitStack() as stack:
+        proxies = {node.port: stack.enter_context(GoesSilent(node.port)) for node in cluster}
+        endpoint = replace(
+            direct.endpoint, address_remap=lambda address: ("127.0.0.1", proxies[address[1]].port)
+        )
+        config = RedisConfig(endpoint=endpoint, namespace="vanish", reply_timeout=600)
+        others = RedisSemaphore(1, config=direct, **times)  # type: ignore[arg-type]
+        semaphore = RedisSemaphore(1, config=config, **times)  # type: ignore[arg-type]
+        held = await others.acquire()
+        waiting = asyncio.create_task(semaphore.acquire())
+        await in_line(others, 1)
+        for proxy in proxies.values():
+            proxy.vanish()
+        assert await others.release(held)
+        assert await semaphore.release(await asyncio.wait_for(waiting, 60))
 
 
 async def test_a_failure_to_remap_addresses_is_raised_to_the_caller(
