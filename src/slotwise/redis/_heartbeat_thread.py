@@ -185,7 +185,7 @@ class HeartbeatThread:
         Over a new connection, since the other end of all that are open may be gone. The nodes of a
         cluster tell nothing about each other.
         """
-        if address is None:
+        if address is None and self._shared.is_in_doubt():  # it has lasted for longer than a moment
             self.heartbeat_soon()
         with contextlib.suppress(RuntimeError):  # this process ends
             self._post(lambda: self._start_probe(address))

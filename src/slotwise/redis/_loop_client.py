@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -170,7 +171,9 @@ class LoopClient:
         reconnector = self._reconnectors.get(address)
         connection = None if reconnector is None else reconnector.connection
         if connection is not None:
-            connection.alive_at = max(connection.alive_at, asked_at)
+            if asked_at > connection.alive_at:
+                connection.answered_in = time.monotonic() - asked_at
+                connection.alive_at = asked_at
             if connection.silent_at < math.inf:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self.loop.call_soon_threadsafe(connection.doubt_if_silent)

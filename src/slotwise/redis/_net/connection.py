@@ -205,6 +205,7 @@ class Connection:
         "_watch",
         "address",
         "alive_at",
+        "answered_in",
         "closed",
         "full",
         "silent_at",
@@ -238,8 +239,9 @@ class Connection:
         # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
-        # When the server was asked what it has answered over other connections; set by any thread.
-        self.alive_at = -math.inf
+        # When the server was asked what it has answered over other connections, and how long that
+        # took; set by any thread.
+        self.alive_at, self.answered_in = -math.inf, 0.0
         # After which pause to try it out when no reply is due; None if nobody relies on it.
         self._idle_pause = idle_pause
         self._out: list[bytes] = []
@@ -497,7 +499,7 @@ class Connection:
                 self.silent_at = min(self.silent_at, now)
                 if self._is_passed_over():
                     self._doubted = True
-                    self._suspect(_DOUBT)
+                    self._suspect(self._patience())
                     return
             self._check_again()
             if self._on_silence is not None and silence >= _ASK:
@@ -546,7 +548,11 @@ class Connection:
             self._doubted = True
             if not self._suspicious:
                 self._watch.cancel()
-                self._suspect(_DOUBT)
+                self._suspect(self._patience())
+
+    def _patience(self) -> float:
+        """Return how long a reply may still take: longer if others take their time as well."""
+        return max(_DOUBT, 2 * self.answered_in)
 
     def _is_passed_over(self) -> bool:
         """Whether the server has answered elsewhere what it was asked after what is due here."""
