@@ -47,12 +47,11 @@ def latest(client: redis.Redis, key: str) -> float:
 
 
 async def several_beats(client: redis.Redis, *keys: str) -> None:
-    for key in keys:
-        before = latest(client, key)
-        await until(
-            lambda key=key, before=before: latest(client, key) > before + 2 * INTERVAL,
-            "a heartbeat two intervals later",
-        )
+    before = {key: latest(client, key) for key in keys}
+    await until(
+        lambda: all(latest(client, key) > before[key] + 2 * INTERVAL for key in keys),
+        "heartbeats two intervals later",
+    )
 
 
 async def test_a_full_server_loses_no_holder_and_no_place_in_line(

@@ -57,8 +57,10 @@ async def test_spoilt_semaphores_cost_nobody_else_a_slot(
     with caplog.at_level(logging.WARNING, "slotwise.redis"):
         for kind in KINDS:
             spoil(client, f"adv-sem:semaphore_{kind}:spoilt-{kind}")
-        await beats_go_on(client, "adv-sem:semaphore_main:sound")
-        await beats_go_on(client, "adv-sem:tiers_holders:t")
+        await asyncio.gather(
+            beats_go_on(client, "adv-sem:semaphore_main:sound"),
+            beats_go_on(client, "adv-sem:tiers_holders:t"),
+        )
     assert not held.lost.is_set()
     assert not path.lost.is_set()
     texts = [each.getMessage() for each in caplog.records if "no heartbeat" in each.getMessage()]
@@ -98,8 +100,10 @@ async def test_spoilt_tiers_cost_nobody_else_a_slot(
         line = f"adv-sem:tiers_waiters:spoilt-{kind}"
         await until(lambda line=line: client.zcard(line), "a waiter")
         spoil(client, f"adv-sem:tiers_{kind}:spoilt-{kind}")
-    await beats_go_on(client, "adv-sem:semaphore_main:sound")
-    await beats_go_on(client, "adv-sem:tiers_holders:well")
+    await asyncio.gather(
+        beats_go_on(client, "adv-sem:semaphore_main:sound"),
+        beats_go_on(client, "adv-sem:tiers_holders:well"),
+    )
     assert not held.lost.is_set()
     assert not path.lost.is_set()
     assert await sound.release(held) is True
