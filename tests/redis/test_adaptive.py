@@ -251,7 +251,8 @@ async def test_it_can_be_frozen_and_a_resize_freezes_it(
     # By its name alone, as the command line does it.
     found = RedisSemaphore(5, name="s", config=config)
     await found.resize(6)
-    await found.thaw()
+    with pytest.raises(ValueConflict, match="adapts"):
+        await found.thaw()
     assert (await found.changes())[-1].new == 6
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from tests.redis._server import BUSY, Server, free_port, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import in_line
@@ -27,6 +28,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise import AcquireTimeout
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
+from slotwise.redis._keys import Keys
 from slotwise.tiers import Tier, Tiers, _stage_calls
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
@@ -338,8 +340,14 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     semaphore = a_semaphore(server.url, cleanup_timeout=0.2)
     held = await semaphore.acquire()
     releasing = asyncio.create_task(semaphore.release(held))
-    await asyncio.sleep(0)  # it is sent
-    time.sleep(0.6)  # noqa: ASYNC251 - and its reply waits in the socket
+    for _ in range(3):
+        await asyncio.sleep(0)  # it is sent
+    blocked_at = time.monotonic()
+    holders = Keys(RedisConfig(server.url).namespace, "s").main
+    with redis.Redis.from_url(server.url) as other:
+        # Blocked for longer than the release may take, and until its reply waits in the socket.
+        while other.zcard(holders) or time.monotonic() < blocked_at + 0.6:
+            time.sleep(0.01)  # noqa: ASYNC251
     assert await releasing is True
     assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
 
