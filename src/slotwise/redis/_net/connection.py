@@ -50,6 +50,9 @@ _GRAIN = 0.02
 # elsewhere what it was asked later: a busy one serves the small question of a newcomer before the
 # large write of somebody else. Calls get through again within a second.
 _ASK, _SILENCE, _DOUBT = 0.2, 0.3, 0.15
+# The most that it may take if others wait long for replies too: one that took long because this
+# process or the server stood still says nothing about the next one.
+_MOST_DOUBT = 3.0
 # How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
@@ -552,7 +555,7 @@ class Connection:
 
     def _patience(self) -> float:
         """Return how long a reply may still take: longer if others take their time as well."""
-        return max(_DOUBT, 2 * self.answered_in)
+        return min(max(_DOUBT, 2 * self.answered_in), _MOST_DOUBT)
 
     def _is_passed_over(self) -> bool:
         """Whether the server has answered elsewhere what it was asked after what is due here."""
