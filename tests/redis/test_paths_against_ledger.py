@@ -539,7 +539,9 @@ class Pair:
         if first is not None and node.look is None and left is None:
             when = self.client.zscore(self.key["refills"], name)
             ready = node.ready_at(first.need(node), first)
-            assert when is None if ready == inf else when <= round(ready * 1_000_000)
+            if ready < inf:
+                assert when <= round(ready * 1_000_000)
+            # Else time alone is not enough: a time from before that makes it look in vain.
             if when is not None:  # its process knows when to come back
                 head = state[f">{write_path(first.path)}"].split(" ")[2]
                 assert int(self.client.get(f"told {head}") or 0) == when
@@ -655,7 +657,7 @@ def test_the_scripts_of_paths_decide_as_the_ledger_does(
     play(client, monkeypatch, seed)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(8), 1835])
 @pytest.mark.parametrize("order", ["fair", "head starts"])
 def test_the_scripts_give_turns_as_the_ledger_does(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, order: str, seed: int
@@ -734,7 +736,7 @@ def play_rates(
     return pair
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [*range(5), 1836])
 @pytest.mark.parametrize("order", ["fifo", "fair", "head starts"])
 def test_the_scripts_count_rates_as_the_ledger_does(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, order: str, seed: int

@@ -631,7 +631,8 @@ end
 -- The node to be looked at next and its ticket, or nil.
 local function take_work()
   local following = work[#work]
-  if work.bound and (not following or following[1] > work.bound) then
+  -- More than once if what was read had old scores: others may come before it.
+  while work.bound and (not following or following[1] > work.bound) do
     store_work()
     load_work()
     following = work[#work]
