@@ -31,8 +31,8 @@ hypothesis.settings.load_profile("any machine")
 # Until somebody has looked for the hooks of other packages, nothing takes the quick lane.
 events.skip_declared()
 
-# All tests together are 300,000 objects that never go. Looking through them again and again was
-# a quarter of what tests used of the processor.
+# All tests together are 300,000 objects that never go. Looking through them again and again was a
+# quarter of what tests/memory used of the processor.
 gc.disable()
 
 

@@ -298,8 +298,14 @@ def test_continuing_slotwise_continues_a_command_that_was_stopped(shell: Shell):
     pid = int(line_of(running))
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state_of(pid) == "T", "the command is stopped")
-    running.send_signal(signal.SIGCONT)
-    until(lambda: state_of(pid) == "S", "the command sleeps in its pause again")
+
+    def is_continued() -> bool:
+        running.send_signal(
+            signal.SIGCONT
+        )  # again, if slotwise didn't know yet that it was stopped
+        return state_of(pid) == "S"
+
+    until(is_continued, "the command sleeps in its pause again")
     running.send_signal(signal.SIGTERM)
     assert end(running)[0] == 128 + signal.SIGTERM
 
