@@ -27,6 +27,24 @@ INTERVAL = 15.0
 VALUE = 5
 
 
+async def work(semaphore: RedisSemaphore, order: list[int], n: int) -> None:
+    async with semaphore:
+        order.append(n)
+
+
+async def workers_in_line(
+    semaphore: RedisSemaphore, client: redis.Redis, order: list[int], count: int
+) -> list[asyncio.Task[None]]:
+    """Start tasks that wait for a slot, one by one, and note the order in which they get it."""
+    tasks = []
+    for n in range(count):
+        tasks.append(asyncio.create_task(work(semaphore, order, n)))
+        await until(
+            lambda n=n: client.zcard("adv-sem:semaphore_waiting:s") == n + 1, "one more waiter"
+        )
+    return tasks
+
+
 class Fleet:
     """Clients of one semaphore, what they were told, and a server that loses keys."""
 
@@ -159,17 +177,7 @@ async def test_who_lost_its_claim_is_told_and_who_waits_keeps_its_place(
     )
     held = [await semaphore.acquire() for _ in range(2)]
     order: list[int] = []
-
-    async def work(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-
-    tasks = []
-    for n in range(5):
-        tasks.append(asyncio.create_task(work(n)))
-        await until(
-            lambda n=n: client.zcard("adv-sem:semaphore_waiting:s") == n + 1, "one more waiter"
-        )
+    tasks = await workers_in_line(semaphore, client, order, 5)
     client.delete("adv-sem:semaphore_state:s")
     for each in held:
         await asyncio.wait_for(each.lost, 20)
@@ -247,19 +255,9 @@ async def test_one_call_is_enough_for_all_to_learn_that_a_key_was_evicted(
     semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
     held = await semaphore.acquire()
     order: list[int] = []
-
-    async def work(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-
-    tasks = []
-    for n in range(4):
-        tasks.append(asyncio.create_task(work(n)))
-        await until(
-            lambda n=n: client.zcard("adv-sem:semaphore_waiting:s") == n + 1, "one more waiter"
-        )
+    tasks = await workers_in_line(semaphore, client, order, 4)
     client.delete(f"adv-sem:{lost}:s")
-    tasks.append(asyncio.create_task(work(4)))
+    tasks.append(asyncio.create_task(work(semaphore, order, 4)))
     await asyncio.wait_for(held.lost, 60)
     await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert order == list(range(5))

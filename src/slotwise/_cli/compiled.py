@@ -1,8 +1,8 @@
-"""Find our own modules that Python has compiled, in a third of the steps.
+"""CompiledFinder: import slotwise's own compiled modules with a third of the usual file look-ups.
 
-Python looks for every file that a module could be, and reads what it has compiled in many steps.
-Ours are where the package is. What isn't as usual is left to Python: a module that has changed or
-was never compiled, a package in an archive, or compiled files that are checked by a hash.
+Python tries every file that a module could be in. Ours are next to each other, so the compiled file
+is opened directly. Anything unusual is left to Python: a module that has changed or was never
+compiled, a package in an archive, or compiled files that are validated by a hash.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.messages import tiers_title
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
@@ -147,7 +148,7 @@ class RateLimit(Limit):
 
     @property
     def _title(self) -> str:
-        return "a private rate" if self.name is None else f"the rate {self.name!r}"
+        return tiers_title((), self.name, is_rate=True)
 
     def __repr__(self) -> str:
         return f"<RateLimit {self.name!r}: {self._rate}>"

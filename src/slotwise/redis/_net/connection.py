@@ -45,14 +45,14 @@ _GRACE = 0.25
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
 
-# After this long without a reply, ask whether the server answers over another connection; from
-# when on that is a silence; and how long a reply may still take if the server has answered
-# elsewhere what it was asked later: a busy one serves the small question of a newcomer before the
-# large write of somebody else. Calls get through again within a second.
-_ASK, _SILENCE, _DOUBT = 0.2, 0.3, 0.15
-# The most that it may take if others wait long for replies too: one that took long because this
-# process or the server stood still says nothing about the next one.
-_MOST_DOUBT = 3.0
+# Seconds without a reply after which the server is asked, over another connection, whether it is
+# alive, and after which the connection counts as silent. Calls get through again within a second.
+_ASK, _SILENCE = 0.2, 0.3
+# How long a reply may still take once the server has answered something elsewhere that it was asked
+# later: a busy server may answer a newcomer's small question before somebody's large write. It is
+# longer if replies elsewhere take long too, up to a limit: one that was late because this process
+# or the server was suspended says nothing about the next one.
+_DOUBT, _MOST_DOUBT = 0.15, 3.0
 # How often to look for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
 _SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
