@@ -1,6 +1,7 @@
 """Parked: the groups that wait at one node, found in the order of their turns.
 
-A group's *turn* is what heads are ordered by (`paths`, rule 9). Nothing here decides anything.
+Groups are ordered by the *turn* of their heads (`paths`, rule 9). Which of them is granted is
+decided in `path_queue`.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slotwise._ledger.path_nodes import BaseNode, Group
 
-# What comes first: the tag of its key, where keys take turns; its rank; and its ticket if it
-# has a head start, so that no two are the same.
+# The tag of the key, which is 0 without fair order; the rank; and the ticket if there is a head
+# start, so that no two turns are the same.
 Turn = tuple[float, int, int]
 
-# How a group is found in a heap: the rank and the tie of its turn, and the group.
+# An entry of a heap of groups: the rank and the tie of its turn, and the group.
 Entry = tuple[int, int, "Group"]
 
 # Stale entries are swept out when they are more than half, and more than this.
 _FEW_STALE = 32
 
-_pushes = count()  # so that what is in a heap is not compared
+_pushes = count()  # breaks ties in heaps, so that keys are never compared
 
 
 class Parked:
     """A heap of groups by the turns of their heads; some entries are stale.
 
-    A group knows its latest entry: in this heap or in another, and only that one counts.
-    All of them have the same tag, or none: it need not be looked at.
+    A group knows its latest entry, in this heap or in another; all its other entries are stale.
+    The tag is not part of an entry: it is the same for all groups here.
     """
 
     __slots__ = ("_heap", "_node")
@@ -47,7 +48,7 @@ class Parked:
         heappush(self._heap, entry)
 
     def first(self) -> Group | None:
-        """The group whose turn comes first."""
+        """Return the group whose turn comes first."""
         heap = self._heap
         while heap:
             entry = heap[0]
@@ -58,11 +59,11 @@ class Parked:
         return None
 
     def remove_first(self) -> None:
-        """Take out the group that `first` found."""
+        """Remove the group that `first` found."""
         heappop(self._heap)
 
     def __len__(self) -> int:
-        """How many entries there are, the stale ones too."""
+        """Return the number of entries, stale ones included."""
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Group]:
@@ -70,10 +71,10 @@ class Parked:
 
 
 class FairParked:
-    """The same where keys take turns: a heap of keys by the turns of their first groups.
+    """The same for fair order: a heap of keys by the turns of their first groups.
 
-    The tag of a key changes with each of its grants. An entry is corrected when it comes to the
-    top, so a change costs nothing for the groups that are not looked at.
+    The tag of a key changes with each of its grants. An entry is corrected only when it comes to
+    the top, so a grant costs nothing for groups that are not looked at.
     """
 
     __slots__ = ("_entered", "_heap", "_keys", "_node")
@@ -82,7 +83,7 @@ class FairParked:
         self._node = node
         self._keys: dict[Hashable, Parked] = {}
         self._heap: list[tuple[Turn, int, Hashable]] = []
-        self._entered: dict[Hashable, Turn] = {}  # by which entry a key is found
+        self._entered: dict[Hashable, Turn] = {}  # the turn in the entry of a key that counts
 
     def add(self, group: Group) -> None:
         assert group.share is not None
@@ -119,7 +120,7 @@ class FairParked:
         self._keys[self._heap[0][2]].remove_first()
 
     def __len__(self) -> int:
-        """How many entries there are, the stale ones too."""
+        """Return the number of entries, stale ones included."""
         return len(self._heap) + sum(map(len, self._keys.values()))
 
     def _sweep(self) -> None:

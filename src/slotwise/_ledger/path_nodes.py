@@ -1,7 +1,7 @@
-"""What a ledger of paths is made of: claims, nodes with their slots, groups of waiters.
+"""The parts of a PathLedger: claims, nodes with their slots, groups of waiters.
 
-The rules are in `paths`; nothing here grants anything. Which nodes a tier has stands in
-`tier_nodes`.
+The rules are in `paths`; nothing here grants anything. `tier_nodes` makes and finds the nodes
+of a tier.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Path = tuple[Hashable, ...]
 
 
 class PathClaim(BaseClaim):
-    """One request for a path, from its arrival to its end; then the caller's result.
+    """One request for a path, from its arrival to its end; once granted, the caller's result.
 
-    Its slot number is one of the widest tier, the lowest that is free.
+    Its slot number is the lowest free one of the widest tier.
     """
 
     __slots__ = ("group", "nodes", "rank", "ticket", "ttl")
@@ -37,9 +37,9 @@ class PathClaim(BaseClaim):
     ticket: int  # while it waits
     rank: int  # while it waits: its ticket less its head start
     group: Group  # while it waits
-    # What it takes of each tier; None is one slot of each, and most have that.
+    # What it takes of each tier; None, as for most claims, is one slot of each.
     needs: tuple[int, ...] | None = None
-    # Of its numbers in the widest tier, if it has ``needs``; nothing if it has one number of each.
+    # The slot numbers of the widest tier, if it has ``needs``; else there is only the one number.
     ranges: Sequence[range] = ()
 
     def __init__(self, key: Hashable, ttl: float | None = None) -> None:
@@ -48,7 +48,7 @@ class PathClaim(BaseClaim):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The slot numbers of the widest tier that it was granted, lowest first."""
+        """The slot numbers that it was granted in the widest tier, lowest first."""
         if self.needs is None or not self.ranges:
             return (self._slot_number,)
         return (*chain(*self.ranges),)
@@ -77,7 +77,7 @@ class LargePathClaim(PathClaim):
 
 
 class BaseNode:
-    """One key of one tier: who is parked there, and what is kept for whom."""
+    """One key of one tier: which groups are parked there, and for which one it keeps something."""
 
     __slots__ = (
         "kept",
@@ -92,7 +92,7 @@ class BaseNode:
         "waiting",
     )
 
-    # How its value moves, if it does so by itself; a `Node` has the slot.
+    # Moves an adaptive value; a `Node` has the slot.
     adaptation: Adaptation | None = None
 
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
@@ -102,25 +102,25 @@ class BaseNode:
         self.waiting = 0  # requests that wait, wherever they are parked
         self.kept = 0  # what is kept for the head of a group
         self.kept_for: Group | None = None
-        # Who is parked here; most never have anybody.
+        # The groups parked here; None until there is one, as at most nodes there never is.
         self.parked: Parked | FairParked | None = None
-        self.look: Turn | None = None  # its turn in the list of nodes to look at
+        self.look: Turn | None = None  # its turn in the heap of nodes to look at
         self.paused_until = 0.0  # there is no room for anybody before that
-        self.used = now  # since when nothing of it is in use, if nothing is
+        self.used = now  # when it was last in use, if it is idle
 
     @abstractmethod
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
-        """Whether this much is free and not kept for another group than ``group``."""
+        """Whether ``need`` is free, without what is kept for groups other than ``group``."""
 
     @abstractmethod
     def take(self, need: int, now: float = 0.0) -> Sequence[range]:
-        """Take this much; return the numbers of the slots, or nothing if there is too little."""
+        """Take ``need``; return the numbers of the slots, or nothing if there is too little."""
 
     @abstractmethod
     def retire(self, now: float) -> bool:
-        """Let nobody take anything here any more, if nobody has or wants anything."""
+        """Make an idle node unusable, to be forgotten; return False if it is in use."""
 
-    # ------------------------------------------------------ who is parked here
+    # ---------------------------------------------------------- parked groups
 
     def park(self, group: Group) -> None:
         if self.parked is None:
@@ -128,22 +128,22 @@ class BaseNode:
         self.parked.add(group)
 
     def first_parked(self) -> Group | None:
-        """The group parked here whose turn comes first."""
+        """Return the group parked here whose turn comes first."""
         return None if self.parked is None else self.parked.first()
 
     def parked_groups(self) -> list[Group]:
-        """The groups that are parked here."""
+        """Return the groups that are parked here, in no particular order."""
         return [] if self.parked is None else [*self.parked]
 
     def is_blocked(self, turn: Turn, now: float) -> bool:
-        """Whether a head that comes before is parked here, and there is too little room for it."""
+        """Whether an earlier head is parked here that there is too little room for."""
         first = self.first_parked()
         if first is None or first.turn >= turn:
             return False
         return not self.has_room(first.need(self), now, first)
 
     def unpark(self) -> None:
-        """Take out the group that `first_parked` found."""
+        """Remove the group that `first_parked` found."""
         assert self.parked is not None
         self.parked.remove_first()
 
@@ -154,16 +154,16 @@ class BaseNode:
 class Node(BaseNode, SlotPool):
     """One key of one tier, and its slots.
 
-    A slot is a number in ``free`` or in a holder's hand. Which number it is means nothing
-    here: a holder gives that of its widest tier back to all its nodes. `NumberedNode` is
-    for that tier.
+    A slot is a number, in ``free`` or held. The number has no meaning here: a holder gives
+    back the number of its widest tier to all its nodes. The nodes of that tier are
+    `NumberedNode`.
     """
 
     __slots__ = ("adaptation", "circulating", "free")
 
     adaptation: Adaptation | None
 
-    rate = None  # of a `RateNode` it is one
+    rate = None  # `RateNode` has one
 
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         super().__init__(tier, key, value, now)
@@ -174,11 +174,11 @@ class Node(BaseNode, SlotPool):
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
         if self.kept and self.kept_for is not group:
             need += self.kept
-        # `in_use`, written out: this is asked about six times for each grant.
+        # `in_use`, inlined: this runs about six times for each grant.
         return self.circulating - len(self.free) + need <= self.value and self.paused_until <= now
 
     def take_one(self) -> int | None:
-        """Take a slot; return its number, or None if there is none, nor may be."""
+        """Take a slot; return its number, or None if all that the value allows are held."""
         try:
             return heappop(self.free)
         except IndexError:
@@ -204,7 +204,7 @@ class Node(BaseNode, SlotPool):
         return (range(1, need + 1),)
 
     def put_back_one(self, number: int) -> None:
-        """Take a slot back, out of circulation if there are too many."""
+        """Take a slot back, and out of circulation if too many circulate."""
         if self.circulating > self.value:
             self.circulating -= 1
         else:
@@ -220,11 +220,11 @@ class Node(BaseNode, SlotPool):
 
     @property
     def is_balanced(self) -> bool:
-        """Whether what circulates is what the value allows, so that the quick lane may run."""
+        """Whether no more slots circulate than the value allows, as the quick lane requires."""
         return self.circulating <= self.value
 
     def balance(self) -> None:
-        """Take free slots out of circulation while there are too many."""
+        """Take free slots out of circulation while too many circulate."""
         while self.circulating > self.value and self._pop_free() is not None:
             self.circulating -= 1
 
@@ -266,7 +266,7 @@ class NumberedNode(Node, NumberedSlots):
 
 
 class Group:
-    """Those who wait for one path, and which of them is the head."""
+    """The waiters of one path, and their head."""
 
     __slots__ = (
         *("_order", "entry", "head", "keeps", "needs", "nodes", "parked_at", "path", "rank"),
@@ -279,24 +279,24 @@ class Group:
     def __init__(self, path: Path, nodes: tuple[BaseNode, ...], share: Share | None = None) -> None:
         self.path = path
         self.nodes = nodes
-        self.share = share  # of its key, where keys take turns: see `FairGroup`
+        self.share = share  # of its key, in fair order: see `FairGroup`
         self.waiters: OrderedDict[Hashable, Any] = OrderedDict()  # in the order of arrival
-        # A heap of (rank, tie, claim) with some that have left, once their order is another
-        # one than that of their arrival.
+        # A heap of (rank, tie, claim), with stale entries of waiters that have left; None while
+        # the order of ranks is that of arrival.
         self._order: list[tuple[int, int, Any]] | None = None
         self.head = None
         self.ticket = self.rank = self.tie = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
         self.parked_at: BaseNode | None = None
-        self.entry: Entry | None = None  # by which it is found there
+        self.entry: Entry | None = None  # in the heap of that node
         self.keeps: list[BaseNode] = []
 
     def add(self, claim: Any) -> bool:
-        """Let one more wait; return whether it is the head now."""
+        """Add a waiter; return whether it is the head now."""
         if self._order is None and self.waiters and not claim.head_start:
-            self.waiters[claim.key] = claim  # as below, in the fewest steps
+            self.waiters[claim.key] = claim  # the common case of what follows
             return False
-        tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
+        tie = claim.ticket if claim.head_start else 0  # `tie_of`, inlined
         is_head = not self.waiters or (claim.rank, tie) < (self.rank, self.tie)
         if self._order is None and self.waiters and claim.head_start:
             self._order = [(each.rank, tie_of(each), each) for each in self.waiters.values()]
@@ -305,7 +305,7 @@ class Group:
         if self._order is not None:
             heappush(self._order, (claim.rank, tie_of(claim), claim))
         elif claim.head_start < 0:
-            # Those who come later are perhaps before it.
+            # Later arrivals may come before it.
             self._order = [(claim.rank, tie_of(claim), claim)]
         if is_head:
             self._set_head(claim)
@@ -314,7 +314,7 @@ class Group:
     def remove(self, claim: Any) -> None:
         del self.waiters[claim.key]
         if not self.waiters:
-            self.head = None  # so that a stale entry of a heap keeps nobody alive
+            self.head = None  # or a stale entry of a heap would keep the claim alive
         elif self.ticket == claim.ticket:
             in_order = self._order is None
             self._set_head(next(iter(self.waiters.values())) if in_order else self._first())
@@ -330,19 +330,19 @@ class Group:
     def _set_head(self, claim: Any) -> None:
         self.head = claim
         self.ticket, self.rank = claim.ticket, claim.rank
-        self.tie = claim.ticket if claim.head_start else 0  # `tie_of`, written out
+        self.tie = claim.ticket if claim.head_start else 0  # `tie_of`, inlined
         self.needs = claim.needs
-        if self.share is None:  # else its turn changes by itself
+        if self.share is None:  # a FairGroup computes its turn
             self.turn = 0.0, self.rank, self.tie
 
     def lacks(
         self, now: float, several: bool = True, roomy: BaseNode | None = None
     ) -> BaseNode | None:
-        """The first node, narrow to wide, without room for its head, or where another blocks it.
+        """Return the first node, narrow to wide, that has no room for its head or is blocked.
 
-        It is not parked itself when this is asked. While nobody waits for ``several`` slots of
-        a node, nobody can be blocked: what is enough for one is enough for any. ``roomy`` is a
-        node that is known to have room for it.
+        Call it while the group isn't parked itself. Unless somebody waits for ``several`` slots
+        of a node, nobody can be blocked: room for one head is room for any. ``roomy`` is a
+        node that is known to have room for the head.
         """
         needs = self.needs
         for node in self.nodes:
@@ -354,7 +354,7 @@ class Group:
         return None
 
     def unfinished(self) -> BaseNode | None:
-        """The first node where somebody who comes before its head has still to be looked at."""
+        """Return the first node where a head with an earlier turn has still to be looked at."""
         for node in self.nodes:
             first = node.first_parked()
             if first is not None and first.turn < self.turn:
@@ -362,12 +362,12 @@ class Group:
         return None
 
     def need(self, node: BaseNode) -> int:
-        """How much of a node its head needs."""
+        """Return how much its head needs of a node."""
         return 1 if self.needs is None else self.needs[node.tier]
 
 
 class FairGroup(Group):
-    """Those who wait for one path, where keys take turns: the tag of the key changes by itself."""
+    """The waiters of one path in fair order: its turn changes with the tag of its key."""
 
     __slots__ = ()
 
@@ -379,5 +379,5 @@ class FairGroup(Group):
 
 
 def tie_of(claim: PathClaim) -> int:
-    """What decides between claims of the same rank, which only head starts can bring about."""
+    """Return what orders claims of equal rank; only head starts can make ranks equal."""
     return claim.ticket if claim.head_start else 0

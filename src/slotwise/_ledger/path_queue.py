@@ -1,6 +1,6 @@
-"""PathQueue: those who wait for paths, where they are parked, and who of them is next.
+"""PathQueue: the waiters for paths, where they are parked, and which of them is granted next.
 
-The rules stand in `paths`; these are 3, 4, 5 and 9. Nothing here knows holders or deadlines.
+It implements rules 3, 4, 5 and 9 of `paths`. Holders and deadlines are the ledger's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LOOKS = 128
 
 C = TypeVar("C", bound=PathClaim)
 
-_pushes = count()  # so that the nodes in a heap are not compared
+_pushes = count()  # breaks ties in heaps, so that nodes are never compared
 
 
 class PathQueue(Generic[C]):
-    """The waiters by their keys and in groups, and the nodes that have to be looked at."""
+    """The waiters, by id and in groups, and the nodes that have to be looked at."""
 
     __slots__ = (
         *("passing", "fair", "groups", "last_ticket", "refills", "several", "waiting", "widest"),
@@ -35,38 +35,38 @@ class PathQueue(Generic[C]):
     def __init__(
         self, widest: int | None, fair: FairOrder | None = None, *, has_rates: bool
     ) -> None:
-        """``widest``: which tier is the widest one with slots. Without ``fair`` it is FIFO."""
+        """Make an empty queue; ``widest`` is the widest tier with slots. FIFO without ``fair``."""
         self.widest = widest
         self.fair = fair
         self.waiting: dict[Hashable, C] = {}
         self.groups: dict[Path, Group] = {}
         self.last_ticket = 0
-        self.several = False  # whether somebody has waited for several slots since nobody waited
-        # The highest tickets of those who were granted while somebody waited, one more than
-        # `PATIENCE` at most, as a heap: that many have passed whoever is older than all of them.
+        self.several = False  # whether anybody has needed several slots since the queue was empty
+        # The highest tickets granted while somebody waited, as a heap of at most `PATIENCE` + 1:
+        # a waiter older than all of them has been passed by that many.
         self.passing: list[int] = []
         # Nodes to look at: a heap of (turn of the first head there, number of the push, node).
         self.work: list[tuple[Turn, int, BaseNode]] = []
-        # With rates: the nodes to be looked at because of the time, a heap of (when, number
-        # of the push, node), some stale.
+        # With rates, the nodes to look at when time has refilled them: a heap of (when, number
+        # of the push, node), with stale entries.
         self.refills: list[tuple[float, int, RateNode]] | None = [] if has_rates else None
 
     # ------------------------------------------------------- coming and going
 
     def next_ticket(self, now: float) -> int:
-        """The ticket of whoever comes now: the microsecond, or one more than the last one."""
-        ticket, last = int(now * 1_000_000 + 0.5), self.last_ticket  # `microseconds`, written out
+        """Return the ticket of an arrival now: the microsecond, or the last ticket plus one."""
+        ticket, last = int(now * 1_000_000 + 0.5), self.last_ticket  # `microseconds`, inlined
         return ticket if ticket > last else last + 1
 
     def turn_of_newcomer(self, head_start: int, path: Path, ticket: int) -> Turn:
-        """The turn of somebody who begins to wait now."""
+        """Return the turn of a request that begins to wait now."""
         tag = 0.0 if self.fair is None else self.fair.tag_of(path[self.fair.tier])
         return tag, ticket - head_start, ticket if head_start else 0
 
     def wait(
         self, claim: C, path: Path, nodes: Sequence[Any], now: float, weight: float = 1.0
     ) -> bool:
-        """Let a claim wait; False if meanwhile it lacks nothing."""
+        """Let a claim wait; return False, and don't, if it lacks nothing by now."""
         group = self.groups.get(path)
         if group is not None:
             self.wait_with(claim, group, now, weight)
@@ -86,13 +86,13 @@ class PathQueue(Generic[C]):
         """Let a claim wait with others of its path."""
         ticket = self.next_ticket(now)
         if group.share is not None:
-            group.share.weight = weight  # who asked last knows it best
+            group.share.weight = weight  # the latest request has the latest weight
         at = group.parked_at
         assert at is not None
         self.last_ticket = ticket
-        if self.join(claim, group, ticket):  # it came with a head start
+        if self.join(claim, group, ticket):  # it has a head start
             self._drop_keeps(group, group.keeps)
-            group.entry = None  # it is not found by its former turn any more
+            group.entry = None  # its entry has the turn of the former head
             self.park(group, group.lacks(now, self.several) or at)
             self.look_at(at)
 
@@ -106,9 +106,9 @@ class PathQueue(Generic[C]):
         return group
 
     def join(self, claim: C, group: Group, ticket: int) -> bool:
-        """Put a claim among the others of its group; return whether it is the head now."""
+        """Add a claim to its group; return whether it is the head now."""
         claim.ticket = ticket
-        # The same object if it may be: there may be very many.
+        # The same int object where possible: there may be very many claims.
         claim.rank = ticket - claim.head_start if claim.head_start else ticket
         claim.nodes = group.nodes
         claim.group = group
@@ -122,7 +122,7 @@ class PathQueue(Generic[C]):
         return group.add(claim)
 
     def leave(self, claim: C, now: float) -> None:
-        """Take a waiter out; grants nothing."""
+        """Remove a waiter; grant nothing."""
         group = claim.group
         was_head = group.ticket == claim.ticket
         if was_head:
@@ -133,14 +133,14 @@ class PathQueue(Generic[C]):
         if was_head:
             if group.waiters:
                 self.park(group, at)
-            # Too little for the head that left, but perhaps not for those behind it.
+            # What was too little for the head that left may be enough for those behind it.
             if not isinstance(at, Node) or at.has_room(1, now):
                 self.look_at(at)
         for node in group.nodes:
             node.used = max(node.used, now)
 
     def _take_out(self, claim: C) -> None:
-        """End a wait; its group is not parked any more if it was the head."""
+        """End a wait; if it was the head's, the caller parks what is left of the group anew."""
         group = claim.group
         del self.waiting[claim.key], claim.group
         group.remove(claim)
@@ -159,7 +159,7 @@ class PathQueue(Generic[C]):
             if self.fair is not None:
                 self.fair.reset()
 
-    # -------------------------------------------------- where they are looked for
+    # --------------------------------------------------- parking, and looking at nodes
 
     def park(self, group: Group, node: BaseNode) -> None:
         if self.fair is None:
@@ -184,7 +184,7 @@ class PathQueue(Generic[C]):
         group.parked_at = node
 
     def look_at(self, node: BaseNode) -> None:
-        """Put a node that may have got a slot among those to be looked at."""
+        """Have a node looked at that may have room for its first head now."""
         parked = node.parked
         first = None if parked is None else parked.first()
         if first is None:
@@ -197,7 +197,7 @@ class PathQueue(Generic[C]):
             heappush(self.work, (turn, next(_pushes), node))
 
     def _look_when_refilled(self, node: BaseNode, first: Group) -> None:
-        """Look at a rate node again when there will be room for its oldest head."""
+        """Look at a rate node again when there is room for its first head."""
         if not isinstance(node, RateNode):
             return
         assert self.refills is not None
@@ -208,7 +208,7 @@ class PathQueue(Generic[C]):
                 heappush(self.refills, (when, next(_pushes), node))
 
     def look_when_pause_ends(self, node: BaseNode) -> None:
-        """A node was paused: what is there by time is not looked at before that."""
+        """Look at a rate node that was paused when the pause ends, and not before."""
         first = node.first_parked()
         if first is not None:
             self._look_when_refilled(node, first)
@@ -223,7 +223,7 @@ class PathQueue(Generic[C]):
                 self.look_at(node)
 
     def next_refill(self) -> float:
-        """When somebody who waits for time alone may have waited long enough."""
+        """Return when a rate node has to be looked at next; `NEVER` if none."""
         refills = self.refills
         while refills and refills[0][0] != refills[0][2].refill_at:
             heappop(refills)
@@ -232,9 +232,9 @@ class PathQueue(Generic[C]):
     # ----------------------------------------------------------------- serving
 
     def settle(self, now: float) -> list[C]:
-        """Go on with what is unfinished, by rule 4.
+        """Continue with what is unfinished, by rule 4.
 
-        Return who has got its slots, with its number; the ledger makes it a holder.
+        Return the claims that got their slots and numbers; the ledger makes them holders.
         """
         granted: list[C] = []
         work, looks = self.work, LOOKS
@@ -243,9 +243,9 @@ class PathQueue(Generic[C]):
         while work and looks:
             turn, _, node = heappop(work)
             if node.look is not turn:
-                continue  # it has been put there with an earlier turn since
+                continue  # stale: it was pushed again, with an earlier turn
             node.look = None
-            parked: Any = node.parked  # it has had somebody
+            parked: Any = node.parked  # not None: somebody was parked here
             first = parked.first()
             if first is None:
                 continue
@@ -270,11 +270,11 @@ class PathQueue(Generic[C]):
                         continue
             self.look_at(node)
         while work and work[0][2].look is not work[0][0]:
-            heappop(work)  # so that `unfinished` tells the truth
+            heappop(work)  # stale: else `unfinished` would be true for nothing
         return granted
 
     def _examine(self, group: Group, here: BaseNode, now: float, granted: list[C]) -> None:
-        """Grant the head of a group that has room here, or park it where it lacks some."""
+        """Grant the head of a group that has room here, or park the group where it lacks room."""
         lacking = group.lacks(now, self.several, here)
         while lacking is None:
             claim: C = group.head
@@ -288,7 +288,7 @@ class PathQueue(Generic[C]):
                 return
             lacking = group.lacks(now, self.several)
         passing = self.passing
-        is_overdue = len(passing) > PATIENCE and passing[0] > group.ticket  # as `is_overdue` says
+        is_overdue = len(passing) > PATIENCE and passing[0] > group.ticket  # `is_overdue`, inlined
         if group.keeps or is_overdue:
             narrower = group.nodes[: group.nodes.index(lacking)]
             if group.keeps:
@@ -300,16 +300,16 @@ class PathQueue(Generic[C]):
     def _grant(self, claim: C, group: Group, now: float) -> None:
         if group.keeps:
             for node in group.keeps:
-                node.kept_for, node.kept = None, 0  # it is taken now
+                node.kept_for, node.kept = None, 0  # the claim has taken it
                 if isinstance(node, RateNode):
-                    self.look_at(node)  # those who wait there wait for another time
+                    self.look_at(node)  # its first head has to wait for another time now
             group.keeps = []
         weight = 1.0 if group.share is None else group.share.weight
         self.count_grant(claim, group.path, claim.ticket, weight, now)
         self._take_out(claim)
 
     def is_overdue(self, ticket: int) -> bool:
-        """Whether more than `PATIENCE` that came later have been granted."""
+        """Whether more than `PATIENCE` later requests have been granted."""
         return len(self.passing) > PATIENCE and self.passing[0] > ticket
 
     def count_grant(self, claim: C, path: Path, ticket: int, weight: float, now: float) -> None:
@@ -325,7 +325,7 @@ class PathQueue(Generic[C]):
             self.fair.count(key, cost, weight)
             share = self.fair.shares.get(key)
             for node in [*share.nodes] if share is not None else ():
-                # Somebody else may come before the heads of its key now, and need less time.
+                # The head of another key may come first now, and need less time.
                 first = node.first_parked()
                 if first is None or first.share is share:
                     continue
@@ -350,9 +350,9 @@ class PathQueue(Generic[C]):
 
 
 def take_all(claim: C, nodes: Sequence[Any], widest: int | None, now: float) -> int | None:
-    """Take what a claim needs of each node; its slot number, or None if one had too little.
+    """Take what a claim needs of each node; return its slot number.
 
-    Without any slots the number is 0.
+    Return None, and take nothing, if a node has too little. Without any slots the number is 0.
     """
     if claim.needs is not None:
         return _take_several(claim, nodes, claim.needs, widest, now)
@@ -373,7 +373,9 @@ def _take_several(
     number = 0
     for index, (node, need) in enumerate(zip(nodes, needs, strict=True)):
         taken = node.take(need, now)
-        if not taken:  # of a ledger without rates: only there is a quick lane
+        # A taker on the quick lane was faster. There are no rates then to put back: a ledger
+        # with rates has no quick lane.
+        if not taken:
             for other, others_need in zip(nodes[:index], needs, strict=False):
                 other.put_back(others_need, ())
             return None

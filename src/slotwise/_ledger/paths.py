@@ -3,106 +3,108 @@
 A *path* is one key for each tier, narrow to wide; a *node* is one key of one
 tier, with a value and a count of what is held. A request needs one slot of each
 node of its path, or more of some; nothing is held while waiting.
-Every request that is granted or waits gets a ticket at its arrival: the time in
-microseconds, or one more than the last ticket if that is not less (the quick lane,
-see below, gives none: nobody waits then, so nobody is passed). Whoever waits has a
-*turn* (rule 9), by which "before", "after" and "first" are meant; without fair order
-and head starts it is the order of arrival.
+Every request that is granted or waits gets a ticket on arrival: the time in
+microseconds, or the last ticket plus one if that is larger. (The quick lane, see below,
+gives no tickets: nobody waits then, so nobody can be passed.) Each waiter has a
+*turn* (rule 9). "Before", "after" and "first" refer to turns; without fair order
+and head starts, that is the order of arrival.
 
-1. A node *has room* for a request if what is held, what is kept for others (rule
-   5) and what the request needs there are not more than its value. A request
-   *fits* if every node of its path has room for it, and none is *blocked*: by a head
+1. A node *has room* for a request if the sum of what is held, what is kept for others
+   (rule 5) and what the request needs there doesn't exceed its value. A request *fits*
+   if every node of its path has room for it and none of them is *blocked* by a head
    that is parked there (rule 3), comes before it, and needs more than there is room for.
-   (What is kept for a request is not blocked for it.) Else it *lacks* the first
-   node, narrow to wide, of which that is not true. A node without a limit always
-   has room. A request that needs more than a value is refused at once, and when a
-   value shrinks below it.
-2. A newcomer that fits is granted at once, unless somebody of the very same path
-   waits who comes before it, or at a node of its path somebody who comes before it has
-   still to be looked at (rule 4). So requests of one path are granted in the order of
-   their turns, and a head that needs more than is free at a node is passed only by
-   requests that don't need that node or whose turn comes before.
-3. Otherwise it waits. Waiters of one path form a *group*, in the order of their
-   turns, and only its head matters to others. A group is *parked* at one node,
-   the first that its head lacks (or the unfinished one): waiters are found by what
+   (A node that keeps slots for a request isn't blocked for it.) A request that doesn't
+   fit *lacks* the first node, narrow to wide, that has no room or is blocked. A node
+   without a limit always has room. A request that needs more than a value is refused on
+   arrival, or when the value shrinks below its need.
+2. A newcomer that fits is granted at once, unless an earlier turn waits for the very
+   same path, or an earlier turn at a node of its path still has to be looked at
+   (rule 4). So requests for one path are granted in the order of their turns, and a
+   head that needs more than is free at a node is passed only by requests that don't
+   need that node or whose turn comes first.
+3. Otherwise it waits. The waiters of one path form a *group*, in the order of their
+   turns; other groups are affected only by its head. A group is *parked* at one node,
+   the first that its head lacks (or one that is unfinished): waiters are found by what
    they lack, and never scanned.
-4. A node that gets slots, or loses a head that was parked there, is *looked at*:
-   while it has room for the first head parked there, that is examined. Of several
-   nodes to be looked at, that whose first head comes before the others is first. A head
-   that fits is granted, and its group goes on with the next, parked where that
-   one lacks something, or left here if it lacks nothing, until its turn comes.
-   One that does not fit is parked at the node it lacks. At most `LOOKS` heads are
-   examined in one call; what is left is *unfinished*, and the next call of any
-   kind goes on with it first.
-5. Nobody starves. A head is *overdue* when more than `PATIENCE` requests that came
-   later have been granted: that many have passed it. (Those that came and wait have not:
-   the thousands behind a head don't make it overdue.) When an overdue head is examined
-   and lacks a node, what it needs of each narrower node with a limit is *kept* for it,
-   from the narrowest on, up to the first that is keeping something for another head: a
-   node keeps for one head at a time. The keeper uses what is kept when it is granted; if
-   it leaves, it is dropped. Only after a shrink can a head lack a node that is kept for
-   it, or a narrower one; then the keeps from that node on are dropped.
-6. Growing looks at a node. After a shrink nothing is granted there until it fits.
-7. Whoever stops waiting, for whatever reason, leaves its group at once. Nothing is
-   ever closed here: an object that is closed takes its own waiters out.
+4. A node that gets slots, or loses a head that was parked there, is *looked at*: for as
+   long as it has room for the first head parked there, that head is examined. Of
+   several such nodes, the one whose first head has the earliest turn is looked at
+   first. A head that fits is granted; its group is then parked where the next head
+   lacks something, or stays here if that one lacks nothing, until its turn comes.
+   A head that doesn't fit is parked at the node it lacks. At most `LOOKS` heads are
+   examined in one call; the rest is *unfinished*, and the next call of any kind
+   continues with it before anything else.
+5. Nobody starves. A head is *overdue* once more than `PATIENCE` later requests have been
+   granted, which means that they have passed it. (Later requests that still wait don't
+   count: thousands of waiters behind a head don't make it overdue.) When an overdue head
+   is examined and lacks a node, its needs are *kept* for it at each narrower node with a
+   limit, from the narrowest on, up to the first node that keeps slots for another head:
+   a node keeps for one head at a time. The keeper takes the kept slots when it is
+   granted, and gives them up if it leaves. Only after a shrink can a head lack a node
+   that keeps slots for it, or a narrower one; from that node on, nothing is kept for it
+   any longer.
+6. A node that grows is looked at. After a shrink, nothing is granted there until it fits.
+7. A waiter that stops waiting, for whatever reason, leaves its group at once. An object
+   that is closed cancels its own waiters; `close` is for the whole ledger.
 
-8. A node with a *rate* is a bucket instead of slots: what is taken comes back by time
-   alone, at most up to its burst, and not by a release. All rules are the same: it has
-   room for a request if what is in it, less what is kept for others, is at least the
-   cost; a head that lacks only time is parked there, blocks newcomers there, and is
-   looked at exactly when there is enough for it. What was really used is stated
-   afterwards (`charge`): what is left over goes back, and more becomes debt, with
-   which there is room for nobody. Bound: of a rate of r per second with burst b, the
-   grants of any time t, with what was settled in it, take at most r * t + b.
+8. A node with a *rate* is a bucket instead of slots: what is taken comes back with time,
+   up to the burst, and not by a release. All rules apply: the node has room for a request
+   if its contents, less what is kept for others, are at least the cost; a head that lacks
+   only time is parked there, blocks newcomers there, and is looked at exactly when there
+   is enough for it. The real cost is stated afterwards (`charge`): a surplus goes back,
+   and a shortfall becomes debt, during which the node has no room for anybody. Bound:
+   with a rate of r per second and burst b, the grants of any period t, corrected by what
+   was settled in it, take at most r * t + b.
 
 9. A *turn* is (tag, rank). The *rank* of a request is its ticket less its head start,
-   in microseconds; of two with the same rank the one without a head start is first,
-   then the older. Bound: nobody who has waited longer than the difference between the
-   two head starts is passed by a later request that needs the same nodes, and without
-   head starts nobody is. Whatever is granted, a newcomer's ticket is after all others, so
-   a head start moves nobody but its request.
-   The *tag* is 0 in FIFO order. In fair order it is a number that each key of one tier
-   has: start-time fair queueing. V is the largest tag that was granted (the virtual
-   time), c what a request takes of the widest slots, or reserves of the rate that
-   counts, w the weight of its key.
-      A key that begins to wait has the tag max(V, its last one): that of its head.
-      At each grant of the key, V becomes max(V, tag), and then its tag is
-      max(V, tag + c / w): that of the request which is its head now.
-      Who takes the place of a head that has left has its tag.
-      When nobody waits any more, V is 0 and all tags are forgotten; grants while nobody
-      waits don't count. So there is neither credit for a time without requests, nor debt
-      for what was had when nobody else wanted it.
-   Requests of one key are in the order of their ranks: a head start never moves a key.
-   Bound: for two keys f and g that wait all the time for the same node, and lack nothing
-   else, what they have had since then differs by |W_f/w_f - W_g/w_g| <= c_f/w_f + c_g/w_g
-   at most, with c the largest request of each. So a key that comes is served before any
-   other has had more than one request and its share on top; with n keys that wait, a
-   head is passed by at most w_g/w_f * c_f/c_g + 1 requests of each other key g.
+   in microseconds. Of two equal ranks, the one without a head start is first, then the
+   older. Bound: a waiter that has waited longer than the difference between the two head
+   starts is not passed by a later request for the same nodes; without head starts, no
+   waiter is. A newcomer's ticket is always after all others, so a head start moves only
+   the request that has it.
+   The *tag* is 0 in FIFO order. In fair order each key of one tier has one, by start-time
+   fair queueing. Let V be the largest tag granted so far (the virtual time), c what a
+   request takes of the widest slots, or reserves of the rate that counts, and w the
+   weight of its key.
+      A key that begins to wait gets the tag max(V, its last tag), which its head has.
+      At each grant of the key, V becomes max(V, tag), and then the key's tag becomes
+      max(V, tag + c / w), which its next head has.
+      If a head leaves without a grant, the next head has the same tag.
+      When the last waiter has gone, V is 0 and all tags are forgotten; grants while nobody
+      waits don't count. So a key gets no credit for a time without requests, and no debt
+      for what it took while nobody else wanted it.
+   Requests of one key are ordered by rank: a head start never moves a key.
+   Bound: for two keys f and g that wait all the time for the same node and lack nothing
+   else, the work granted since then differs by |W_f/w_f - W_g/w_g| <= c_f/w_f + c_g/w_g
+   at most, where c is the largest request of each. So a key that arrives is served before
+   any other has had more than one request on top of its share; a head is passed by at most
+   w_g/w_f * c_f/c_g + 1 requests of each other key g.
    It is work-conserving: nothing that a head could use is left idle for the sake of
    another key, except by rules 1 and 5, in which a large head collects what it needs.
-   A key that is held up by a limit of its own has the turn of one request saved, not of
-   more; after that it comes with V again.
+   A key that is held up by a limit of its own saves the turn of one request, and no more;
+   after that it starts at V again.
 
-10. A key of a tier can be *paused* until a time, and so can a whole tier, with the keys that
-   it gets meanwhile. Nothing there has room for anybody before that; then it is looked at. What
-   is held stays, what comes back is kept for the first, and of several pauses the one that ends
-   last counts. As after a shrink, a head can then lack a node that is kept for it.
+10. A key of a tier can be *paused* until a time, and so can a whole tier, including keys
+   that appear meanwhile. A paused node has no room for anybody; when the pause ends, it is
+   looked at. Holders keep their slots, released slots go to the first waiter after the
+   pause, and of several pauses the one that ends last counts. As after a shrink, a head can
+   then lack a node that keeps slots for it.
 
-Why nobody starves, however much it needs: who keeps slots waits for wider tiers only,
-so no two wait for each other in a circle, and what is kept is not lost again. Nothing
-of the widest tier is kept, and need not be: whoever is the first parked there gets
-all that comes back, until it has enough. A keeper that waits for the widest tier
-is granted once those before it there are; then one that waits for the tier below
-that; and so on down to the narrowest. When a keeper is granted the next one
-keeps. The bound: an overdue head is offered room where it is parked once more
-than it has tiers at most. And a slot of a wide tier is never kept for a request
-that lacks a narrower one: the second upload of a user never holds up another user.
-What it costs: slots of a node are idle while they are too few for the first head
-parked there, for at most as long as the longest hold there.
+Why nobody starves, however much it needs: a keeper waits only for wider tiers, so there
+is no circle of waiters, and what is kept is not lost again. The widest tier keeps nothing,
+and needn't: the first head parked there gets everything that comes back until it has
+enough. A keeper that waits for the widest tier is granted once the heads before it there
+are, then one that waits for the tier below, and so on down to the narrowest. When a keeper
+is granted, the next overdue head keeps. The bound: an overdue head is granted at the
+latest when it has been offered room where it is parked once more than it has tiers.
+And a slot of a wide tier is never kept for a request that lacks a narrower one: a
+user's second upload never holds up another user. The price: slots of a node are idle
+while they are too few for the first head parked there, for at most as long as the
+longest hold there.
 
-Nothing here waits, wakes, locks or knows the time. Callers take a lock, but for
+Nothing here waits, wakes, locks or knows the time. Callers hold a lock, except on
 the *quick lane*: while nobody waits, slots that have been used before are taken
-and given by single operations on lists and dicts, each atomic in CPython:
+and given back by single operations on lists and dicts, each atomic in CPython:
 
     take    if not ledger.attention:                    # one slot of each
                 for nodes, key in zip(ledger.tables, path):
@@ -119,10 +121,10 @@ and given by single operations on lists and dicts, each atomic in CPython:
                     ledger.look_after(claim.nodes)      # under the lock
     undo    is like give
 
-It is safe for the reason that `ledger` gives: who is about to wait raises
-``attention`` before it looks a last time, a giver fills ``free`` before it looks
-whether somebody waits, so at least one of them sees the other. A node is
-forgotten by taking all its slots away, so that who has just found it gets none.
+It is safe for the reason given in `ledger`: a request that is about to wait raises
+``attention`` before its last try, and a giver fills ``free`` before it checks whether
+anybody waits, so at least one of them sees the other. A node is forgotten by taking
+all its slots away, so that a taker that has just found it gets none.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ C = TypeVar("C", bound=PathClaim)
 
 
 class PathLedger(BaseLedger[C]):
-    """The holders with their paths, and the waiters."""
+    """Holders and waiters of paths, by the rules above."""
 
     __slots__ = (
         "attention",
@@ -171,21 +173,21 @@ class PathLedger(BaseLedger[C]):
     #   P1  a node's `in_use` counts the slots of the holders, its `waiting` the waiters, of
     #       paths through it
     #   P2  `in_use` exceeds the value only after a shrink, and nothing is granted there then
-    #   P3  a group is parked at a node of its path that has no room for its head, or where a
-    #       head is parked that comes before, or that is unfinished; so nobody waits who fits,
-    #       unless something is unfinished
-    #   P4  a node keeps slots for one overdue head at most, as many as that needs; unless a
-    #       value was changed, that head lacks something wider, and every narrower node with a
+    #   P3  a group is parked at a node of its path that has no room for its head, or where an
+    #       earlier head is parked, or that is unfinished; so no waiter fits, unless something
+    #       is unfinished
+    #   P4  a node keeps slots for at most one overdue head, as many as that head needs; unless
+    #       a value was changed, the head lacks something wider, and every narrower node with a
     #       limit keeps for it too
-    #   P5  the head of a group is the one of it whose turn comes first
-    #   P6  attention is up if somebody waits, while a node is not balanced, and while closed or
-    #       paused
+    #   P5  the head of a group is its waiter with the earliest turn
+    #   P6  attention is up while anybody waits, a node is unbalanced, or the ledger is closed
+    #       or paused
     #   P7  nobody waits on a closed ledger
-    #   P9  a bucket is never more than full; one that a head waits for is
-    #       looked at when there is room for that by time
-    #   P10 a node is paused until the pauses of its tier say
     #   P8  the holders of a widest node have different numbers, each the lowest at its grant
-    # `paths_invariants.check` is these, as code.
+    #   P9  a bucket is never more than full; one that a head waits for is looked at when time
+    #       has made room for that head
+    #   P10 a node is paused until the last pause of its key and its tier ends
+    # `paths_invariants.check` is the same in code.
 
     def __init__(
         self,
@@ -193,12 +195,12 @@ class PathLedger(BaseLedger[C]):
         fair_by: int | None = None,
         fair_cost: int | None = None,
     ) -> None:
-        """A ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
+        """Make a ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
 
-        A tier of None has a value for each key, which is told by `learn` when one appears. Each
-        node of an `Adaptive` one has a value that moves by itself.
-        The keys of tier ``fair_by`` take turns, by what they have had of the rate ``fair_cost``,
-        or else of the widest slots.
+        A tier of None has a value for each key, which `learn` states when a key appears. In an
+        `Adaptive` tier, the value of each node moves by itself.
+        The keys of tier ``fair_by`` take turns, by their use of the rate ``fair_cost``, or else
+        of the widest slots.
         """
         rates = [value for value in values if isinstance(value, Rate)]
         with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
@@ -210,13 +212,13 @@ class PathLedger(BaseLedger[C]):
             for index, value in enumerate(values)
         )
         self.tables = tuple(tier.nodes for tier in self.tiers)
-        # Of a path without keys, which stay forever; None until it is asked for.
+        # The nodes of the path without keys, which stay forever; None until one is requested.
         self.fixed_nodes: list[Any] | None = None
         self.holders: dict[Hashable, C] = {}
         cost_tier = widest if fair_cost is None else fair_cost
         fair = None if fair_by is None else FairOrder(fair_by, cost_tier)
         self.queue: PathQueue[C] = PathQueue(widest, fair, has_rates=bool(rates))
-        # Those of the queue, which are looked at often.
+        # The queue's own, one attribute nearer: they are read at every step.
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
         self.recent: Any = EndedClaims(rates)  # or what a driver has instead
@@ -225,7 +227,7 @@ class PathLedger(BaseLedger[C]):
         self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
         self.paused = False  # whether a tier has pauses
         self.attention = not QUICK_LANE or bool(rates) or self.has_adaptive
-        self.unbalanced: set[Node] = set()  # mostly, too many slots of them are held
+        self.unbalanced: set[Node] = set()  # mostly nodes that hold too many slots
 
     # ------------------------------------------------------------ the verbs
 
@@ -238,14 +240,14 @@ class PathLedger(BaseLedger[C]):
         wait_until: float | None = None,
         weight: float = 1.0,
     ) -> list[C]:
-        """Grant ``claim`` what it needs, or let it wait; return who is granted now.
+        """Grant ``claim`` what it needs, or let it wait; return the claims granted now.
 
-        ``weight`` is that of its key, where keys take turns.
+        ``weight`` is the weight of its key in fair order.
 
         Raises:
-            SemaphoreClosed: nothing is granted any more.
-            ValueError: it needs more than there is.
-            ValueUnknown: the value of a key has to be learnt first.
+            SemaphoreClosed: the ledger is closed.
+            ValueError: it needs more than a tier can ever give.
+            ValueUnknown: the value of a key has to be learned first.
         """
         group = self.groups.get(path)
         if group is not None and self._is_behind(claim, group, now):
@@ -260,9 +262,9 @@ class PathLedger(BaseLedger[C]):
         if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
             return granted
-        # From here on nobody gives without looking for those who wait. What was
-        # given before that, without looking, is seen by another try.
-        try_again = not self.attention  # while it is up, nobody gives without looking
+        # While attention is up, whoever gives slots back looks for waiters. What was given
+        # back before it was raised is found by trying once more.
+        try_again = not self.attention
         self.attention = True
         while not (try_again and self._try_nodes(claim, path, nodes, now, weight)):
             try_again = True
@@ -308,14 +310,14 @@ class PathLedger(BaseLedger[C]):
         return True
 
     def _is_behind(self, claim: C, group: Group, now: float) -> bool:
-        """Whether all that can be done is to wait behind others of the same path.
+        """Whether it can only wait behind others of the same path.
 
-        It is a shorter way to what the rest of `request` does.
+        A shortcut: the rest of `request` would come to the same result.
         """
         queue = self.queue
         if claim.head_start or queue.work:
             return False
-        # Most ranks are not above the last ticket, and then the next one need not be known.
+        # Most ranks are not above the last ticket; then the next one need not be computed.
         if group.rank > queue.last_ticket and group.rank >= queue.next_ticket(now):
             return False
         if self.paused:  # it may be over
@@ -326,7 +328,7 @@ class PathLedger(BaseLedger[C]):
         return needs is None or needs == group.needs or self.unfit(needs, group.path) is None
 
     def check_request(self, claim: C, path: Path, now: float) -> list[Any]:
-        """Raise what `request` raises, or return the nodes of a path."""
+        """Return the nodes of a path, or raise what `request` raises."""
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
         nodes = self._nodes(path, now)
@@ -336,13 +338,13 @@ class PathLedger(BaseLedger[C]):
         return nodes
 
     def learn(self, tier: int, key: Hashable, value: int, now: float = 0.0) -> None:
-        """Make a key known, with ``value`` unless it has one; it is idle then."""
+        """Make an idle node for a key, with ``value``; one that exists is left alone."""
         which = self.tiers[tier]
         if key not in which.nodes:
             which.make(key, now, value)
 
     def unfit(self, needs: Sequence[int], path: Path) -> TierNodes | None:
-        """The first tier that can never give that much to a path."""
+        """Return the first tier that can never give ``needs`` to a path, or None."""
         for tier, key, need in zip(self.tiers, path, needs, strict=True):
             if need > tier.most(key):
                 return tier
@@ -356,11 +358,11 @@ class PathLedger(BaseLedger[C]):
         return self._serve(now)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
-        """Take a waiter out; one that does not wait is left alone."""
+        """End a wait; a claim that doesn't wait is left alone."""
         return self.cancel_all([key], now)
 
     def cancel_all(self, keys: Iterable[Hashable], now: float = 0.0) -> list[C]:
-        """Take several waiters out, and only then see who is granted."""
+        """End several waits, and only then grant what that has freed."""
         for key in keys:
             claim = self.waiting.get(key)
             if claim is not None:
@@ -378,7 +380,7 @@ class PathLedger(BaseLedger[C]):
     ) -> tuple[list[C], list[C]]:
         """Change the value of a tier, or with ``one`` that of one key.
 
-        Returns the waiters that can never fit now, and who is granted now.
+        Return the waiters that can never fit any more, and the claims granted now.
         """
         if self.tiers[tier].adaptive is not None:
             assert isinstance(value, int)
@@ -401,10 +403,10 @@ class PathLedger(BaseLedger[C]):
     def freeze(
         self, tier: int, value: int | None, key: Hashable, now: float, *, one: bool
     ) -> list[C]:
-        """Keep the value of an adaptive tier, or with ``one`` that of one key: who is granted now.
+        """Freeze an adaptive tier at a value, or with ``one`` one key; return who is granted now.
 
         Raises:
-            ValueError: it is outside min and max.
+            ValueError: the value is outside min and max.
         """
         nodes = self.tiers[tier].freeze(value, key, now, one=one)
         for node in nodes:
@@ -413,14 +415,14 @@ class PathLedger(BaseLedger[C]):
         return self.settle(now)
 
     def _follow(self, node: Node) -> None:
-        """Take the limit that the adaptation of a node has now."""
+        """Give a node the value that its adaptation has arrived at."""
         assert node.adaptation is not None
         node.value = node.adaptation.limit
         self.unbalanced.add(node)
         self.attention = True
 
     def _count_end(self, claim: C, now: float) -> None:
-        """A hold ends, and with that the values of adaptive nodes may move."""
+        """Tell the adaptive nodes of a claim that its hold has ended: their values may move."""
         held_us, outcome, retry_after_us = self._ending_of(claim, now)
         now_us = microseconds(now)
         for node in claim.nodes:
@@ -430,7 +432,7 @@ class PathLedger(BaseLedger[C]):
                     self._follow(node)
 
     def close(self, now: float = 0.0) -> list[C]:
-        """Refuse newcomers from now on: the waiters, who all fail, are returned."""
+        """Refuse newcomers from now on; return the waiters, which all fail."""
         self.closed = self.attention = True
         waiters = list(self.waiting.values())
         self.cancel_all([claim.key for claim in waiters], now)
@@ -442,7 +444,7 @@ class PathLedger(BaseLedger[C]):
         self._lower_attention()
 
     def pause(self, tier: int, until: float, key: Hashable = None) -> None:
-        """Have no room until then for anybody in a tier, or in one key of it, by rule 10."""
+        """Grant nothing in a tier, or in one key of it, until a time: rule 10."""
         self.attention = self.paused = True
         for node in self.tiers[tier].pause(key, until):
             self.queue.look_when_pause_ends(node)
@@ -459,13 +461,13 @@ class PathLedger(BaseLedger[C]):
         self.paused = any(tier.pauses for tier in self.tiers)
 
     def charge(self, key: Hashable, costs: Mapping[int, int], now: float = 0.0) -> list[C]:
-        """Correct what a holder, or one that has ended lately, took of rates, by their tiers.
+        """Correct what a claim took of rates: ``costs`` has the real cost by tier.
 
-        What it took too much goes back, what it took too little becomes debt. Who is granted
-        now is returned.
+        The claim may have ended lately. A surplus goes back, a shortfall becomes debt. Return
+        who is granted now.
 
         Raises:
-            LookupError: nobody knows it, or not any more.
+            LookupError: the claim is unknown, or ended too long ago.
         """
         self.recent.forget_old(now)
         claim = self.holders.get(key)
@@ -482,10 +484,10 @@ class PathLedger(BaseLedger[C]):
         return self._serve(now)
 
     def undo_grant(self, key: Hashable, now: float = 0.0) -> list[C]:
-        """Take back a grant that nobody has seen, or will see; who is granted now.
+        """Take back a grant that was never delivered; return who is granted now.
 
-        What it took of rates goes back, as if it had never been granted. One that was ended
-        by somebody else meanwhile keeps that, as every holder does.
+        What it took of rates goes back, as if it had never been granted. If somebody else has
+        ended the hold meanwhile, nothing goes back, as for every holder.
         """
         claim = self.holders.pop(key, None)
         if claim is not None:
@@ -501,7 +503,7 @@ class PathLedger(BaseLedger[C]):
 
     def _charge_node(self, index: int, key: Hashable, units: int, now: float) -> None:
         tier = self.tiers[index]
-        node = tier.nodes.get(key) or tier.make(key, now)  # it may have been full, and forgotten
+        node = tier.nodes.get(key) or tier.make(key, now)  # forgotten, once it was full again
         node.charge(units, now)
         self.queue.look_at(node)
 
@@ -511,7 +513,7 @@ class PathLedger(BaseLedger[C]):
         return not any(node.used > now for tier in rates for node in tier.nodes.values())
 
     def refill_tier(self, tier: int, key: Hashable = None, now: float = 0.0) -> list[C]:
-        """Forgive the debt of a key of a rate, or fill its bucket: who is granted now."""
+        """Fill the bucket of a key of a rate, debt included; return who is granted now."""
         node = self.tiers[tier].nodes.get(key)
         if node is not None:
             node.fill(now)
@@ -525,11 +527,11 @@ class PathLedger(BaseLedger[C]):
         return min(earliest, self.next_pause_end()) if self.paused else earliest
 
     def next_pause_end(self) -> float:
-        """When the first of the pauses ends; `NEVER` if there are none."""
+        """Return when the first pause ends; `NEVER` if there is none."""
         return min((min(tier.pauses.values(), default=NEVER) for tier in self.tiers), default=NEVER)
 
     def look_after(self, nodes: Iterable[BaseNode]) -> None:
-        """See to nodes that got slots, or another limit; grants nothing."""
+        """Balance nodes that got slots or another value, and have them looked at; grant nothing."""
         for node in nodes:
             if self.unbalanced and isinstance(node, Node) and node in self.unbalanced:
                 node.balance()
@@ -541,7 +543,7 @@ class PathLedger(BaseLedger[C]):
             self._lower_attention()
 
     def settle(self, now: float = 0.0) -> list[C]:
-        """Go on with what is unfinished, by rule 4, and return who is granted."""
+        """Continue with what is unfinished, by rule 4, and return who is granted."""
         if self.paused:
             self._end_pauses(now)
         granted = self.queue.settle(now)
@@ -556,7 +558,7 @@ class PathLedger(BaseLedger[C]):
         """Whether `settle` has to be called again."""
         return bool(self.queue.work)
 
-    # ---------------------------------------------------------- the own steps
+    # -------------------------------------------------------- steps of the verbs
 
     def _nodes(self, path: Path, now: float) -> list[Any]:
         try:
@@ -571,19 +573,19 @@ class PathLedger(BaseLedger[C]):
             return nodes
 
     def give(self, claim: C, now: float = 0.0) -> list[C]:
-        """Take back the slots of a claim that the caller took out of ``holders``."""
+        """Take back the slots of a claim that the caller has removed from ``holders``."""
         self._free(claim, now)
         return self._serve(now)
 
     def _serve(self, now: float) -> list[C]:
-        """Go on if there is something to go on with."""
+        """`settle`, if anything may be unfinished."""
         return self.settle(now) if self.queue.work or self.refills or self.paused else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
         if self.queue.widest is not None:
             BaseLedger._file(self, claim, number, now)
             return
-        # Of rates alone nothing is held.
+        # Rates alone: there are no slots to hold.
         claim._slot_number = number
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
@@ -613,7 +615,7 @@ class PathLedger(BaseLedger[C]):
 
     def _lower_attention(self) -> None:
         if self.refills is not None or self.has_adaptive:
-            return  # what comes back by time comes back under the lock, and so does what is timed
+            return  # buckets are refilled, and holds are timed, under the lock
         if not self.groups and not self.unbalanced and not self.closed and not self.paused:
             self.attention = not QUICK_LANE
 
