@@ -159,8 +159,8 @@ def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("api", "--limt", "1"), "there is no flag --limt; did you mean --limit? 'slotwise"),
-        (("api", "--limit", "1", "ls", "-l"), "no flag -l; those of CMD go after --;"),
+        (("api", "--limt", "1"), "unknown flag --limt; did you mean --limit? 'slotwise"),
+        (("api", "--limit", "1", "ls", "-l"), "unknown flag -l; those of CMD go after --;"),
         (("-api", "--limit", "1"), "no flag -api;"),
     ],
 )

@@ -588,7 +588,7 @@ def test_a_misspelled_flag_is_refused_with_the_one_that_was_meant(root, old) -> 
     path = old(root / "x")
     ran = run(root, "--yes", "--max-age-day", "3")
     assert ran.returncode == 2
-    assert "there is no flag --max-age-day; did you mean --max-age-days?" in ran.stderr
+    assert "unknown flag --max-age-day; did you mean --max-age-days?" in ran.stderr
     second = run(root, root / "x", "--yes")
     assert second.returncode == 2
     assert "there is one PATH only" in second.stderr

@@ -1,14 +1,14 @@
 """The process of the command that ``slotwise run`` runs: start it, signal it, see how it ends.
 
-It stays in slotwise's process group and has stdin, stdout, stderr, the terminal and further
-open files as if slotwise were not there.
+The command stays in slotwise's process group, and has the same stdin, stdout, stderr, terminal
+and further open files as if slotwise were not there.
 
-It is forked before anything else is done, and becomes the command when there is a slot
-for it: drivers have threads, and a fork of a process with threads copies locks that no
+Its process is forked before anything else happens, and executes the command once there is a
+slot for it: drivers have threads, and a fork of a process with threads copies locks that no
 thread will ever release, and files that a thread is about to close.
 
 On Linux `guard` puts a process between slotwise and the command. Elsewhere the command is
-slotwise's own child, and what it starts is known by its process group.
+slotwise's own child, and its descendants are known by their process group.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import NoReturn
 from slotwise._cli import libc
 from slotwise._cli.signals import in_foreground
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of shells
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_GO = b"\0"  # what begins the environment of a command that is to be started
+_GO = b"\0"  # before each variable of the environment, so that even no variables mean: start
 
 
 class CannotStart(Exception):
@@ -38,11 +38,11 @@ class CannotStart(Exception):
 
 
 class Child:
-    """A process that waits to become ``command``, then that command, then its exit code.
+    """A process that waits until it may execute ``command``, and then is that command.
 
-    Create it while this process has one thread, in the thread that lives longest: Linux
-    kills it when the *thread* ends that forked it. ``mask`` has the signals that are
-    blocked in the command. With ``only_command`` nobody cares for what the command starts.
+    Create it while this process has a single thread, and in the thread that lives longest:
+    Linux kills the child when the *thread* that forked it ends. ``mask`` has the signals that
+    are blocked in the command. With ``only_command``, descendants of the command are ignored.
     """
 
     def __init__(self, command: Sequence[str], mask: set[int], *, only_command: bool) -> None:
@@ -50,13 +50,13 @@ class Child:
         self.only_command = only_command
         self.stopped = False
         self.exit_code: int | None = None  # as a shell counts: 128 + n for signal n
-        environment, self._environment = os.pipe()  # closed without one: there is no command to run
+        environment, self._environment = os.pipe()  # nothing but EOF: don't run the command
         self._error, error = os.pipe()  # the errno if it could not be started; closed by exec
-        # Where that is ignored, nobody is told how a child has ended.
+        # While SIGCHLD is ignored, the exit status of a child is lost.
         self._ignores_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
         if self._ignores_children:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Signals that are sent before it is the command are pending until then.
+        # Signals sent to it before it executes the command stay pending until then.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._fork(environment, error, mask)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -64,7 +64,7 @@ class Child:
         os.close(error)
 
     def _fork(self, environment: int, error: int, mask: set[int]) -> None:
-        # A job of a terminal has to stay in its group.
+        # The foreground job of a terminal has to stay in its group.
         self._has_group = not self.only_command and not in_foreground()
         ours = (self._environment, self._error)
         self.pid = fork_command(
@@ -74,14 +74,14 @@ class Child:
         )
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `poll` has something; -1: SIGCHLD says so."""
+        """Return a descriptor that is readable when `poll` has news; -1 if SIGCHLD tells that."""
         return -1
 
     def start(self, more_environment: Mapping[str, str]) -> None:
-        """Become the command.
+        """Let the process execute the command.
 
         Raises:
-            CannotStart: it does not exist, or can't be executed.
+            CannotStart: the command does not exist, or can't be executed.
         """
         words = [f"{name}={value}".encode() for name, value in more_environment.items()]
         try:
@@ -96,7 +96,7 @@ class Child:
             raise _cannot_start(self.command[0], int(number))
 
     def dismiss(self) -> None:
-        """End it without running the command."""
+        """End the process without running the command."""
         os.close(self._environment)
         os.close(self._error)
         self._reap()
@@ -105,7 +105,7 @@ class Child:
         os.waitpid(self.pid, 0)
 
     def poll(self) -> int | None:
-        """Update its state; return the signal that has stopped it since the last call."""
+        """Update ``stopped`` and ``exit_code``; return the signal that has stopped it since."""
         stopped_by = None
         while self.exit_code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -122,7 +122,7 @@ class Child:
 
     @property
     def all_ended(self) -> bool:
-        """Whether the command has ended, and what it has started too, as far as that is known."""
+        """Whether the command and its descendants have ended, as far as they are known."""
         if self.exit_code is None:
             return False
         if self._has_group:
@@ -133,18 +133,18 @@ class Child:
         return not self._has_group
 
     def leave_alone(self) -> None:
-        """Don't care any more for what the command has started; it has ended."""
+        """Ignore the descendants of the command, which has ended, from now on."""
         self._has_group = False
 
     def send(self, number: int) -> None:
-        """Send it a signal; PermissionError if it runs as another user by now."""
-        if self.exit_code is None:  # else its pid may belong to another process
+        """Send the command a signal; PermissionError if it runs as another user by now."""
+        if self.exit_code is None:  # otherwise its pid may belong to another process
             os.kill(self.pid, number)
 
     def send_all(self, number: int) -> bool:
-        """Send a signal to the command and all it has started; return whether anybody got it.
+        """Signal the command and its descendants; return whether any process got the signal.
 
-        PermissionError if the command runs as another user by now; the others got it.
+        PermissionError if the command runs as another user by now; its descendants got it.
         """
         if not self._has_group:
             self.send(number)
@@ -166,7 +166,7 @@ def fork_command(
     ignores_children: bool,
     new_group: bool = False,
 ) -> int:
-    """Fork the process that becomes the command, and return its pid; all signals are blocked.
+    """Fork the process that will execute the command, and return its pid; block all signals first.
 
     With ``ignores_children`` the command ignores SIGCHLD, as slotwise did when it was started.
     """
@@ -191,7 +191,7 @@ def _become(
 ) -> NoReturn:
     if sys.platform == "linux":
         libc.call("prctl", _SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the kernel was told
+    if os.getppid() != parent:  # it died before the kernel was told to kill us then
         os._exit(1)
     with os.fdopen(environment_fd, "rb") as pipe:
         environment = pipe.read()
@@ -200,8 +200,8 @@ def _become(
     for word in environment.removeprefix(_GO).split(_GO):
         name, _, value = word.partition(b"=")
         os.environb[name] = value
-    # Undo what Python has changed for itself, and our handlers. Signals that slotwise was
-    # started with as ignored stay ignored.
+    # Undo what Python has changed for itself, and remove our handlers. Signals that were ignored
+    # when slotwise was started stay ignored.
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) or number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

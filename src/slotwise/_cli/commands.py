@@ -1,7 +1,7 @@
-"""The commands there are, and where each of them is implemented.
+"""List the commands, with a summary of each and the module that implements it.
 
-A command's module is imported when the command is used, or its flags are completed: a
-shell pays for every import in every turn of its loop.
+A command's module is imported only when the command is used or its flags are completed: a
+shell loop pays for every import on every iteration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USAGE = 2  # the exit code for wrong usage
 
 
 class Command:
-    """How a command's flags are read, what it does with them, and how it refuses them."""
+    """A command: its parser, its function, and its exit code for wrong usage."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ SUMMARIES = {
 }
 
 _MODULES = {
-    "web": "slotwise.web._command",  # which imports this package
+    "web": "slotwise.web._command",  # there, because it imports this package
     "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",
@@ -77,7 +77,7 @@ def load(name: str) -> Command:
     """Import the command ``name``, which is one of `SUMMARIES`."""
     where = _MODULES.get(name, name)
     name_of_module = where if "." in where else f"slotwise._cli.{where}"
-    __import__(name_of_module)  # importlib isn't imported for that
+    __import__(name_of_module)  # importlib would take longer to import
     module = sys.modules[name_of_module]
     command: Command = module.COMMANDS[name]
     return command

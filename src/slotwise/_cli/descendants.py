@@ -1,8 +1,7 @@
 """Find and signal all descendants of a process.
 
-A process that daemonises leaves its parent, and becomes a child of the nearest ancestor that
-has asked for that (`adopt_orphans`). So nothing that is started below such an ancestor can
-escape it. Linux only.
+A process whose parent ends, as when it daemonises, becomes a child of the nearest ancestor that
+has called `adopt_orphans`. So no descendant of such an ancestor can escape it. Linux only.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from slotwise._cli import libc
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
-# After this many looks without anybody to kill, what is left is another user's. Not after one:
-# the kernel may leave a process out of a list while others in it end.
+# After this many attempts that found no process to kill, the rest belongs to another user. One
+# isn't enough: the kernel may leave a process out of a list while others in it end.
 IN_VAIN = 5
 
 
 def adopt_orphans() -> None:
-    """From now on, processes below this one whose parent ends become its children."""
+    """Make descendants of this process its children, from now on, when their parent ends."""
     libc.call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all processes below ``pid``, parents first; some of them may be zombies."""
+    """Return all descendants of ``pid``, parents first; some of them may be zombies."""
     children_of: Callable[[int], Iterable[int]] = _children
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
         children_of = _scan()
@@ -39,14 +38,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_descendants(pid: int, number: int) -> tuple[bool, set[int]]:
-    """Send a signal to all processes below ``pid``, also to those that are started meanwhile.
+    """Send a signal to all descendants of ``pid``, including those that are started meanwhile.
 
-    Return whether anybody got it, and the pids of those who can't be sent it: another user's.
+    Return whether any process got it, and the pids of another user, which can't be sent it.
     """
     tried: set[int] = set()
     forbidden: set[int] = set()
     was_sent = False
-    for _ in range(20):  # not forever, if it starts processes faster than this
+    for _ in range(20):  # bounded, in case it starts processes faster than we find them
         new = [child for child in descendants(pid) if child not in tried]
         if not new:
             break
@@ -64,10 +63,10 @@ def signal_descendants(pid: int, number: int) -> tuple[bool, set[int]]:
 
 
 def _send(ancestor: int, pid: int, number: int) -> bool:
-    """Send a signal to a process below ``ancestor``; ProcessLookupError if it has ended.
+    """Send a signal to a descendant of ``ancestor``; ProcessLookupError if it has ended.
 
-    Return False if it was not found there: the pid is somebody else's by now, or its parent has
-    just ended, for example of the same signal, and the next look finds it with ``ancestor``.
+    Return False if it isn't a descendant at the moment: the pid was reused, or its parent has
+    just ended, perhaps of the same signal, and it will next be found as a child of ``ancestor``.
     """
     fd = os.pidfd_open(pid)
     try:
@@ -85,7 +84,7 @@ def _send(ancestor: int, pid: int, number: int) -> bool:
 
 
 def _status(pid: int) -> tuple[bytes, int]:
-    """Return the kernel's letter for the state of a process, and its parent; 0 if it has none."""
+    """Return the kernel's letter for the state of a process, and its parent's pid, or 0."""
     try:
         stat = _read(f"/proc/{pid}/stat")
         state, parent = stat.rpartition(b")")[2].split()[:2]
@@ -107,7 +106,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _scan() -> Callable[[int], Iterable[int]]:
-    """Return the same as `_children` for kernels without those files."""
+    """Return a stand-in for `_children`, for kernels without those files."""
     by_parent: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():

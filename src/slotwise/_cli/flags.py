@@ -1,6 +1,6 @@
-"""Read the flags of every command, in one way: argparse, with messages of our own.
+"""Parse the flags of every command with argparse, and word the messages about mistakes.
 
-What a command does with its flags is in its module. A mistake is a `UsageError`, which
+What a command does with its flags is in its module. A mistake raises `UsageError`, which
 `main` turns into one line and an exit code.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """What was typed makes no sense; the message says why."""
+    """The command line can't be understood; the message says why."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         self.semaphore_arguments: set[str] = set()  # whose values are names of semaphores
 
     def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
-        # argparse makes a formatter of help for each argument, only to check its metavar.
+        # argparse would make a help formatter for each argument, only to check its metavar.
         self._get_formatter = lambda: _NO_WIDTH  # type: ignore[method-assign]
         try:
             return super().add_argument(*args, **options)
@@ -68,10 +68,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--yes", "-y", action="store_true", help="don't ask")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return what the words mean; SystemExit after ``--help``.
+        """Return the parsed words; SystemExit after ``--help``.
 
         Raises:
-            UsageError: they make no sense.
+            UsageError: they can't be understood.
         """
         self._refuse_unknown_flags(words)
         try:
@@ -84,23 +84,23 @@ class Parser(argparse.ArgumentParser):
         return given
 
     def refuse_extra(self, extra: Sequence[str]) -> NoReturn:
-        self.error(f"there is one argument too many: {extra[0]!r}")
+        self.error(f"unexpected argument: {extra[0]!r}")
 
     def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
-        # argparse would first complain that --limit is missing, if --limt was typed.
+        # If --limt was typed, argparse would complain that --limit is missing.
         for word in words:
             if word == "--":
                 return
             flag = word.partition("=")[0]
             if not flag.startswith("-") or flag in self._option_string_actions:
                 continue
-            # As argparse does: these are values.
+            # Values, by argparse's own rules.
             if flag == "-" or flag[1].isdigit() or " " in word:
                 continue
-            self.error(f"there is no flag {flag}{self.hint(flag)}")
+            self.error(f"unknown flag {flag}{self.hint(flag)}")
 
     def hint(self, flag: str) -> str:
-        """Return what may help somebody who typed an unknown flag."""
+        """Return a hint for the message about an unknown flag."""
         return did_you_mean(flag, self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def print_help(self, file: Any = None) -> None:
-        """Unlike argparse's, it fails if nobody can read it."""
+        """Print the help; unlike argparse's, this raises if the output can't be written."""
         (file or sys.stdout).write(self.format_help())
 
 
@@ -119,7 +119,7 @@ _NO_WIDTH = argparse.HelpFormatter("", width=80)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    # argparse makes one for every flag, and would import shutil for the width.
+    # Given a width, argparse doesn't import shutil to find one.
     try:
         width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
     except (ValueError, OSError):
@@ -137,7 +137,7 @@ def _sentence(error: argparse.ArgumentError) -> str:
         return f"{error.argument_name} needs a value"
     if error.message.startswith("ignored explicit argument"):
         return f"{error.argument_name} takes no value"
-    if error.message.startswith("must "):  # it is one of ours, below
+    if error.message.startswith("must "):  # from the types below
         return f"{error.argument_name} {error.message}"
     if error.message.startswith("not allowed "):
         return f"{error.argument_name} is {error.message}"
@@ -145,14 +145,14 @@ def _sentence(error: argparse.ArgumentError) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean --limit?``, or nothing."""
-    from difflib import get_close_matches  # seldom needed, and not small
+    """Return ``; did you mean --limit?``, or an empty string."""
+    from difflib import get_close_matches  # seldom needed, and slow to import
 
     near = get_close_matches(word, [*known], 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-# ------------------------------------------------------------------ what values can be
+# --------------------------------------------------------------------- types of values
 
 
 def whole_number(text: str) -> int:
@@ -180,7 +180,7 @@ def count(text: str) -> int:
 
 
 def port(text: str) -> int:
-    """A port to listen at; 0 is any that is free."""
+    """A port to listen on; 0 is any free port."""
     given = whole_number(text)
     if not 0 <= given < 65536:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text}")
@@ -193,7 +193,7 @@ RATE = "a rate such as 600/60s, 10/s or 5000/1h"
 
 def rate(text: str, burst: int | None = None) -> Rate:
     """A number per time."""
-    from slotwise._core.rates import Rate  # most commands have none, and start without it
+    from slotwise._core.rates import Rate  # most commands have no rates, and start sooner without
 
     given, _, per = text.partition("/")
     seconds = duration(f"1{per}" if per in _UNITS else per)
@@ -205,7 +205,7 @@ def rate(text: str, burst: int | None = None) -> Rate:
 
 
 def seconds(text: str) -> float:
-    """A duration of 0 or more: seconds, or with a unit."""
+    """A duration of 0 or more, in seconds or with a unit."""
     return _seconds(text, "0 or more", lambda given: given >= 0)
 
 

@@ -104,7 +104,7 @@ def _dispatch(name: str, words: Sequence[str]) -> int:
         sys.stdout.write(f"slotwise {__version__}\n")
     elif first.startswith("-"):
         hint = did_you_mean(first, ("--help", "--version"))
-        raise UsageError(f"there is no flag {first}{hint}")
+        raise UsageError(f"unknown flag {first}{hint}")
     else:
         raise UsageError(f"there is no command {first!r}{did_you_mean(first, SUMMARIES)}")
     return 0

@@ -121,7 +121,7 @@ class _PurgeParser(Parser):
         for variable in sorted(set(os.environ) - self._variables):
             if variable.startswith(_ENV):
                 near = did_you_mean(variable, self._variables)
-                self._wrong.append(f"there is no flag for {variable} in the environment{near}")
+                self._wrong.append(f"unknown environment variable {variable}{near}")
         if self._wrong:
             self.error("; ".join(self._wrong))
 

@@ -1,9 +1,9 @@
-"""Start and end quickly, for commands that scripts call all the time.
+"""Make commands that scripts call all the time start and exit quickly.
 
-A shell loop pays for the start of ``slotwise run`` on every iteration. Most of that went into
-modules that are imported by what it uses, but never used themselves. These are imported
-lazily. Other libraries in this process see the stand-ins too, so a stand-in offers whatever
-the real module has.
+A shell loop pays for the start of ``slotwise run`` on every iteration. Most of that time went
+into importing modules that other modules import, but that a command never uses. Stand-ins delay
+those imports. Other libraries in this process see the stand-ins too, so a stand-in offers
+everything that the real module has.
 
 Shutting an interpreter down is slow as well, since it frees memory object by object.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _IN_LOOPS = ("run", "acquire", "release")  # what scripts call all the time
-_QUICK = (*_IN_LOOPS, "purge")  # those, and what is compared with find
+_QUICK = (*_IN_LOOPS, "purge")  # and purge, which competes with find
 _SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback")
-# Our own, and what is called of them in other modules.
+# Our own, with the functions and classes that other modules import from them.
 _OURS_SELDOM_USED = {
     "slotwise._core.locked": ("KnownAnswer", "LockedAnswer"),
     "slotwise._core.priorities": ("check_priority",),
@@ -37,20 +37,20 @@ _PACKAGES = ("asyncio", "logging")
 
 
 def delay_imports(command: str) -> None:
-    """Have some modules wait that this command hardly needs, if they were not imported yet."""
+    """Delay the import of modules that this command hardly needs, unless they are imported."""
     if command in _QUICK:
-        gc.disable()  # what is imported stays: looking for garbage among it finds none
+        gc.disable()  # imports leave no garbage, so looking for it is wasted time
         _find_compiled_modules()
         for name in _SELDOM_USED:
             _delay(name)
-        # argparse would look for a translation of its words; ours are all in English.
+        # argparse would look for translations; our messages are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
     if command in _IN_LOOPS:
         if _is_local():
             _delay("typing", **_TYPING)
         for name, functions in _OURS_SELDOM_USED.items():
             _delay(name, **{function: _later(name, function) for function in functions})
-        for name in ("heapq", "bisect"):  # what they are in C is enough
+        for name in ("heapq", "bisect"):  # we use only what they have in C
             _delay(name, **_public(_import(f"_{name}")))
         _delay("asyncio", _get_running_loop=_running_loop)
         _delay("logging", getLogger=_logger, DEBUG=10)
@@ -58,7 +58,7 @@ def delay_imports(command: str) -> None:
 
 def _find_compiled_modules() -> None:
     if sys.flags.optimize:
-        return  # these are compiled in another way
+        return  # python -O compiles to other files
     try:
         from slotwise._cli.compiled import CompiledFinder
     except ImportError:  # another Python, which finds them by itself
@@ -68,23 +68,23 @@ def _find_compiled_modules() -> None:
 
 
 def _is_local() -> bool:
-    """Return whether no other packages are needed, which could do more with types than we do."""
+    """Whether no other packages will be imported, which may need more of typing than we do."""
     urls = [os.environ.get("SLOTWISE_URL", ""), *sys.argv]
     return not any("://" in url and "process://" not in url for url in urls)
 
 
 def collect_garbage() -> None:
-    """Look for garbage again, from now on, once the imports are done."""
+    """Turn garbage collection on again, once the imports are done."""
     gc.freeze()
     gc.enable()
 
 
 class UnprintedLog:
-    """Lets nothing of our log be printed: what matters of it is in the errors."""
+    """Keeps our log from being printed: the command's own messages say what matters."""
 
     def __enter__(self) -> None:
         logging = sys.modules.get("logging")
-        # Our loggers say nothing while it waits; see `_load` for later ones.
+        # While its import is delayed, our loggers are silent; `_load` silences later ones.
         self._is_needed = not isinstance(logging, _Delayed)
         if self._is_needed:
             logging = _import("logging")
@@ -97,21 +97,21 @@ class UnprintedLog:
 
 
 def exit_quickly(command: str, code: int) -> None:
-    """End the process as `sys.exit` does, except that it frees nothing; only for some commands."""
+    """Exit as `sys.exit` does, but without freeing memory; for other commands do nothing."""
     if command in _QUICK:
         atexit._run_exitfuncs()
         os._exit(code)
 
 
 def _delay(name: str, **contents: object) -> None:
-    """Put a stand-in into the place of a module, with what can be used without importing it."""
+    """Put a stand-in in place of a module; using its ``contents`` doesn't import the module."""
     stand_in = _Delayed(name)
     stand_in.__dict__.update(contents)
     sys.modules.setdefault(name, stand_in)
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    """Return what calls a function of a module that is imported then."""
+    """Return a function that imports a module when it is called, and calls a function of it."""
 
     def call(*args: Any, **options: Any) -> Any:
         return getattr(_load(module), name)(*args, **options)
@@ -124,32 +124,32 @@ def _public(module: ModuleType) -> dict[str, object]:
 
 
 def _import(name: str) -> ModuleType:
-    """Do what `importlib.import_module` does; it isn't imported for that."""
+    """Do what `importlib.import_module` does, without importing importlib."""
     __import__(name)
     return sys.modules[name]
 
 
-_swapping = _thread.RLock()  # held while a stand-in is removed, but not while it is imported
+_swapping = _thread.RLock()  # held while a stand-in is removed, but not during the import
 
 
 class _Delayed(ModuleType):
-    """Becomes the module when something of it is asked for."""
+    """Imports the module when an attribute is used that the stand-in doesn't have."""
 
     def __getattr__(self, attribute: str) -> object:
         if attribute == "__path__" and self.__name__ not in _PACKAGES:
-            raise AttributeError(attribute)  # every `from ... import` asks whether it is a package
+            raise AttributeError(attribute)  # `from ... import` checks whether it is a package
         return getattr(_load(self.__name__), attribute)
 
 
 def _load(name: str) -> ModuleType:
-    """Import the module that there was a stand-in for."""
+    """Import a module in place of its stand-in."""
     with _swapping:
         stand_in = sys.modules.get(name)
         if isinstance(stand_in, _Delayed):
             _replaced[name] = stand_in
-            del sys.modules[name]  # of two threads, the second one must not delete the real one
+            del sys.modules[name]  # under the lock: a second thread would delete the real one
     module = _import(name)
-    if name in _replaced:  # for those who have imported the stand-in
+    if name in _replaced:  # for modules that have imported the stand-in
         _replaced[name].__dict__.update(module.__dict__)
     if name == "logging" and not module.getLogger("slotwise").handlers:
         module.getLogger("slotwise").addHandler(module.NullHandler())  # as `UnprintedLog` would
@@ -160,13 +160,13 @@ _replaced: dict[str, ModuleType] = {}
 
 
 def _running_loop() -> object:
-    """Return the loop that runs in this thread: none does while asyncio is not imported."""
+    """Return the loop that runs in this thread: None before asyncio is imported."""
     asyncio = sys.modules["asyncio"]
     return None if isinstance(asyncio, _Delayed) else asyncio._get_running_loop()
 
 
 def _logger(name: str = "") -> object:
-    """Return a logger that says nothing, for ours; the others get the real one."""
+    """Return a silent logger for our own modules, and a real one for others."""
     if name.startswith("slotwise"):
         return _Silent()
     found: object = _load("logging").getLogger(name)
@@ -174,10 +174,10 @@ def _logger(name: str = "") -> object:
 
 
 class _Silent:
-    """A logger that nothing is logged by."""
+    """A logger that drops everything."""
 
     def __init__(self) -> None:
-        self._cache: dict[int, bool] = {}  # what `slotwise._core.log` looks into
+        self._cache: dict[int, bool] = {}  # read by `slotwise._core.log`
 
     def isEnabledFor(self, _level: int) -> bool:  # noqa: N802
         return False
@@ -190,7 +190,7 @@ class _Silent:
 
 
 class _Type:
-    """Stands for whatever of typing our modules use while they are imported."""
+    """Stands for everything of typing that our modules use while they are imported."""
 
     def __call__(self, *_: object, **__: object) -> _Type:
         return self

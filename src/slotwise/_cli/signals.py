@@ -1,10 +1,10 @@
-"""Receive signals in the order in which they come, with who sent them.
+"""Receive signals in the order in which they arrive, and find out who sent them.
 
-A terminal sends Ctrl-C to every process in its foreground, a person with ``kill`` to one:
-only what the kernel knows about the sender tells the two apart, and Python's handlers don't
-see it. On Linux a signalfd has it. Elsewhere it is guessed.
+Ctrl-C in a terminal sends a signal to every process of the foreground job, ``kill`` to one
+process. Only the kernel's record of the sender tells the two apart, and Python's handlers don't
+get it. On Linux a signalfd has it; elsewhere we have to guess.
 
-Nothing here decides what a signal means.
+What a signal means is decided in `run` and `supervise`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _INFO_SIZE = 128
 _SET_SIZE = 128  # bytes of a sigset_t, in glibc and in musl
 
 _KEYS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)  # what a terminal's keys send
-# Not received: faults of this very process, what can't be caught, and what the kernel sends
-# to a process that uses its terminal from the background.
+# Left alone: faults of this very process, what can't be caught, and what the kernel sends to a
+# background process that uses its terminal.
 _NOT_RECEIVED = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE),
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
 }
 
-# Those that by default end nobody.
+# Those that don't end a process by default.
 NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
 
 
 class ReceivedSignal:
-    """One signal. ``to_all``: the other processes of the group have got it as well."""
+    """One signal. ``to_all``: the other processes of the group got it as well."""
 
     def __init__(self, number: int, to_all: bool = False, sender: int = 0) -> None:
         self.number = number
@@ -45,13 +45,13 @@ class ReceivedSignal:
 
 
 class SignalQueue:
-    """Keeps signals from taking effect, and returns them in the order in which they came.
+    """Blocks signals, and returns them in the order in which they arrived.
 
     Create it before any thread is started: threads inherit the mask. It is never undone:
-    what comes at the end is too late to matter, and must not change the exit code.
+    a signal at the very end is too late to matter, and must not change the exit code.
 
-    Signals that this process was started with as ignored (``nohup``, a script's
-    background jobs) stay ignored, here and in what it starts.
+    Signals that were ignored when this process was started (by ``nohup``, or as a script's
+    background job) stay ignored, here and in what it starts.
     """
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class SignalQueue:
             signal.signal(number, _nothing)
 
     def fileno(self) -> int:
-        """Return what can be read when a signal has come."""
+        """Return a descriptor that is readable when a signal has arrived."""
         return self._fd
 
     def read(self) -> list[ReceivedSignal]:
-        """Remove and return what has come; don't wait."""
+        """Remove and return the signals that have arrived; don't wait."""
         try:
             data = os.read(self._fd, 16 * _INFO_SIZE)
         except BlockingIOError:
@@ -89,16 +89,16 @@ class SignalQueue:
         for at in range(0, len(data), _INFO_SIZE):
             number, _, code, sender = _INFO.unpack_from(data, at)
             to_all = code == _SENT_BY_KERNEL and not (
-                # A terminal that goes away tells the leader of its session alone.
+                # When a terminal hangs up, only the leader of its session is told.
                 number == signal.SIGHUP and os.getsid(0) == os.getpid()
             )
             received.append(ReceivedSignal(number, to_all, sender))
         return received
 
     def stop_here(self, number: int) -> None:
-        """Stop this process as ``number`` does by default; returns once it is continued.
+        """Stop this process as ``number`` does by default; return once it is continued.
 
-        The kernel does not stop processes that no shell could continue.
+        The kernel doesn't stop a process that no shell could continue.
         """
         handler = signal.getsignal(number)
         signal.signal(number, signal.SIG_DFL)
@@ -124,11 +124,11 @@ def in_foreground() -> bool:
 
 
 def _nothing(*_: object) -> None:
-    """A handler: the number is in the pipe already."""
+    """Handle a signal whose number is in the pipe already."""
 
 
 def signalfd(numbers: Iterable[int]) -> int:
-    """Return what signals that are blocked can be read from."""
+    """Return a descriptor from which blocked signals can be read."""
     bits = struct.calcsize("L") * 8
     words = [0] * (_SET_SIZE * 8 // bits)
     for number in numbers:

@@ -1,11 +1,12 @@
-"""Wake our waiters as clients of the documented protocol do: by a push to the waiter's list.
+"""Let foreign clients wake our waiters in their way: by a push to the waiter's list.
 
-Such a client grants slots to our waiters too, and knows no channels. While one holds slots of
-a semaphore that is waited for here, this pops from the lists of all our waiters there, in one
-blocking call over a connection of its own. What a push means is found out by asking the server.
+A client that knows only the documented protocol grants slots to our waiters too, but knows no
+channels. While one holds slots of a semaphore that we wait for, this pops from the lists of all
+our waiters there, in one blocking call over a connection of its own. A push is only a hint: the
+server is then asked what it has granted.
 
 The heartbeat thread checks such semaphores often enough by itself. This is only faster, so it
-gives up quietly: on Cluster, where the lists are on several nodes, and for users who may not BLPOP.
+gives up quietly on Cluster, where the lists are on several nodes, and for users who may not BLPOP.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ if TYPE_CHECKING:
 
 _PUSH = load("semaphore/end_blocking_call")
 
-# How long after the last sign of a foreign holder the lists are waited on.
+# How long to wait on the lists after the last sign of a foreign holder.
 _REMEMBERED = 10.0
-# The longest blocking call; shorter if the server has to answer sooner.
+# The longest blocking call, if the reply timeout allows it.
 _BLOCKED = 2.0
 
 
 class NotificationLists:
-    """The blocking call of one process. Methods but `seen` are for the heartbeat thread."""
+    """The blocking call of one process. Except for `seen`, methods run in the heartbeat thread."""
 
     def __init__(
         self, shared: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
     ) -> None:
         self._shared = shared
         self._spawn = spawn
-        self._until: dict[NameRecord, float] = {}  # where foreign clients hold something
-        self._listening: set[bytes] = set()  # the lists that the call under way waits on
+        self._until: dict[NameRecord, float] = {}  # until when to expect pushes for a name
+        self._listening: set[bytes] = set()  # the lists that the current call waits on
         self._own_list = b""  # a push to it ends that call
         self._running = False
-        self._refused = False  # this user is not allowed to
+        self._refused = False  # this user may not BLPOP
 
     def seen(self, record: NameRecord) -> None:
-        """Note, in any thread, that foreign clients hold something."""
+        """Note, in any thread, that a foreign client holds slots of a name."""
         self._until[record] = time.monotonic() + _REMEMBERED
 
     def refresh(self) -> None:
-        """Wait on the lists of all waiters beside foreign clients, from now on."""
+        """Have the lists of all waiters watched whose name has foreign holders."""
         if not self._until or self._refused or self._shared.cluster is not None:
             return
         if not self._running:
             self._running = True
             self._spawn(self._run())
         elif self._listening and not self._listening.issuperset(self._lists()):
-            self._listening = set()  # until it is made anew
+            self._listening = set()  # until the next call, with the new lists
             self._shared.client().submit(Call(_PUSH, [self._own_list], [], lambda *_: None))
 
     def _lists(self) -> dict[bytes, str]:
@@ -71,7 +72,7 @@ class NotificationLists:
         }
 
     async def _run(self) -> None:
-        """Pop from the lists for as long as foreign clients were seen lately."""
+        """Pop from the lists until no foreign client has been seen for a while."""
         client = self._shared.client()
         seconds = min(_BLOCKED, self._shared.settings.config.reply_timeout / 2)
         try:
@@ -88,7 +89,7 @@ class NotificationLists:
         except Refused:
             self._refused = True
         except BackendError:
-            pass  # the next check brings us back
+            pass  # the next check starts it again
         finally:
             self._running = False
             self._listening = set()

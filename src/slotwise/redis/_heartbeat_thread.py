@@ -1,11 +1,11 @@
 """HeartbeatThread: the daemon thread that keeps the acquisitions of a process alive.
 
-It has its own event loop, so that a blocked loop of the user's doesn't cost its holders
-their slots. It decides when heartbeats are sent, checks semaphores that are waited for when
-somebody's time is up there, ends holds whose ttl is over, and runs the calls of plain threads.
-What a heartbeat consists of is in `_heartbeats`; `_probe` asks a silent server whether it lives.
+It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
+slots. It decides when heartbeats are sent (`_heartbeats` sends them), checks semaphores that
+are waited for when a holder or waiter there has run out of time, ends holds whose ttl is over,
+and runs the calls of plain threads. `_probe` finds out whether a silent server still answers.
 
-It sleeps while this process holds nothing and waits for nothing, and ends when that lasts.
+The thread sleeps while this process holds nothing and waits for nothing, and ends after a while.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ T = TypeVar("T")
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
-# How long a server may be without holder, waiter or call before thread and connections are closed.
+# After this long without a holder, a waiter or a call, the thread ends and connections are closed.
 IDLE = 10.0
-# For how long releases that nobody waits for are still tried after the last close.
+# How long after the last close to keep trying releases that nobody waits for.
 _ABANDON_AFTER = 0.4
 _SOON = 0.05  # how soon to check again whether a connection is still in use
 
 # The shortest time between two checks of ttls, or of one semaphore.
 _GRAIN = 0.02
 
-# Where rates are waited for, the processes of those who are next come back exactly then. Others
-# come this much later, and not if they have heard within this time that somebody was served.
+# Where rates are waited for, the process of the first waiter checks exactly when there is enough
+# for it. Other processes check this much later, unless they hear meanwhile of a grant there.
 _GRACE = 0.05
 
-# What a script says when a client holds something that wakes nobody when it releases; and how
+# What a script replies while a foreign client holds slots, whose release wakes nobody; and how
 # often waiters check for themselves then.
 _FOREIGN_HOLDERS = -2
 _FOREIGN_CHECK_INTERVAL = 0.25
 
-# How many requests for several slots are named in a check: the first ones are served first.
+# At most this many requests for several slots are named in a check; the first are served first.
 _WIDE_PER_CHECK = 100
 
 
@@ -83,10 +83,10 @@ class HeartbeatThread:
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
-        self._callers: set[object] = set()  # threads that wait for a coroutine of theirs
-        self._posted = self._done = 0  # callbacks, to tell whether all have run
-        self._stops_when_idle = False  # by the last close
-        self._unawaited_since = math.inf  # by the last close
+        self._callers: set[object] = set()  # one for each thread that is blocked in `run`
+        self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
+        self._stops_when_idle = False  # set by the last close
+        self._unawaited_since = math.inf  # since when nobody has waited for a reply, after that
         self._began_at = 0.0
         self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
@@ -104,7 +104,7 @@ class HeartbeatThread:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
             return future.result()
         except BaseException:
-            # An interrupt of this thread: the coroutine cleans up after itself.
+            # The calling thread was interrupted: the coroutine cleans up after itself.
             if future is None:
                 coroutine.close()  # nobody will await it
             else:
@@ -114,10 +114,10 @@ class HeartbeatThread:
             self._callers.discard(caller)
 
     def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Like `run`, for what has to happen even if the calling thread is interrupted.
+        """Like `run`, for work that has to be done even if the calling thread is interrupted.
 
-        It may be interrupted before its first step, and is then started again: it must
-        be something that does no harm when it is done twice.
+        The interrupt may come before the first step, so the coroutine is started again: it must
+        do no harm when it runs twice.
         """
         try:
             return self.run(start())
@@ -140,9 +140,9 @@ class HeartbeatThread:
             self._wake()
 
     def schedule_check(self, record: NameRecord, ms: int) -> None:
-        """Check a name that is waited for when somebody's time is up there.
+        """Check a name that is waited for in ``ms``, when time is up for somebody there.
 
-        Negative times are those of next_end in lua/semaphore/rules.lua.
+        Negative values have the meanings of next_end in lua/semaphore/rules.lua.
         """
         if ms == _FOREIGN_HOLDERS:
             self._lists.seen(record)
@@ -160,7 +160,7 @@ class HeartbeatThread:
             self._wake()
 
     def note_name(self, record: NameRecord, now: float) -> None:
-        """Have it noted on the server, soon, that a name is in use."""
+        """Note on the server, soon, that a name is in use."""
         if self._names.add(record, now):
             self._wake()
 
@@ -169,33 +169,32 @@ class HeartbeatThread:
         return record in self._checks
 
     def heartbeat_soon(self) -> None:
-        """Ask at once what became of all acquisitions: messages may have been missed."""
+        """Ask the server at once for the state of all acquisitions: messages may be missing."""
         self._sender.again = True
         self._next_heartbeat = 0.0
         self._wake()
 
     def heartbeat_name_soon(self, record: NameRecord) -> None:
-        """Ask at once what became of all acquisitions of one name."""
+        """Ask the server at once for the state of all acquisitions of one name."""
         with contextlib.suppress(RuntimeError):  # this process ends
             self._post(lambda: self._sender.hurry(record))
 
     def on_silence(self, address: Address | None) -> None:
-        """Find out whether the server answers: a connection got no reply for a while.
+        """Find out whether the server answers: a connection has had no reply for a while.
 
-        Over a new connection, since the other end of all that are open may be gone. The nodes of a
-        cluster tell nothing about each other.
+        Each node of a cluster is asked for itself: another one's answer says nothing about it.
         """
-        if address is None and self._shared.is_in_doubt():  # it has lasted for longer than a moment
+        if address is None and self._shared.is_in_doubt():  # the silence is longer than a moment
             self.heartbeat_soon()
         with contextlib.suppress(RuntimeError):  # this process ends
             self._post(lambda: self._start_probe(address))
 
     def release_later(self, waiter: RedisAcquisition) -> None:
-        """Release what somebody waited for in a loop that is closed."""
+        """Withdraw or release what was requested in a loop that is closed now."""
         self._run_soon(waiter.release_quietly)
 
     def release_soon(self, acquired: list[RedisAcquisition]) -> None:
-        """Release what was granted to a thread that was interrupted."""
+        """Release what was granted to a thread that was then interrupted."""
 
         def release_quietly() -> None:
             for each in acquired:
@@ -206,13 +205,13 @@ class HeartbeatThread:
         self._post(release_quietly)
 
     def finish_release(self, send: Send, seconds: float) -> None:
-        """Continue a release that was not confirmed, from any thread, for at most ``seconds``.
+        """Continue an unconfirmed release, from any thread, for at most ``seconds``.
 
         By then this process's silence has freed the slots.
         """
 
         async def attempt() -> object:
-            # Nobody waits for this: not `reply_within`, which keeps the connection open.
+            # Not `reply_within`, which keeps the connection open: nobody waits for this.
             return await send(self._shared.client())
 
         with contextlib.suppress(RuntimeError):  # this process ends
@@ -221,10 +220,10 @@ class HeartbeatThread:
     def start_release(
         self, attempt: Callable[[], Coroutine[Any, Any, T]], seconds: float
     ) -> Future[T]:
-        """Release something in this thread, from any thread, in as many attempts as it takes.
+        """Release something in the heartbeat thread, called from any thread.
 
-        It is attempted again while the server can't be used, for at most ``seconds``. The
-        future has the outcome of the first attempt.
+        It is tried again while the server can't be used, for at most ``seconds``. The future
+        returned has the result or the error of the first attempt.
         """
         first: Future[T] = Future()
         until = time.monotonic() + seconds
@@ -237,7 +236,7 @@ class HeartbeatThread:
         while (left := until - time.monotonic()) > 0:
             try:
                 # Not `wait_for`: in Python 3.11 an attempt that fails while this is cancelled
-                # hides the cancellation, and the next attempt would keep an ended thread alive.
+                # swallows the cancellation, and the next attempt would keep the thread alive.
                 async with asyncio.timeout(left):
                     released = await attempt()
             except (BackendError, TimeoutError) as error:
@@ -252,10 +251,10 @@ class HeartbeatThread:
                 return
 
     def _run_soon(self, start: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run a coroutine in the thread; a failure is ignored, as silence frees the slots.
+        """Run a coroutine in the thread; failures are ignored, since silence frees the slots.
 
-        The coroutine is made there: the thread may end before, and one that is never awaited
-        is warned of.
+        The coroutine is created there: if the thread ended first, Python would warn of a
+        coroutine that was never awaited.
         """
 
         async def run() -> None:
@@ -271,18 +270,18 @@ class HeartbeatThread:
             self._thread.join(1)
 
     def close_sockets(self) -> None:
-        """Close the sockets that don't belong to a loop client, in a forked child."""
+        """Close the sockets that no loop client has, in a forked child."""
         self._primary.close_sockets()
         for probe in self._probes.values():
             probe.close_sockets()
 
     def ensure_running(self) -> None:
-        """Make sure that the thread runs: somebody makes a call."""
+        """Start the thread if it isn't running, since a call is about to be made."""
         if self._loop is None:
             self._wake()
 
     def stop_when_idle(self) -> None:
-        """Stop as soon as nobody holds or waits, if there are no open instances then."""
+        """Stop as soon as nobody holds or waits and no instance is open."""
         self._stops_when_idle = True
         if self._loop is not None:
             self._wake()
@@ -296,7 +295,7 @@ class HeartbeatThread:
         self._woken.set()
 
     def _post(self, callback: Callable[[], object]) -> None:
-        """Have the thread do something, which does not stop before."""
+        """Run a callback in the thread, which doesn't stop before it has run."""
 
         def run() -> None:
             self._done += 1
@@ -337,7 +336,7 @@ class HeartbeatThread:
                 for task in tasks:
                     if not task.cancelling():
                         task.cancel()
-                # It is stopped a second time if the process ends when this thread does.
+                # The loop is stopped a second time if the process ends at this very moment.
                 with contextlib.suppress(RuntimeError):
                     loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
                 tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
@@ -351,7 +350,7 @@ class HeartbeatThread:
             try:
                 delay = self._run_due(time.monotonic())
             except Exception:  # whatever it is, heartbeats must go on
-                logger.exception("the heartbeat thread failed, and goes on")
+                logger.exception("an error in the heartbeat thread, which continues")
                 delay = 1.0
             try:
                 async with asyncio.timeout(delay):
@@ -360,7 +359,7 @@ class HeartbeatThread:
                 pass
 
     def _run_due(self, now: float) -> float | None:
-        """Do what is due, and return for how long there is nothing to do then."""
+        """Do what is due, and return after how many seconds more is due; None if nothing is."""
         self._shared.forget_closed_loops()
         self._expire_ttls(now)
         silence_ends = self._lose_silent(now)
@@ -370,7 +369,7 @@ class HeartbeatThread:
         for record, when in list(self._checks.items()):
             if now < when:
                 continue
-            if now < record.attended_at + _GRACE:  # others come back in time
+            if now < record.attended_at + _GRACE:  # another process checks in time
                 self._checks[record] = record.attended_at + _GRACE
                 continue
             del self._checks[record]
@@ -386,9 +385,9 @@ class HeartbeatThread:
         return max(soonest - now, 0.0) if soonest < math.inf else None
 
     def _stop_if_idle(self, now: float) -> float:
-        """Stop the thread, and close the connections, when nobody has used them for long.
+        """Stop the thread and close the connections when they have been unused for long enough.
 
-        Returns when to check that again. The next call starts another thread.
+        Return when to check that again. The next call starts another thread.
         """
         idle_since = self._shared.idle_since()
         if idle_since == math.inf:
@@ -409,9 +408,9 @@ class HeartbeatThread:
         return now + (_SOON if not wanted else 10 * _SOON)
 
     def _is_abandoned(self, now: float) -> bool:
-        """Whether everything is closed here, and what is under way has had its time.
+        """Whether everything is closed, and the calls still in flight have had their time.
 
-        Only releases are, which nobody waits for: silence frees their slots.
+        Those are only releases that nobody waits for: silence frees their slots.
         """
         if self._shared.is_awaited():
             self._unawaited_since = math.inf
@@ -440,7 +439,7 @@ class HeartbeatThread:
         return task
 
     def _schedule_next(self, now: float) -> None:
-        """Set the time of the next heartbeat, or none."""
+        """Set the time of the next heartbeat, if there is anything to keep alive."""
         acquisitions = self._acquisitions()
         if acquisitions:
             self.interval = min(each.ping_interval for each in acquisitions)
@@ -452,7 +451,7 @@ class HeartbeatThread:
         else:
             self.interval = self._next_heartbeat = math.inf
             newcomers = self._acquisitions()
-            if newcomers:  # just now, and they may have seen us awake
+            if newcomers:  # from just now, when they may still have seen a heartbeat scheduled
                 self.heartbeat_every(min(each.ping_interval for each in newcomers))
             return
         self._next_heartbeat = now + self.interval * _jitter.uniform(0.9, 1.0)
@@ -467,7 +466,7 @@ class HeartbeatThread:
 
     def _start_heartbeat(self) -> None:
         if self._sending is not None and not self._sending.done():
-            return  # it asks again when it is done, if it has to
+            return  # it sends once more by itself if it was asked to
         self._sending = self._spawn(self._sender.heartbeat())
 
     def _start_probe(self, address: Address | None) -> None:
@@ -494,23 +493,23 @@ class HeartbeatThread:
         holder = self._shared.holders.get(acquisition_id)
         if holder is None:
             return
-        # The server's ttl began a little earlier than what we know of it.
+        # On the server the ttl began a little earlier than here.
         ttl = holder.ttl
         if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
             self._expire(holder)
         else:
             self.lose(holder, "the server does not know it any more, or it was kicked")
-        if kept:  # for those who may have it now that its holder knows
+        if kept:  # the server keeps its slots until its holder knows
             self._spawn(holder.release_quietly())
 
     async def _check(self, record: NameRecord) -> None:
-        """Have what is over on a name ended, and the next waiters served."""
+        """Let the server end what is over on a name, and serve the next waiters."""
         waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
         if not waiters:
             return
         interval = waiters[0].interval
-        # A foreign client may have granted one of several slots: requests for several are named,
-        # so that they get back into the queue before anybody behind them is served.
+        # A foreign client may have granted only one slot to a request for several. Those requests
+        # are named, so that they are queued again before anybody behind them is served.
         wide = [each for each in waiters if each.slots > 1 and each.queued]
         ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
         args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
@@ -549,10 +548,10 @@ class HeartbeatThread:
             self.schedule_ttl(max(soonest, now + _GRAIN))
 
     def _lose_silent(self, now: float) -> float:
-        """Lose what the server must think is dead: no heartbeat got through for too long.
+        """Mark holders as lost that the server must consider dead: no heartbeat got through.
 
-        Counted from the wait and not from the grant, which is not a sign of life. Returns when
-        the next one is lost if it stays silent.
+        The time is counted from the last sign of life, which a grant is not: it may be from the
+        wait. Return when the next holder is lost if no heartbeat gets through.
         """
         soonest = math.inf
         for holder in list(self._shared.holders.values()):
@@ -571,7 +570,7 @@ class HeartbeatThread:
         self._shared.lose(holder, ttl_ended(holder.ttl), cancel_message=cancel)
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
-        """Tell a holder, from any thread, that the server doesn't have it any more."""
+        """Tell a holder, from any thread, that the server has ended its hold."""
         holder._state_outcome("ignored")
         _log.lost(holder, "kicked" if why == KICKED else "lost", why)
         message = f"{holder.acquisition_id} was lost: {why}"

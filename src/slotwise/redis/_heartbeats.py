@@ -1,6 +1,6 @@
-"""HeartbeatSender: send the heartbeats of a process, in bounded calls that are spread over time.
+"""HeartbeatSender: send the heartbeats of a process, in bounded calls spread over time.
 
-`_heartbeat_thread` decides when they are sent, and acts on the answers.
+`_heartbeat_thread` decides when heartbeats are sent, and acts on the replies.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-# What one call may cost, in members renewed: the server does nothing else meanwhile, for 3 to
-# 5 ms. A name costs as much as this many members.
+# What one call may cost, in members renewed: the server does nothing else for 3 to 5 ms
+# meanwhile. A name costs as much as `_COST_OF_A_NAME` members.
 COST_PER_CALL = 1_000
 _COST_OF_A_NAME = 80
-# The part of the time between two heartbeats over which the calls of one are spread.
+# The fraction of the heartbeat interval over which the calls of one heartbeat are spread.
 _SPREAD = 0.5
-# Pauses shorter than this are not worth it; and how often to check whether it became urgent.
+# The shortest pause between calls that is worth sleeping for, and the longest before checking
+# whether the rest has become urgent.
 _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
 
-# How often waiters look whether a name that was spoilt is in order again: nobody tells them.
+# How often to check a spoilt name that is waited for: no message tells when it is in order again.
 SPOILT_CHECK_MS = 500
 
-# Names whose time is up within this many seconds of each other are equally urgent.
+# Names that expire within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
 
 Batch = list[tuple["NameRecord", float, list[str], list[str]]]
@@ -61,20 +62,20 @@ class HeartbeatSender:
         self._on_outcome = dispatch
         self._schedule_check = schedule_check
         self._spawn = spawn
-        # On a cluster: how many heartbeats of a name are not answered yet.
+        # On a cluster: calls in flight, by name.
         self._under_way: Counter[NameRecord] = Counter()
-        self.again = False  # asked, while it sends, to send once more
-        # Of the heartbeat that is under way: calls without an answer, by name.
+        self.again = False  # set by other threads: send everything at once, or once more
+        # Calls of the current heartbeat that have no reply yet, by name.
         self._unanswered: Counter[NameRecord] = Counter()
         # Names whose heartbeats are sent out of turn, and whether to do so once more.
         self._hurried: dict[NameRecord, bool] = {}
-        self._warned: set[object] = set()  # troubles that were logged, and last
+        self._warned: set[object] = set()  # problems that were logged and haven't ended
 
     async def heartbeat(self) -> None:
-        """Send heartbeats for everything of this process, and pass on what became of it.
+        """Send heartbeats for every acquisition of this process, and pass the outcomes on.
 
-        The most urgent go first, and are determined again when the calls take long: however
-        many there are, those of a short interval are not late because of the others.
+        The most urgent go first, and the order is determined again when the calls take long. So
+        heartbeats with a short interval are on time, however many others there are.
         """
         hurried = self.again
         while True:
@@ -85,7 +86,7 @@ class HeartbeatSender:
             hurried = self.again
 
     def hurry(self, record: NameRecord) -> None:
-        """Send the heartbeats of one name at once, beside those of others; one at a time."""
+        """Send the heartbeats of one name at once, beside those of others; one call at a time."""
         if record in self._hurried:
             self._hurried[record] = True
         else:
@@ -105,7 +106,7 @@ class HeartbeatSender:
             del self._hurried[record]
 
     def _entries(self, only: NameRecord | None = None) -> _Entries:
-        """Return who is to be named in heartbeats, of all names or of one."""
+        """Return the acquisitions to be renewed, of all names or of one."""
         entries = _Entries()
         for holder in list(self._shared.holders.values()):
             if only is None or holder.record is only:
@@ -116,18 +117,18 @@ class HeartbeatSender:
         return entries
 
     async def _send_due(self, *, hurried: bool) -> bool:
-        """Send the heartbeats that are due, or all if hurried; return whether some are left."""
+        """Send the heartbeats that are due, or all if hurried; return whether any are left."""
         started = time.monotonic()
         shared, between = self._shared, self._shared.heartbeat_thread.interval
         entries = self._entries()
-        for record in entries.records:  # as long as somebody is there
+        for record in entries.records:  # a name is noted for as long as it is in use
             if started >= record.noted_until:
                 self._note_name(record, started)
         due = entries.sorted(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
         batches = list(_batches(due, apart=apart))
-        # A name is heard when all its calls have been answered.
+        # The heartbeat of a name got through when all its calls have been answered.
         self._unanswered = Counter(
             record for batch in batches for record, _, holders, _ in batch if not _is_part(holders)
         )
@@ -139,12 +140,12 @@ class HeartbeatSender:
             if first is not last:
                 sent_at = time.monotonic()
                 if not apart and number and sent_at - started > between:
-                    return True  # some that were sent first may be due again by now
+                    return True  # those that were sent first may be due again by now
             await self._pause_until(started + spread * number / len(batches))
             if not apart:
                 await self._deliver(batch, min(sent_at, time.monotonic()))
-            # Each node of a cluster answers in its own time: one that is gone must
-            # not silence those who hold something of the others.
+            # Each node of a cluster answers in its own time: one that is down must not
+            # delay the heartbeats to the others.
             elif first not in late:
                 self._under_way[first] += 1
                 self._spawn(self._deliver_apart(batch, started))
@@ -152,14 +153,14 @@ class HeartbeatSender:
         return False
 
     def _time_left(self, by_record: Iterable[tuple[NameRecord, float]]) -> float:
-        """Return the seconds over which to spread the calls of a heartbeat."""
+        """Return the number of seconds over which to spread the calls of a heartbeat."""
         between = self._shared.heartbeat_thread.interval
         spare = min((interval for _, interval in by_record), default=0.0) - between
         return max(min(between, spare) * _SPREAD, 0.0) if spare > -math.inf else 0.0
 
     async def _pause_until(self, when: float) -> None:
-        """Let the server serve others, unless it is urgent."""
-        # Set by other threads, which must not touch an event of this loop.
+        """Let the server serve other clients, unless heartbeats have become urgent."""
+        # Polled, since other threads set `again`, and must not touch an event of this loop.
         while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
             await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
@@ -206,17 +207,17 @@ class HeartbeatSender:
                     record.on_adapted(outcome)
                 else:
                     self._on_outcome(outcome)
-            # Last: a waiter that is gone must not take this for a sign of its own life.
+            # After the outcomes: a waiter that is gone must not take this for a sign of life.
             if _is_part(holders):
                 self._renewed_part(holders[0], sent_at)
                 continue
-            if is_regular:  # else some of its calls may still be under way
+            if is_regular:  # otherwise some of its calls may still be in flight
                 self._unanswered[record] -= 1
                 if self._unanswered[record] <= 0:
                     record.heartbeat_at = started
 
     def _address_of(self, batch: Batch) -> Address | None:
-        """Return which node of a cluster has answered; None for a plain server."""
+        """Return the cluster node that has answered; None for a plain server."""
         cluster = self._shared.cluster
         return None if cluster is None else cluster.address_of(batch[0][0].keys.slot or 0)
 
@@ -226,7 +227,7 @@ class HeartbeatSender:
             holder.parts[part] = sent_at
 
     def _check_memory(self, reply: list[Any]) -> None:
-        """Say once that the server is at its maxmemory: heartbeats pass all the same."""
+        """Log once that the server is at its maxmemory; heartbeats get through all the same."""
         if reply[-1] != b"full":
             self._warned.discard("full")
             return
@@ -234,12 +235,12 @@ class HeartbeatSender:
         self._warn_once(
             "full",
             "%s has no memory left, and refuses new holders and waiters until its maxmemory is"
-            " raised; those that it has go on",
+            " raised; existing ones are not affected",
             self._shared.endpoint,
         )
 
     def _failed(self, record: NameRecord, why: bytes, waiters: list[str]) -> None:
-        """Tolerate the trouble of one name: its holders are lost when their interval is over."""
+        """Handle a heartbeat that failed for one name: its holders are lost when time is up."""
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         if waiters:
@@ -249,7 +250,7 @@ class HeartbeatSender:
             waiter = self._shared.waiters.get(acquisition_id)
             if waiter is None or now - waiter.heard_at < waiter.interval:
                 continue
-            # It has lost its place by now, and gets the error that a newcomer would get.
+            # It has lost its place by now, so it gets the error that a newcomer would get.
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 waiter.client.loop.call_soon_threadsafe(waiter.fail, error)
 
@@ -260,12 +261,13 @@ class HeartbeatSender:
             logger.warning(message, *args)
 
     async def _send_until_answered(self, batch: Batch, keys: list[bytes], args: list[Any]) -> Any:
-        """The reply to a heartbeat, over another connection if this one has gone dead.
+        """Return the reply to a heartbeat, over another connection if this one is dead.
 
-        One whose other end vanished without a word takes everything and answers nothing. It is
-        given up when the server has answered over another one (`_probe`), and not before: one that
-        is only slow would have to read everything anew. A node of a cluster that doesn't answer at
-        all may have been replaced, so there it is given up while there is time left to be heard.
+        A connection whose other end vanished without a word accepts everything and answers
+        nothing. It is given up only once the server has answered over another one (`_probe`): a
+        server that is merely slow would have to read everything again. A cluster node that
+        doesn't answer at all may have been replaced, so its connection is given up while there is
+        time left to get a heartbeat through.
         """
         record = batch[0][0]
         client, slot = self._shared.client(), record.keys.slot
@@ -274,19 +276,19 @@ class HeartbeatSender:
             return await reply
         patience = self._reply_timeout(batch, time.monotonic())
         while not reply.done():
-            # Of the connection that it travels by: time that it took to open one is no silence.
+            # Of the connection that carries it: the time that it took to open one doesn't count.
             silence = client.silence(slot)
             if silence < patience:
                 await asyncio.wait([reply], timeout=patience - silence)
             else:
                 client.drop_connection(slot)
                 # If the next one is silent too, the server is slow rather than gone, and would
-                # have to read everything anew.
+                # have to read everything again.
                 patience *= 2
         return reply.result()
 
     def _reply_timeout(self, batch: Batch, now: float) -> float:
-        """How long to wait for the reply to a heartbeat: half of the time that is left."""
+        """Return how long to wait for the reply to a heartbeat: half of the time that is left."""
         ends = [each.heard_at + each.interval for each in self._named_in(batch)]
         first_end = min((end for end in ends if end > now), default=math.inf)  # others are lost
         patience = min(self._shared.settings.config.reply_timeout, (first_end - now) / 2)
@@ -301,7 +303,7 @@ class HeartbeatSender:
 
 
 def _parts(acquisition_id: str, slots: int) -> list[str]:
-    """What stands for a holder of very many slots in heartbeats: ranges of them."""
+    """Return what represents a holder of very many slots in heartbeats: ranges of its slots."""
     return [
         f"{acquisition_id}#{first}-{min(first + COST_PER_CALL - 1, slots)}"
         for first in range(1, slots + 1, COST_PER_CALL)
@@ -309,24 +311,24 @@ def _parts(acquisition_id: str, slots: int) -> list[str]:
 
 
 def _is_part(holders: list[str]) -> bool:
-    """Whether these are the holders of an entry for a part: it has no others."""
+    """Whether an entry is for a part of a holder; such an entry has no other holders."""
     return len(holders) == 1 and "#" in holders[0]
 
 
 def _cost(holder: str) -> int:
-    """How many members a holder, or a part of it, stands for."""
+    """Return how many members a holder, or a part of it, has on the server."""
     _, _, slots = holder.partition("*")
     count, _, part = slots.partition("#")
     if part:
         first, _, last = part.partition("-")
         return int(last) - int(first) + 1
-    if not count or "." in count:  # what a path needs of each tier: it is one member all the same
+    if not count or "." in count:  # the needs of a path, by tier: one member all the same
         return 1
     return int(count)
 
 
 class _Entries:
-    """Who is to be named in heartbeats: by name and interval, or a part of a wide holder."""
+    """The acquisitions to be renewed: by name and interval, and parts of very large holders."""
 
     def __init__(self) -> None:
         self._by_key: dict[_Key, tuple[list[str], list[str]]] = {}
@@ -335,9 +337,9 @@ class _Entries:
         self._parts: list[tuple[float, float, _Entry]] = []  # when it is due, and its end
 
     def add_holder(self, holder: RedisAcquisition) -> None:
-        """Add a holder; one of very many slots in parts, each with its own time.
+        """Add a holder; one of very many slots in parts, each with a time of its own.
 
-        Otherwise all of them would have to be renewed anew before the first one's time is up.
+        Otherwise all parts would have to be renewed again whenever one of them is due.
         """
         if holder.slots <= COST_PER_CALL:
             self.add(holder, 0)
@@ -365,7 +367,7 @@ class _Entries:
         return {*self._ping_intervals, *parts}
 
     def sorted(self, before: float) -> list[_Entry]:
-        """Return those that are due before a time (all if -inf), the first to be given up first."""
+        """Return what is due before a time (all if -inf), the first to expire first."""
         every = before == -math.inf
         due = [
             (self._ends[key[0]], (key, ids))
@@ -377,13 +379,16 @@ class _Entries:
 
 
 def _urgency(ended: tuple[float, _Entry]) -> tuple[float, str, bytes]:
-    """Return how urgent an entry is, roughly: calls are of one script, and of whole names."""
+    """Return a sort key: roughly when an entry expires, then its script and name.
+
+    Entries of one script and name are then neighbours, and share a call.
+    """
     end, ((record, _), _) = ended
     return end // _GRAIN, record.dialect.heartbeat.name, record.keys.all[0]
 
 
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
-    """Heartbeats in calls of bounded cost and of one script; on a cluster also of one name."""
+    """Yield calls of bounded cost and of one script each; on a cluster also of one name."""
     batch: Batch = []
     left = 0
 

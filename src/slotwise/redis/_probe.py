@@ -1,7 +1,7 @@
-"""ServerProbe: find out over a new connection whether a server that is silent still answers.
+"""ServerProbe: find out over a new connection whether a silent server still answers.
 
-The other end of all connections that are open may be gone, so none of them can tell. What follows
-from the answer is up to the caller.
+The other end of every open connection may be gone, so none of those can tell. What follows from
+the answer is up to the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slotwise.redis._net.preparation import open_connection
 class ServerProbe:
     """Opens a connection in a thread of its own, and closes it again; one at a time.
 
-    ``on_answer`` is called in the loop that asked, with the time at which the server was asked.
+    ``on_answer`` is called in the loop that started it, with the time when the server was asked.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ServerProbe:
         self._sock: socket.socket | None = None
 
     def start(self) -> None:
-        """Ask the server, unless it is being asked; to be called in the loop."""
+        """Ask the server, unless it is being asked already; call this in the loop."""
         if self._is_running:
             return
         self._is_running, self._is_ended = True, False
@@ -49,7 +49,7 @@ class ServerProbe:
         threading.Thread(target=self._ask, args=(loop,), name=name, daemon=True).start()
 
     def end(self) -> None:
-        """Stop asking: nobody wants to know any more."""
+        """Stop asking: the answer isn't needed any more."""
         self._is_ended = True
         sock = self._sock
         if sock is not None:
@@ -57,7 +57,7 @@ class ServerProbe:
                 sock.shutdown(socket.SHUT_RDWR)  # ends its thread
 
     def close_sockets(self) -> None:
-        """Close the socket only, in a forked child."""
+        """Close only the socket, in a forked child."""
         if self._sock is not None:
             self._sock.close()
 
@@ -83,12 +83,12 @@ class ServerProbe:
         """Note the socket, in the probing thread, so that `end` can interrupt it.
 
         Raises:
-            ClosedByUs: it did so before there was one.
+            ClosedByUs: `end` was called before there was a socket.
         """
         self._sock = sock
         if self._is_ended:
             sock.close()
-            raise ClosedByUs("nobody wants to know any more whether the server answers")
+            raise ClosedByUs("the answer isn't needed any more")
 
     def _ended(self, asked_at: float, has_answered: bool) -> None:
         self._is_running = False
