@@ -161,7 +161,7 @@ def test_words_that_make_no_sense_are_125_and_one_line(capsys, words):
     [
         (("api", "--limt", "1"), "unknown flag --limt; did you mean --limit? 'slotwise"),
         (("api", "--limit", "1", "ls", "-l"), "unknown flag -l; those of CMD go after --;"),
-        (("-api", "--limit", "1"), "no flag -api;"),
+        (("-api", "--limit", "1"), "unknown flag -api;"),
     ],
 )
 def test_a_flag_that_is_none_is_named_before_one_that_is_missing(capsys, words, told):
