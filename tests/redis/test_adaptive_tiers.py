@@ -134,7 +134,7 @@ async def test_objects_must_have_the_same_rules(config: RedisConfig) -> None:
             await tiers(config, Tier("x", other)).at().acquire()
     await one.release(held)
     async with tiers(config, Tier("x", 5)).at().cm():
-        with pytest.raises(ValueConflict, match="in use with 5 slots"):
+        with pytest.raises(ValueConflict, match="in use as x=5, not x adaptive"):
             await one.at().acquire()
 
 

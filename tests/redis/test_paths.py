@@ -427,7 +427,7 @@ async def test_objects_must_agree_about_tiers_in_use(config: RedisConfig) -> Non
     larger = RedisPaths(
         (TierSpec("user", 1, keyed=True), TierSpec("all", 9, keyed=False)), name="t", config=config
     )
-    with pytest.raises(ValueConflict, match="all of 't' is in use with 2 slots, not 9"):
+    with pytest.raises(ValueConflict, match="the tiers of 't' are in use as all=2, not all=9"):
         await larger.acquire(("b", None), timeout=5)
     with pytest.raises(ValueConflict, match="in use as"):
         await RedisPaths(THREE, name="t", config=config).acquire(("a", "b", None), timeout=5)

@@ -51,7 +51,9 @@ async def test_rates_and_slots_are_taken_together(make):
         [holder] = await limits.holders()
         assert holder.needs == {"tenant": 1, "tokens": 3, "all": 1}
         assert holder.keys == {"tenant": "a", "tokens": "a"}
-        with pytest.raises(AcquireTimeout, match=r"tokens 'a': 2\.0 left of a burst of 5, and 3"):
+        with pytest.raises(
+            AcquireTimeout, match=r"tokens 'a': 2\.0 left of 1 per 3600 s, burst 5, and 3"
+        ):
             await limits.acquire(tenant="a", tokens=3, timeout=0)
         async with limits.cm(tenant="b", tokens=5, timeout=0):
             pass
@@ -236,7 +238,9 @@ async def test_a_bucket_that_is_not_full_is_in_use(make):
     async with limits.cm(tokens=2):
         pass
     other = make(Tier("tokens", rate=Rate(2, per=1)), Tier("all", 1), name=limits.name)
-    with pytest.raises(ValueConflict, match="in use with 1 per 3600 s, burst 5, not 2 per 1 s"):
+    with pytest.raises(
+        ValueConflict, match="in use as tokens=1 per 3600 s, burst 5, not tokens=2 per 1 s"
+    ):
         await other.acquire()
     await limits.resize("tokens", Rate(1, per=3600, burst=4))
     assert await level(limits, "tokens") == 3

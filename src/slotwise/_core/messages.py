@@ -22,7 +22,6 @@ from slotwise.errors import (
 
 if TYPE_CHECKING:
     from slotwise._core.adaptive import Adaptive
-    from slotwise._core.rates import Rate
 
 E = TypeVar("E", bound=SlotwiseError)
 
@@ -114,28 +113,7 @@ def unknown_acquisition(title: str, acquisition_id: str) -> LookupError:
     )
 
 
-def tiers_title(names: Iterable[str], name: str | None, *, is_rate: bool) -> str:
-    """How messages name tiers, or the one tier that a `RateLimit` is."""
-    if is_rate:
-        return "a private rate" if name is None else f"the rate {display(name)}"
-    return f"the tiers {', '.join(names)}" + ("" if name is None else f" of {display(name)}")
-
-
-def tiers_subject(title: str) -> str:
-    """The title of tiers with its verb."""
-    return f"{title} {'is' if _is_rate(title) else 'are'}"
-
-
-def part_of_tiers(node: str, title: str) -> str:
-    """How messages name a node of tiers; a `RateLimit` has no other."""
-    return title if _is_rate(title) else f"{node} of {title}"
-
-
-def _is_rate(title: str) -> bool:
-    return title.startswith(("the rate ", "a private rate"))
-
-
-def what_is_left(left: float, rate: Rate | str, cost: int, waiting: int) -> str:
+def what_is_left(left: float, rate: object, cost: int, waiting: int) -> str:
     """What is left of a rate, for somebody who didn't get a cost of it."""
     return f"{left:.1f} left of {rate}, and {cost} needed, {others_waiting(waiting)}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
-from slotwise._core.messages import tiers_title
+from slotwise._core.messages import display
 from slotwise._core.priorities import check_weight
 from slotwise._core.rates import EXACT, RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
@@ -159,15 +159,30 @@ def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str)
 
 
 def tiers_conflict(
-    subject: str, used: Sequence[TierSpec], own: Sequence[TierSpec], remedy: str = ""
+    name: str | None, used: Sequence[TierSpec], own: Sequence[TierSpec]
 ) -> ValueConflict:
     """Return the error of an object with other tiers than those in use; it names the difference."""
-    words = [[spec.words for spec in specs] for specs in (used, own)]
+    words = [
+        [str(specs[0].value)] if _is_rate_limit(specs) else [spec.words for spec in specs]
+        for specs in (used, own)
+    ]
+    remedy = ""
     if [spec.name for spec in used] == [spec.name for spec in own] and words[0] != words[1]:
         differing = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
         words = [*map(list, zip(*differing, strict=True))]
+        if all(map(_differ_in_value, used, own)):
+            what = "rate" if _is_rate_limit(used) else "value of a tier"
+            remedy = f"; resize() changes the {what} in use"
     in_use, given = (", ".join(each) for each in words)
+    # Tiers are not named twice: first all of them, and then those that differ.
+    subject = subject_of(used, name) if _is_rate_limit(used) else f"the tiers of {name!r} are"
     return ValueConflict(f"{subject} in use as {in_use}, not {given}{remedy}")
+
+
+def _differ_in_value(used: TierSpec, own: TierSpec) -> bool:
+    """Whether the values of two tiers differ at most, so that `resize` makes one of the other."""
+    same_kind = isinstance(used.value, Rate) == isinstance(own.value, Rate)
+    return same_kind and replace(used, value=0) == replace(own, value=0)
 
 
 def most_of(value: int | Rate | None) -> int:
@@ -214,11 +229,34 @@ class KeyStats:
     frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
 
-def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
-    """How messages name tiers."""
+def _is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
+    """Whether these are the tiers of a `RateLimit`: a single one, which nobody has named."""
     first = tiers[0]
-    is_rate = len(tiers) == 1 and first.name == RATE_TIER and isinstance(first.value, Rate)
-    return tiers_title((tier.name for tier in tiers), name, is_rate=is_rate)
+    return len(tiers) == 1 and first.name == RATE_TIER and isinstance(first.value, Rate)
+
+
+def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
+    """How messages name tiers, or the one tier of a `RateLimit`."""
+    if _is_rate_limit(tiers):
+        return "a private rate" if name is None else f"the rate {display(name)}"
+    names = ", ".join(tier.name for tier in tiers)
+    return f"the tiers {names}" + ("" if name is None else f" of {display(name)}")
+
+
+def subject_of(tiers: Sequence[TierSpec], name: str | None) -> str:
+    """`title_of` with its verb."""
+    return f"{title_of(tiers, name)} {'is' if _is_rate_limit(tiers) else 'are'}"
+
+
+def part_of(tiers: Sequence[TierSpec], name: str | None, index: int, key: object) -> str:
+    """How messages name one key of a tier; a `RateLimit` has nothing else."""
+    title = title_of(tiers, name)
+    return title if _is_rate_limit(tiers) else f"{tiers[index].node(key)} of {title}"
+
+
+def blame(tiers: Sequence[TierSpec], index: int, key: object, why: str) -> str:
+    """Say which tier is in the way, and why; a `RateLimit` has only one."""
+    return why if _is_rate_limit(tiers) else f"{tiers[index].node(key)}: {why}"
 
 
 @dataclass(frozen=True, slots=True)

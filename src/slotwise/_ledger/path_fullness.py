@@ -10,17 +10,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import floor
 from typing import Any
 
+from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import (
     cost_above_burst,
     occupancy,
     others_waiting,
-    part_of_tiers,
     paused,
     too_many_slots,
     what_is_left,
 )
 from slotwise._core.outcomes import too_many_for_adaptive
-from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, most_of
+from slotwise._core.paths import KeyStats, NodeStats, TierSpec, TierStats, blame, most_of
 from slotwise._core.rates import Rate
 from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import Path
@@ -146,32 +146,32 @@ def fullness(
     ledger: PathLedger[Any], specs: Sequence[TierSpec], path: Path, needs: Needs | None, now: float
 ) -> str:
     """Say which tier is in the way of somebody who got nothing."""
-    for spec, tier, key in zip(specs, ledger.tiers, path, strict=True):
+    for tier, key in zip(ledger.tiers, path, strict=True):
         node = tier.nodes.get(key)
         need = 1 if needs is None else needs[tier.index]
         pause = paused_for(tier, key, now)
         if pause:
             waiting = 0 if node is None else node.waiting
-            return f"{spec.node(key)}: {paused(pause)}, {others_waiting(waiting)}"
+            return blame(specs, tier.index, key, f"{paused(pause)}, {others_waiting(waiting)}")
         if node is None or has_room_at_once(node, need, now):
             continue
         if isinstance(node, RateNode):
             left = node.level_at(now) / node.rate.unit
-            return f"{spec.node(key)}: {what_is_left(left, node.rate, need, node.waiting)}"
+            why = what_is_left(left, node.rate, need, node.waiting)
+            return blame(specs, tier.index, key, why)
         full = occupancy(value=node.value, held=node.in_use, waiting=node.waiting)
         if node.in_use + need <= node.value:
             full += ", the rest kept for an older request"
         elif need > 1:
             full += f", and {need} are needed"
-        return f"{spec.node(key)}: {full}"
+        return blame(specs, tier.index, key, full)
     return "nothing of it"
 
 
-def never_fits(title: str, spec: TierSpec, key: Hashable, need: int, value: Any) -> ValueError:
-    """The error of a request that needs more of a key than its ``value``."""
-    which = part_of_tiers(spec.node(key), title)
-    if spec.adaptive is not None:
-        return too_many_for_adaptive(which, need, spec.adaptive)
+def never_fits(which: str, need: int, value: Any, adaptive: Adaptive | None) -> ValueError:
+    """The error of a request that needs more than there is: ``which`` is `part_of` the tiers."""
+    if adaptive is not None:
+        return too_many_for_adaptive(which, need, adaptive)
     if isinstance(value, Rate):
         return cost_above_burst(which, need, value.burst)
     return too_many_slots(which, need, value)

@@ -24,6 +24,7 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     fair_tiers,
+    part_of,
     pausing,
     title_of,
 )
@@ -492,4 +493,5 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if tier is None:
             return None
         index, key = tier.index, path[tier.index]
-        return never_fits(self.title, self.specs[index], key, needs[index], tier.value_of(key))
+        which = part_of(self.specs, self.name, index, key)
+        return never_fits(which, needs[index], tier.value_of(key), self.specs[index].adaptive)

@@ -15,7 +15,6 @@ from slotwise._core.closing import Closure
 from slotwise._core.messages import (
     INTERRUPTED,
     closed_error,
-    tiers_subject,
     unknown_acquisition,
 )
 from slotwise._core.overload import Overload
@@ -29,6 +28,7 @@ from slotwise._core.paths import (
     check_costs,
     head_start_of,
     options_of,
+    subject_of,
     tiers_conflict,
     weight_for,
 )
@@ -432,7 +432,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def closed_error(self) -> SemaphoreClosed:
         tracker = self._tracker
         closure = None if tracker.ended else tracker.closure
-        return closed_error(tiers_subject(tracker.title), closure, self._closed_error)
+        subject = subject_of(tracker.specs, tracker.name)
+        return closed_error(subject, closure, self._closed_error)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -470,5 +471,5 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
         if name in _closures:
             tracker.suspend(_closures[name])
     elif tracker.specs != tuple(tiers):
-        raise tiers_conflict(f"the tiers of {name!r} are", tracker.specs, tiers)
+        raise tiers_conflict(name, tracker.specs, tiers)
     return tracker

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core.closing import Generation
+from slotwise._core.messages import display
 from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
@@ -77,6 +78,16 @@ class ProcessAcquisition(AcquisitionResult):
         self.wait_until: float | None = None
         self.failure: Exception | None = None  # why the wait ended without a grant
         self.task: asyncio.Task[Any] | None = None  # to be cancelled when the ttl ends
+
+    @property
+    def title(self) -> str:
+        """How messages name its limit."""
+        return display(self.file.public_name)
+
+    @property
+    def subject(self) -> str:
+        """The same with a verb."""
+        return f"{self.title} is"
 
     def begin(self) -> None:
         """Note that it may be in the file from now on."""

@@ -113,7 +113,6 @@ class BaseState(BaseLedger[C]):
 
     RULES: ClassVar[int]
     CLAIM: ClassVar[type[Any]]
-    IS: ClassVar[str]  # what follows its title in messages: "is" or "are"
 
     name: str
     boot: str  # of the machine: its monotonic clock restarts at every boot
@@ -176,10 +175,9 @@ class BaseState(BaseLedger[C]):
     def new(cls, name: str, declared: Any, boot: str) -> Self:
         """Return the state of a limit that nobody has used yet."""
 
-    @staticmethod
     @abstractmethod
-    def title_of(name: str | None) -> str:
-        """Return its name in messages; without a name, it is private."""
+    def subject(self, name: str | None) -> str:
+        """Return its name in messages, with a verb; without a name, it is private."""
 
     @property
     @abstractmethod
@@ -214,8 +212,11 @@ class BaseState(BaseLedger[C]):
         """
 
     @abstractmethod
-    def never_fits(self, wanted: Any, declared: Any, title: str) -> ValueError | None:
-        """Return the error of a request that can never be granted, if that is so."""
+    def never_fits(self, wanted: Any, declared: Any, name: str | None) -> ValueError | None:
+        """Return the error of a request that can never be granted, if that is so.
+
+        ``name`` is that of the limit, for messages; None if it is private.
+        """
 
     @abstractmethod
     def conflict(self, declared: Any) -> ValueConflict:

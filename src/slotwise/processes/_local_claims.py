@@ -42,13 +42,10 @@ class LocalClaims:
     #   L1  by_id has the acquisitions of this process that hold or wait
     #   L2  waiting is how many of them sleep until they are granted
 
-    def __init__(
-        self, process: LocalProcess, key: str, title: str, subject: str, path: str
-    ) -> None:
+    def __init__(self, process: LocalProcess, key: str, name: str | None, path: str) -> None:
         self._process = process
         self._owner = process.owner
-        self._title = title  # for messages
-        self._subject = subject
+        self._name = name  # for messages
         self._path = path
         self.key = key
         self.by_id: dict[str, ProcessAcquisition] = {}
@@ -110,7 +107,7 @@ class LocalClaims:
         ]
         for acquisition in overdue:
             self._end(acquisition, "timed out", state, after)
-            acquisition.failure = _messages.timed_out(self._title, acquisition, state, lock_error)
+            acquisition.failure = _messages.timed_out(acquisition, state, lock_error)
         return [acquisition.acquisition_id for acquisition in overdue]
 
     def fail_closed(self, state: AnyState, after: AfterUnlock) -> list[str]:
@@ -174,12 +171,12 @@ class LocalClaims:
     ) -> Exception:
         if event == "closed":
             if state is None or acquisition.generation.closed:
-                return closed_error(self._subject)
-            return closed_error(self._subject, state.closure)
+                return closed_error(acquisition.subject)
+            return closed_error(acquisition.subject, state.closure)
         if state is not None and event == "timed out":
-            return _messages.timed_out(self._title, acquisition, state)
+            return _messages.timed_out(acquisition, state)
         if state is not None and event == "too many":
-            never = state.never_fits(acquisition.wanted, None, self._title)
+            never = state.never_fits(acquisition.wanted, None, self._name)
             return never or _messages.wait_lost(self._path)
         return _messages.wait_lost(self._path)
 
@@ -250,6 +247,6 @@ def _likely_event(acquisition: ProcessAcquisition, state: AnyState, now: float) 
         return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
-    if state.never_fits(acquisition.wanted, None, "") is not None:
+    if state.never_fits(acquisition.wanted, None, None) is not None:
         return "too many"
     return "closed" if state.closed else "owner died"

@@ -167,7 +167,6 @@ def unknown(directory: str, name: str) -> UnknownSemaphore:
 
 
 def timed_out(
-    title: str,
     acquisition: ProcessAcquisition,
     state: AnyState,
     lock_error: Busy | None = None,
@@ -177,8 +176,8 @@ def timed_out(
     full = state.fullness(acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return waited_in_vain(LockTaken, title, timeout, full)
-    return no_slot(title, timeout, full)
+        return waited_in_vain(LockTaken, acquisition.title, timeout, full)
+    return no_slot(acquisition.title, timeout, full)
 
 
 def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:

@@ -133,7 +133,7 @@ def _may_request(
             return False
     _admit(file, state, acquisition, declared, after.now)
     if acquisition.overload is not None and make_waker is not None and not acquisition.replaces:
-        _refuse_overload(file, state, acquisition, acquisition.overload, declared, after.now)
+        _refuse_overload(state, acquisition, acquisition.overload, declared, after.now)
     _declare(file, state, declared, after)
     return True
 
@@ -153,18 +153,17 @@ def _admit(
 ) -> None:
     """Raise if it can never be granted."""
     if not acquisition.generation.admits(file.claims.by_id.__contains__):
-        raise closed_error(file.subject)
+        raise closed_error(acquisition.subject)
     if state.closed:
-        raise closed_error(file.subject, state.closure)
+        raise closed_error(acquisition.subject, state.closure)
     if not state.accepts(declared) and not state.is_idle(now):
         raise state.conflict(declared)
-    never = state.never_fits(acquisition.wanted, declared, file.title)
+    never = state.never_fits(acquisition.wanted, declared, file.public_name)
     if never is not None:
         raise never
 
 
 def _refuse_overload(
-    file: SemaphoreFile,
     state: AnyState,
     acquisition: ProcessAcquisition,
     overload: Overload,
@@ -186,7 +185,7 @@ def _refuse_overload(
         if not too_late(estimate, timeout):
             return
     full = state.fullness(wanted, now)
-    raise limit_full(file.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
+    raise limit_full(acquisition.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
 
 def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
@@ -356,7 +355,7 @@ def estimate(
         state = file.current_state()
         if not state.accepts(declared) and not state.is_idle(after.now):
             raise state.conflict(declared)
-        never = state.never_fits(wanted, declared, file.title)
+        never = state.never_fits(wanted, declared, file.public_name)
         if never is not None:
             raise never
         return state.estimate(wanted, after.now) if state.accepts(declared) else 0.0
@@ -406,7 +405,8 @@ def _control(
     def work(after: AfterUnlock) -> T:
         state = file.current_state()
         if generation.closed or state.closed:
-            raise closed_error(file.subject, None if generation.closed else state.closure)
+            subject = state.subject(file.public_name)
+            raise closed_error(subject, None if generation.closed else state.closure)
         _declare(file, state, declared, after)
         return write(after, state)
 

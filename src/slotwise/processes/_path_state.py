@@ -11,8 +11,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from slotwise._core.messages import display
-from slotwise._core.paths import TierSpec, fair_tiers, most_of, tiers_conflict
+from slotwise._core.paths import (
+    TierSpec,
+    fair_tiers,
+    most_of,
+    part_of,
+    subject_of,
+    tiers_conflict,
+)
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_fullness
 from slotwise._ledger.path_estimates import path_in
@@ -58,7 +64,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     RULES = 5
     CLAIM = ProcessPathClaim
-    IS = "are"
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self._set_up(name, boot)
@@ -83,9 +88,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def new(cls, name: str, declared: Declared, boot: str) -> Self:
         return cls(name, declared, boot)
 
-    @staticmethod
-    def title_of(name: str | None) -> str:
-        return "private tiers" if name is None else f"the tiers of {display(name)}"
+    def subject(self, name: str | None) -> str:
+        return subject_of(self.specs, name)
 
     @property
     def adapts(self) -> bool:
@@ -163,9 +167,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return None  # "declare" has written it
 
     def conflict(self, declared: Declared) -> ValueConflict:
-        subject, used = f"the tiers of {display(self.name)} are", self._current_specs()
-        remedy = "; resize() changes the value of a tier in use"
-        return tiers_conflict(subject, used, declared, remedy)
+        return tiers_conflict(self.name, self._current_specs(), declared)
 
     def _current_specs(self) -> list[TierSpec]:
         pairs = zip(self.specs, self.tiers, strict=True)
@@ -216,7 +218,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         )
 
     def never_fits(
-        self, wanted: PathRequest, declared: Declared | None, title: str
+        self, wanted: PathRequest, declared: Declared | None, name: str | None
     ) -> ValueError | None:
         path, needs, values, *_ = wanted
         if needs is None:
@@ -224,10 +226,12 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         told = dict(values)
         accepted = declared is None or self.accepts(declared)
         for index, (key, need) in enumerate(zip(path, needs, strict=True)):
-            spec = self.specs[index] if accepted or declared is None else declared[index]
-            if spec.adaptive is not None:
-                if need > spec.adaptive.min:
-                    return path_fullness.never_fits(title, spec, key, need, spec.value)
+            specs = self.specs if accepted or declared is None else declared
+            adaptive = specs[index].adaptive
+            if adaptive is not None:
+                if need > adaptive.min:
+                    which = part_of(specs, name, index, key)
+                    return path_fullness.never_fits(which, need, None, adaptive)
                 continue
             if accepted:
                 value = self.tiers[index].value_of(key)
@@ -236,7 +240,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                 value = None if declared[index].by_key else declared[index].value
             value = told.get(index, 0) if value is None else value
             if value and need > most_of(value):
-                return path_fullness.never_fits(title, spec, key, need, value)
+                which = part_of(specs, name, index, key)
+                return path_fullness.never_fits(which, need, value, None)
         return None
 
     def estimate(self, wanted: PathRequest, now: float) -> float | None:

@@ -35,6 +35,8 @@ from slotwise._core.paths import (
     pausing,
     slot_values,
     slots_needed,
+    subject_of,
+    title_of,
     weight_for,
 )
 from slotwise._core.rates import Rate
@@ -68,6 +70,14 @@ class ProcessPathAcquisition(ProcessAcquisition):
     idle: IdleKeys  # of the object that was asked
     is_counted: bool
 
+    @property
+    def title(self) -> str:
+        return title_of(self.idle.tiers, self.file.public_name)
+
+    @property
+    def subject(self) -> str:
+        return subject_of(self.idle.tiers, self.file.public_name)
+
     def begin(self) -> None:
         self.requested = True
         if not self.is_counted:
@@ -79,8 +89,8 @@ class ProcessPathAcquisition(ProcessAcquisition):
 
     def settle(self, **costs: int) -> Awaitable[None]:
         """State the real costs; written with the release if that comes in the same tick."""
-        check_costs(self.idle.tiers, costs, self.file.title)
-        return settle_soon(self.attachment, self.acquisition_id, costs)
+        check_costs(self.idle.tiers, costs, self.title)
+        return settle_soon(self.attachment, self.acquisition_id, costs, self.title)
 
     def _keys(self) -> dict[str, str]:
         return keys_by_name(self.idle.tiers, self.wanted.path)
@@ -222,7 +232,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     @property
     def _title(self) -> str:
-        return self._attachment.file().title
+        return title_of(self._declared, self.reported_name)
 
     async def acquire(
         self,
@@ -457,11 +467,11 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         check_costs(self._declared, costs, self._title)
-        await settle(self._attachment, acquisition_id, costs)
+        await settle(self._attachment, acquisition_id, costs, self._title)
 
     def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         check_costs(self._declared, costs, self._title)
-        settle_sync(self._attachment, acquisition_id, costs)
+        settle_sync(self._attachment, acquisition_id, costs, self._title)
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         await self._attachment.call_async(operations.refill, tier, key)

@@ -69,16 +69,12 @@ class SemaphoreFile:
         self.suffix = suffix
         self.public_name = None if suffix in PRIVATE_SUFFIXES else name
         self._kind = kind_of(suffix)
-        self.title = self._kind.title_of(self.public_name)  # for messages
-        self.subject = f"{self.title} {self._kind.IS}"
         self.retired = False
         filename = filename_of(name, suffix)
         self._file = LockedFile(process.directory, filename, process.liveness_byte)
         self._lock_queue = LockQueue(self._file)
         self._journal = Journal(self._file, self._kind)
-        self.claims = LocalClaims(
-            process, key_of(name, suffix), self.title, self.subject, self._file.path
-        )
+        self.claims = LocalClaims(process, key_of(name, suffix), self.public_name, self._file.path)
         self._mutex = fork.new_lock()
         self._changing = False
         self._replaced = False  # whether our claims are in another file than the open one

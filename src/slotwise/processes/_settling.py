@@ -18,29 +18,33 @@ from slotwise.processes._attachment import Attachment
 from slotwise.processes._errors import Busy
 
 
-def settle_sync(attachment: Attachment, acquisition_id: str, costs: Mapping[str, int]) -> None:
-    """Correct what an acquisition of any process took.
+def settle_sync(
+    attachment: Attachment, acquisition_id: str, costs: Mapping[str, int], title: str
+) -> None:
+    """Correct what an acquisition of any process took; ``title`` is how messages name the limit.
 
     Raises:
         LookupError: it is unknown, or no longer known.
     """
-    _check(attachment, acquisition_id, attachment.call(operations.charge, acquisition_id, costs))
+    _check(title, acquisition_id, attachment.call(operations.charge, acquisition_id, costs))
 
 
-async def settle(attachment: Attachment, acquisition_id: str, costs: Mapping[str, int]) -> None:
+async def settle(
+    attachment: Attachment, acquisition_id: str, costs: Mapping[str, int], title: str
+) -> None:
     """Like `settle_sync`."""
     known = await attachment.call_async(operations.charge, acquisition_id, costs)
-    _check(attachment, acquisition_id, known)
+    _check(title, acquisition_id, known)
 
 
 def settle_soon(
-    attachment: Attachment, acquisition_id: str, costs: Mapping[str, int]
+    attachment: Attachment, acquisition_id: str, costs: Mapping[str, int], title: str
 ) -> Awaitable[None]:
     """Like `settle`, for a caller that may await it or not; without an event loop it is done."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        settle_sync(attachment, acquisition_id, costs)
+        settle_sync(attachment, acquisition_id, costs, title)
         return DONE
     file = attachment.file()
     if acquisition_id in file.claims.by_id:
@@ -50,16 +54,16 @@ def settle_soon(
     try:
         known = attachment.call_inline(operations.charge, acquisition_id, costs)
     except Busy:
-        task = loop.create_task(settle(attachment, acquisition_id, costs))
+        task = loop.create_task(settle(attachment, acquisition_id, costs, title))
         task.add_done_callback(_ignore_failure)
         return task
-    _check(attachment, acquisition_id, known)
+    _check(title, acquisition_id, known)
     return DONE
 
 
-def _check(attachment: Attachment, acquisition_id: str, known: bool) -> None:
+def _check(title: str, acquisition_id: str, known: bool) -> None:
     if not known:
-        raise unknown_acquisition(attachment.file().title, acquisition_id)
+        raise unknown_acquisition(title, acquisition_id)
 
 
 def _ignore_failure(task: asyncio.Task[None]) -> None:

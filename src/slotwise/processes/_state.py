@@ -77,7 +77,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     RULES = 7
     CLAIM = SemaphoreClaim
-    IS = "is"
 
     def __init__(self, name: str, value: int, boot: str) -> None:
         Ledger.__init__(self, value)
@@ -98,8 +97,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         if self.adaptation is not None:
             return self.adaptation.frozen
         return Ledger.is_resized.fget(self)  # type: ignore[attr-defined,no-any-return]
-
-    title_of = staticmethod(display)
 
     @property
     def max_slots(self) -> int:
@@ -169,7 +166,11 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         head_start = wanted.head_start if isinstance(wanted, RankedSlots) else 0
         return [int(wanted), head_start] if head_start else int(wanted)
 
-    def never_fits(self, wanted: int, declared: Declared, title: str) -> ValueError | None:
+    def subject(self, name: str | None) -> str:
+        return f"{display(name)} is"
+
+    def never_fits(self, wanted: int, declared: Declared, name: str | None) -> ValueError | None:
+        title = display(name)
         if declared == self.value and self.adaptation is None:  # the usual case, sooner
             return too_many_slots(title, wanted, self.value) if wanted > self.value else None
         accepted = declared == self.value or self.accepts(declared)

@@ -140,7 +140,7 @@ def _request(
         else:
             break
     if timeout == 0 and not granted:
-        raise _messages.timed_out(file.title, acquisition, file.current_state())
+        raise _messages.timed_out(acquisition, file.current_state())
     return granted
 
 
@@ -186,7 +186,7 @@ def _clean_up(acquisition: ProcessAcquisition, error: BaseException | None = Non
 
 def _timed_out_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception:
     file, timeout = acquisition.file, acquisition.timeout or 0.0
-    timed_out = _messages.timed_out_locked(file.title, timeout, file.path, error)
+    timed_out = _messages.timed_out_locked(acquisition.title, timeout, file.path, error)
     _log.refused(acquisition, timed_out, waits=True)
     return timed_out
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core import messages
 from slotwise._core.outcomes import too_many_for_adaptive
+from slotwise._core.paths import Needs, Path, blame, most_of, part_of
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
@@ -23,11 +24,10 @@ from slotwise.redis._dialect import (
     read_waiting,
     write_wait,
 )
-from slotwise.redis._path_keys import PathKeys, read_node
+from slotwise.redis._path_keys import PathKeys, read_node, read_value
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:
-    from slotwise._core.paths import Needs, Path
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import NameRecord
@@ -144,16 +144,16 @@ class PathDialect(Dialect):
         if node:
             tier, key = read_node(node)
             if paused_for:
-                paused = messages.paused(paused_for)
-                return f"{limit._node(tier, key)}: {paused}, {messages.others_waiting(waiting)}"
-            if isinstance(limit._tiers[tier].value, Rate):
+                why = f"{messages.paused(paused_for)}, {messages.others_waiting(waiting)}"
+            elif isinstance(value, bytes):
                 cost = acquisition.needs[tier] if acquisition.needs else 1
-                left = messages.what_is_left(value - held, f"a burst of {value}", cost, waiting)
-                return f"{limit._node(tier, key)}: {left}"
-            occupancy = messages.occupancy(value=value, held=held, waiting=waiting)
-            why = f"{limit._node(tier, key)}: {occupancy}"
-            if acquisition.needs is not None and acquisition.needs[tier] > 1:
-                why += f", and {acquisition.needs[tier]} are needed"
+                rate = read_value(value.decode())
+                why = messages.what_is_left(most_of(rate) - held, rate, cost, waiting)
+            else:
+                why = messages.occupancy(value=value, held=held, waiting=waiting)
+                if acquisition.needs is not None and acquisition.needs[tier] > 1:
+                    why += f", and {acquisition.needs[tier]} are needed"
+            why = blame(limit._tiers, tier, key, why)
         return why
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002
@@ -199,7 +199,7 @@ class PathDialect(Dialect):
 def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: int) -> ValueError:
     """The error for a request of more than ``value`` of a tier."""
     need = 1 if needs is None else needs[tier]
-    which = messages.part_of_tiers(limit._node(tier, path[tier]), limit._title)
+    which = part_of(limit._tiers, limit._name, tier, path[tier])
     adaptive = limit._tiers[tier].adaptive
     if adaptive is not None:
         return too_many_for_adaptive(which, need, adaptive)

@@ -16,7 +16,7 @@ from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
-from slotwise._core.messages import closed_error, tiers_subject, unknown_acquisition
+from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -33,6 +33,7 @@ from slotwise._core.paths import (
     options_of,
     slot_values,
     slots_needed,
+    subject_of,
     tiers_conflict,
     title_of,
     weight_for,
@@ -559,37 +560,21 @@ class RedisPaths(RedisLimit, PathBackend):
     # -------------------------------------------------------------- messages
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        return closed_error(tiers_subject(self._title), closure)
+        return closed_error(subject_of(self._tiers, self._name), closure)
 
     @property
     def _title(self) -> str:
         return title_of(self._tiers, self._name)
-
-    def _node(self, index: int, key: str | None) -> str:
-        tier = self._tiers[index]
-        return f"{tier.name} {key!r}" if tier.keyed else tier.name
 
     def _declaration(self) -> list[Any]:
         return [self._shape, self._declared]
 
     def _conflict(self, reply: list[Any]) -> ValueConflict:
         index, value = reply
-        own, tier = self._tiers[index].value, self._tiers[index].name
-        if isinstance(value, bytes) and value.startswith(b"rate "):
-            used_rate = read_value(value.decode().partition(" ")[2])
-            return ValueConflict(
-                f"{tier} of {self._name!r} is in use with {used_rate}, not {own}; resize() changes"
-                f" the rate of a tier in use"
-            )
-        if isinstance(value, bytes):
+        if isinstance(value, bytes) and not value.startswith(b"rate "):
             shape, _, declared = value.decode().partition(" ")
-            return tiers_conflict(f"{self._name!r} is", read_shape(shape, declared), self._tiers)
-        if self._tiers[index].adaptive is not None:
-            return ValueConflict(
-                f"{self._tiers[index].name} of {self._name!r} is in use with {value} slots, not as"
-                f" {self._tiers[index].words}"
-            )
-        return ValueConflict(
-            f"{self._tiers[index].name} of {self._name!r} is in use with {value or 'any number of'}"
-            f" slots, not {own or 'any number'}; resize() changes the value of a tier in use"
-        )
+            return tiers_conflict(self._name, read_shape(shape, declared), self._tiers)
+        in_use = read_value(value.decode().partition(" ")[2]) if isinstance(value, bytes) else value
+        used = [*self._tiers]
+        used[index] = replace(used[index], value=in_use, adaptive=None, rules="")
+        return tiers_conflict(self._name, used, self._tiers)

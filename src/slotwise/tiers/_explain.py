@@ -46,4 +46,5 @@ def _specs(tiers: Tiers) -> tuple[TierSpec, ...]:
 
 
 def _title(tiers: Tiers) -> str:
-    return "private tiers" if tiers.name is None else repr(tiers.name)
+    name = tiers._backend.reported_name
+    return tiers._title if name is None else repr(name)

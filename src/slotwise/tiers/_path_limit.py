@@ -46,7 +46,7 @@ class PathLimit(Limit):
 
     @property
     def _title(self) -> str:
-        return self._tiers._title_of(self._path)
+        return self._tiers._title
 
     def __repr__(self) -> str:
         keys = ", ".join(f"{name}={key!r}" for name, key in self.keys.items())

@@ -14,7 +14,6 @@ from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
-from slotwise._core.messages import tiers_title
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
@@ -148,7 +147,7 @@ class RateLimit(Limit):
 
     @property
     def _title(self) -> str:
-        return tiers_title((), self.name, is_rate=True)
+        return self._tiers._title
 
     def __repr__(self) -> str:
         return f"<RateLimit {self.name!r}: {self._rate}>"

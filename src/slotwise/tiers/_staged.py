@@ -36,6 +36,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    subject_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
@@ -525,8 +526,7 @@ class StagedPaths(PathBackend):
             await call(sync, semaphore, "reopen")
 
     def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:
-        names = ", ".join(stage.spec.name for stage in self._tiers)
-        error = closed_error(f"the tiers {names} are")
+        error = closed_error(subject_of([stage.spec for stage in self._tiers], self._name))
         if closed is None or self._generation.closed:
             return error
         return SemaphoreClosed(f"{error}: {closed}", reason=closed.reason)

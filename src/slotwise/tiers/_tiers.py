@@ -32,6 +32,7 @@ from slotwise._core.paths import (
     Path,
     TierStats,
     head_start_of,
+    title_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -455,11 +456,10 @@ class Tiers(SameWhenCopied):
             slots.head_start = head_start_of(needs)
         return AcquiringContext(PathLimit(self, path), slots, timeout, label)
 
-    def _title_of(self, path: Path) -> str:
-        """How messages name a path."""
-        pairs = zip(self._tiers, path, strict=True)
-        tiers = ", ".join(name if key is None else f"{name} {key!r}" for name, key in pairs)
-        return f"the tiers {tiers}" + ("" if self._name is None else f" of {self._name!r}")
+    @property
+    def _title(self) -> str:
+        specs = [tier.spec for tier in self._tiers.values()]
+        return title_of(specs, self._backend.reported_name)
 
     # ------------------------------------------------------------- releasing
 

@@ -5,7 +5,7 @@
 --       back; followed by a space and "tier=units,...", what it has really taken of rates, and by a space and a
 --       sample for adaptive tiers (base/window.lua)
 -- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither; of the last that waited: the node
---          that its group lacked, its value, held, waiting (a text while it is paused: "number ms")}
+--          that its group lacked, its value, held, waiting (a text while it is paused: "number ms"); the value of a rate is its text}
 -- (the last four "", 0, 0, 0 if none waited), followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
 -- include tiers/at_rest.lua
@@ -91,6 +91,6 @@ settle()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then
   local node = read_node(lacked)
-  reply[2], reply[3], reply[4], reply[5] = lacked, value_of(node), held_of(node), pauses.waiting_text(node)
+  reply[2], reply[3], reply[4], reply[5] = lacked, pauses.value_text(node), held_of(node), pauses.waiting_text(node)
 end
 return answer(reply)

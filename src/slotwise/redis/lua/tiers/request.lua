@@ -16,7 +16,8 @@
 --         {"full", node, value, held, waiting, how many wait where no more may, when it would be
 --          served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed. In both, waiting
---                                                  is a text while the node is paused: "number ms"
+--                                                  is a text while the node is paused: "number ms", and the
+--                                                  value of a rate is its text (tiers/state.lua)
 --         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value}      in use with other tiers
 --         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
@@ -187,7 +188,7 @@ local function request(id, path)
     and not unfinished_on(path_nodes, newcomer)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
-    return {'busy', lacking.name, value_of(lacking), held_of(lacking), pauses.waiting_text(lacking)}
+    return {'busy', lacking.name, pauses.value_text(lacking), held_of(lacking), pauses.waiting_text(lacking)}
   end
   local waiting = not is_free and bounds and overload(path_nodes)
   if waiting or (patience and not is_free) then
@@ -196,7 +197,7 @@ local function request(id, path)
     if waiting or is_late then
       lacking = lacking or path_nodes[1]
       for _, node in ipairs(is_late and path_nodes or {}) do waiting = math.max(waiting or 0, node.waiting) end
-      return {'full', lacking.name, value_of(lacking), held_of(lacking), pauses.waiting_text(lacking), waiting,
+      return {'full', lacking.name, pauses.value_text(lacking), held_of(lacking), pauses.waiting_text(lacking), waiting,
               estimates.estimate_text(expected), is_late and 1 or 0}
     end
   end

@@ -893,6 +893,9 @@ local function conflicting(clash)
   return is_word and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
 end
 
+-- The value of a node, for replies to somebody who got nothing of it; of a rate, its text.
+function pauses.value_text(node) return node.rate and node.rate.text or value_of(node) end
+
 -- How many slots are held; of a rate, how much of its burst is taken.
 local function held_of(node)
   if not node.rate then return node.held end
