@@ -80,11 +80,11 @@ class LoopClient:
         self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
-        # Until it is known who serves their slots.
-        self._parked = Backlog(settings, loop, self._overdue)
+        # Calls whose slot no known node serves, until the map of the cluster is read again.
+        self._unrouted = Backlog(settings, loop, self._overdue)
         # By hash slot: calls that were refused while it changes hands, and those made since,
         # which must not pass them.
-        self._unsettled: dict[int | None, list[Call]] = {}
+        self._held_back: dict[int | None, list[Call]] = {}
         self._next_number = itertools.count(1).__next__
         self._blocking: Reconnector | None = None
         self._only = self.reconnector_to(None) if cluster is None else None
@@ -94,8 +94,8 @@ class LoopClient:
             self._only.submit(call)
             return
         call.number = call.number or self._next_number()
-        if call.slot in self._unsettled:
-            self._unsettled[call.slot].append(call)
+        if call.slot in self._held_back:
+            self._held_back[call.slot].append(call)
         else:
             self._send(call)
 
@@ -103,7 +103,7 @@ class LoopClient:
         assert self._cluster is not None
         address = self._cluster.address_of(call.slot or 0)
         if address is None:
-            self._parked.add(call)
+            self._unrouted.add(call)
             self._learn()
         else:
             self.reconnector_to(address).submit(call)
@@ -180,11 +180,11 @@ class LoopClient:
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call; False if the server may have seen it, or will."""
-        unsettled = self._unsettled.get(call.slot, [])
-        if not call.sent and call in unsettled:
-            unsettled.remove(call)
+        held_back = self._held_back.get(call.slot, [])
+        if not call.sent and call in held_back:
+            held_back.remove(call)
             return True
-        return self._parked.withdraw(call) or any(
+        return self._unrouted.withdraw(call) or any(
             reconnector.withdraw(call) for reconnector in self._reconnectors.values()
         )
 
@@ -224,7 +224,7 @@ class LoopClient:
                 on_message=self._on_message,
                 on_open=partial(self._opened, address),
                 on_moved=self._moved,
-                on_unsettled=self._wait_until_settled,
+                on_slot_refused=self._hold_back,
                 on_trouble=self._troubled,
                 on_silence=partial(self._on_silence, address),
                 idle_pause=self._idle_pause,
@@ -243,7 +243,7 @@ class LoopClient:
                 on_message=_ignore,
                 on_open=_ignore,
                 on_moved=lambda *_: False,
-                on_unsettled=_ignore,
+                on_slot_refused=_ignore,
                 on_trouble=_ignore,
                 listens=lambda: False,
             )
@@ -294,14 +294,14 @@ class LoopClient:
         if self._cluster is None:
             return False
         call.tries += 1
-        if call.tries > self._parked.limits_of(call).attempts + 3:
+        if call.tries > self._unrouted.limits_of(call).attempts + 3:
             return False
         only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
             # Not before: whoever went there directly would pass those that are sent on.
             self._cluster.note(slot, address)
-        if call.slot in self._unsettled:
-            self._unsettled[call.slot].append(call)
+        if call.slot in self._held_back:
+            self._held_back[call.slot].append(call)
             return True
         reconnector = self.reconnector_to(address)
         if only_once:
@@ -309,19 +309,19 @@ class LoopClient:
         reconnector.submit(call)
         return True
 
-    def _wait_until_settled(self, call: Call, delay: float) -> None:
-        """Make a call again in a moment, and let none of its slot pass it until then."""
-        if call.slot not in self._unsettled:
-            self._unsettled[call.slot] = []
-            self.loop.call_later(delay, self._settled, call.slot, delay)
-        self._unsettled[call.slot].append(call)
+    def _hold_back(self, call: Call, delay: float) -> None:
+        """Make a call again in a moment; until then, no other call of its slot may pass it."""
+        if call.slot not in self._held_back:
+            self._held_back[call.slot] = []
+            self.loop.call_later(delay, self._resume, call.slot, delay)
+        self._held_back[call.slot].append(call)
 
-    def _settled(self, slot: int | None, delay: float) -> None:
+    def _resume(self, slot: int | None, delay: float) -> None:
         if any(reconnector.has_pending(slot) for reconnector in self._reconnectors.values()):
-            # What is still under way will be refused, and belongs in between.
-            self.loop.call_later(delay, self._settled, slot, delay)
+            # Calls still in flight will be refused too, and have to keep their places.
+            self.loop.call_later(delay, self._resume, slot, delay)
             return
-        for call in sorted(self._unsettled.pop(slot, ()), key=lambda each: each.number):
+        for call in sorted(self._held_back.pop(slot, ()), key=lambda each: each.number):
             self._send(call)
 
     def _troubled(self) -> None:
@@ -333,7 +333,7 @@ class LoopClient:
         assert self._cluster is not None
         if not self._learning:
             self._learning = True
-            self._parked.begin_attempt()
+            self._unrouted.begin_attempt()
             self._cluster.learn(self.loop, self._learned)
 
     def _learned(self, error: BackendError | None) -> None:
@@ -346,17 +346,17 @@ class LoopClient:
             if reconnector.connection is None
         ]
         for call in itertools.chain(*backlogs):
-            self._parked.add(call)
+            self._unrouted.add(call)
         if error is None:
-            self._parked.end_attempt()
+            self._unrouted.end_attempt()
         else:
-            self._parked.fail_attempt(error)
-        for call in self._parked.take():
+            self._unrouted.fail_attempt(error)
+        for call in self._unrouted.take():
             if self._cluster.address_of(call.slot or 0) is None:
-                self._parked.add(call)
+                self._unrouted.add(call)
             else:
                 self.submit(call)
-        if self._parked:
+        if self._unrouted:
             self.loop.call_later(self._settings.config.max_backoff / 2, self._learn)
 
     def _overdue(self, seconds: float) -> BackendError:
@@ -389,20 +389,20 @@ class LoopClient:
         """Close all connections for good; pending calls fail with ``error``."""
         for reconnector in self._reconnectors.values():
             reconnector.end(error)
-        self._fail_parked(error)
+        self._fail_waiting(error)
 
     def abandon(self, error: BackendError) -> None:
         """Close all connections, whatever is under way; the next call opens others."""
         self.closing_idle = False
         for reconnector in self._reconnectors.values():
             reconnector.abandon(error)
-        self._fail_parked(error)
+        self._fail_waiting(error)
 
-    def _fail_parked(self, error: BackendError) -> None:
+    def _fail_waiting(self, error: BackendError) -> None:
         self.close_blocking_reconnector()
-        self._parked.end_attempt()
-        left = [*self._parked.take(), *itertools.chain(*self._unsettled.values())]
-        self._unsettled.clear()
+        self._unrouted.end_attempt()
+        left = [*self._unrouted.take(), *itertools.chain(*self._held_back.values())]
+        self._held_back.clear()
         for call in left:
             call.on_done(call, error)
 

@@ -1,5 +1,5 @@
-"""Connections to Redis servers: opening, multiplexing and reopening them.
+"""Connections to Redis servers: open, multiplex and reopen them.
 
 redis-py opens the sockets; everything after that is ours, down to one write per tick of the
-event loop. Semaphores are unknown here: calls are sent, replies and messages are received.
+event loop. Nothing here knows about semaphores: calls are sent, replies and messages received.
 """

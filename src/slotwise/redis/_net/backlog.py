@@ -1,8 +1,8 @@
 """Backlog: the calls that wait for a connection, each for as long as its own limits allow.
 
-Whoever opens the connection says when an attempt begins and when it has failed. The attempt may
-be longer than a caller's ``connect_timeout``, and the next one may come sooner than a caller's
-backoff. A caller counts only those failures that it would have had by itself.
+The owner says when an attempt to connect begins and when it has failed. An attempt may take
+longer than a caller's ``connect_timeout``, and the next one may come sooner than a caller's
+backoff. Only those failures count against a call that it would have had on its own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from slotwise.errors import BackendError
 from slotwise.redis._call_limits import CallLimits, ServerSettings
 from slotwise.redis._net.connection import Call
 
-# How much longer a call may wait: the thread that opens the connection starts late, too.
+# Added to each connect_timeout: the thread that opens the connection may start late.
 _GRACE = 0.1
 _MANY = 1_000_000
-# The shortest time between two looks at the calls.
+# The shortest time between two checks of the calls.
 _GRAIN = 0.05
 
 
@@ -27,8 +27,8 @@ class Backlog:
     """Calls in the order in which they were made, in the thread of their event loop."""
 
     # Between any two ticks:
-    #   B1  while an attempt is under way, a timer rings when the first call with a shorter
-    #       connect_timeout than the attempt has waited for as long
+    #   B1  during an attempt, a timer fires when the first call with a connect_timeout shorter
+    #       than the attempt's has waited for that long
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Backlog:
         return call.limits or self._settings.config.limits
 
     def is_exhausted(self, call: Call, more: int = 0) -> bool:
-        """Whether a call has failed ``attempts`` times, and as many ``more``."""
+        """Whether a call has failed ``attempts`` + ``more`` times."""
         return not call.patient and call.tries >= self.limits_of(call).attempts + more
 
     def add(self, call: Call) -> None:
@@ -65,21 +65,21 @@ class Backlog:
             self._ring_by(self._overdue_at(call))
 
     def put_first(self, calls: list[Call]) -> None:
-        """Add calls that were made before all others; those that are exhausted too."""
+        """Add calls that were made before all others, including exhausted ones."""
         now = time.monotonic()
         for call in calls:
             call.waits_since = now
         self._calls = dict.fromkeys(calls) | self._calls
 
     def withdraw(self, call: Call) -> bool:
-        """Take back a call that was not sent; return whether it was here."""
+        """Remove a call that was not sent; return whether it was here."""
         if not call.sent and call in self._calls:
             del self._calls[call]
             return True
         return False
 
     def take(self) -> list[Call]:
-        """Return all calls, to be sent, or to fail."""
+        """Remove and return all calls, to be sent or failed."""
         self._stop_timer()
         calls, self._calls = self._calls, {}
         return list(calls)
@@ -102,16 +102,16 @@ class Backlog:
         self._set_timer()
 
     def end_attempt(self) -> None:
-        """Note that a connection was opened, or that nobody tries any more."""
+        """Note that a connection was opened, or that no more attempts are made."""
         self._attempting = False
         self._stop_timer()
 
     def fail_attempt(
         self, error: BackendError, failures: int = _MANY, *, hopeless: bool = False
     ) -> None:
-        """Count a failed attempt, the last of several ``failures``; fail what is exhausted.
+        """Count a failed attempt, the last of ``failures`` in a row; fail the exhausted calls.
 
-        If it is ``hopeless``, everything fails.
+        If it is ``hopeless``, all calls fail.
         """
         self.end_attempt()
         for call in self._calls:
@@ -121,14 +121,14 @@ class Backlog:
             call.on_done(call, error)
 
     def count_failure(self, call: Call, failures: int = _MANY) -> None:
-        """Count an attempt of a call, unless the call would not have made it so soon.
+        """Count a failure of a call, unless its own backoff would not have let it try so soon.
 
-        The pause after it is that after its own failures, or after ``failures`` if those are fewer.
+        Its next backoff follows from its own failures, or from ``failures`` if those are fewer.
         """
         now = time.monotonic()
         if now >= call.paused_until:
             call.tries += 1
-            # Half of it: the least that the jitter leaves of a pause.
+            # Half: the least that jitter leaves of a backoff.
             pause = self.limits_of(call).pause(min(call.tries, failures)) / 2
             call.paused_until = now + pause
 
@@ -137,7 +137,7 @@ class Backlog:
     def _overdue_at(self, call: Call) -> float:
         timeout = self.limits_of(call).connect_timeout
         if timeout >= self._settings.config.connect_timeout:
-            return math.inf  # the attempt ends by itself, and says why
+            return math.inf  # the attempt ends sooner, and with a better message
         return max(call.waits_since, call.paused_until) + timeout + _GRACE
 
     def _set_timer(self) -> None:
@@ -145,7 +145,7 @@ class Backlog:
         self._ring_by(min(map(self._overdue_at, self._calls), default=math.inf))
 
     def _ring_by(self, overdue_at: float) -> None:
-        """Look at the calls when one is overdue, unless that is done sooner anyway."""
+        """Check the calls when one is overdue, unless a check comes sooner anyway."""
         if overdue_at < self._rings_at:
             self._stop_timer()
             self._rings_at = overdue_at
@@ -159,7 +159,7 @@ class Backlog:
             self._timer = None
 
     def _ring(self) -> None:
-        """Count the attempt as failed for the calls that would not have waited any longer."""
+        """Count the attempt as failed for the calls whose connect_timeout is over."""
         self._stop_timer()
         now = time.monotonic()
         overdue = [call for call in self._calls if self._overdue_at(call) <= now]

@@ -1,6 +1,6 @@
-"""Which node of a Redis Cluster serves which hash slot, asked and asked again.
+"""ClusterMap: find out, and keep up to date, which node of a Redis Cluster serves which hash slot.
 
-A node is asked in a short-lived thread, over a connection that is closed again. redis-py's own
+A node is asked in a short-lived thread, over a connection that is then closed. redis-py's own
 map isn't used: it makes a client with a connection pool for every node.
 """
 
@@ -43,15 +43,15 @@ class ClusterMap:
         return list(dict.fromkeys(self._addresses))
 
     def shard_of(self, slot: int) -> int | None:
-        """Return a slot that stands for the node that serves ``slot``; None if it isn't known.
+        """Return the slot that identifies the node serving ``slot``; None if the node is unknown.
 
-        Two processes that know the same map name a node by the same slot.
+        Processes with the same map identify a node by the same slot.
         """
         address = self.address_of(slot)
         return self.shards().get(address) if address is not None else None
 
     def shards(self) -> dict[Address, int]:
-        """Return the slot that stands for each node: the last of its first range."""
+        """Return the slot that identifies each node: the last of its first range."""
         pairs = list(zip(self._addresses, self._lasts, strict=True))
         return dict(reversed(pairs))
 
@@ -83,7 +83,7 @@ class ClusterMap:
         threading.Thread(target=ask, name="slotwise-cluster", daemon=True).start()
 
     def parse_redirection(self, text: str) -> tuple[bool, int, Address]:
-        """Read ``MOVED 42 host:port`` or ``ASK ...``: whether for one call only, slot, address."""
+        """Parse ``MOVED 42 host:port`` or ``ASK ...``: (for one call only, slot, address)."""
         word, slot, where = text.split()[:3]
         host, _, port = where.rpartition(":")
         address = (host.strip("[]"), int(port))

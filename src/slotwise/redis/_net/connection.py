@@ -1,11 +1,11 @@
-"""Multiplex all calls of an event loop over one open socket.
+"""Connection: multiplex all calls of an event loop over one open socket.
 
 Calls made in one tick of the loop are sent in one write. Replies arrive in the order of the
-calls, and messages of the subscription between them, on the same connection (RESP3). Opening
-the socket is done in `opening`, and reopening it in `reconnector`.
+calls, with messages of the subscription between them, on the same connection (RESP3). `opening`
+opens the socket, and `reconnector` reopens it.
 
-A plain socket and not an asyncio transport: a loop may be closed without telling us, and then
-any thread can still close the socket.
+It is a plain socket, not an asyncio transport: a loop may be closed without telling us, and any
+thread can still close the socket then.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from slotwise.redis._scripts import Script
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-# How long a request that will be queued anyway is delayed, to be sent together with other calls.
-# Its reply would wake the loop for nothing, and asyncio rounds the rest of a sleep up to a
-# millisecond each time it wakes.
+# How long to delay a request that will be queued anyway, so that it is sent with other calls.
+# Its reply would wake the loop for nothing, and on each wake-up asyncio rounds the rest of a
+# sleep up to a millisecond.
 _LINGER = 0.003
 
 # How long an otherwise idle loop polls for a reply before it sleeps: about twice the cost of
-# sleeping and being woken on virtual processors. A server on this machine replies within it.
-# After each reply that took longer, twice as many calls don't poll at all, up to this many
-# doublings, so that a distant server costs next to nothing.
+# sleeping and being woken on virtual processors. A server on this machine replies in that time.
+# After each reply that took longer, twice as many calls as before don't poll at all, up to this
+# many doublings, so that polling costs next to nothing with a distant server.
 _POLL = 0.0002
 _DOUBLINGS = 10
 
@@ -45,19 +45,19 @@ _GRACE = 0.25
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
 
-# Seconds without a reply after which the server is asked, over another connection, whether it is
-# alive, and after which the connection counts as silent. Calls get through again within a second.
+# Seconds without a reply after which the server is probed over another connection, and after
+# which this connection counts as silent. So calls get through again within a second.
 _ASK, _SILENCE = 0.2, 0.3
-# How long a reply may still take once the server has answered something elsewhere that it was asked
-# later: a busy server may answer a newcomer's small question before somebody's large write. It is
-# longer if replies elsewhere take long too, up to a limit: one that was late because this process
-# or the server was suspended says nothing about the next one.
+# How long a reply may still take once the server has answered a later call on another connection:
+# a busy server may answer a small new call before an earlier large one. The time is longer if
+# other replies are slow too, but bounded: a reply that was late because this process or the server
+# was suspended says nothing about the next one.
 _DOUBT, _MOST_DOUBT = 0.15, 3.0
-# How often to look for replies until then: a silence may be noticed this much later.
+# How often to check for replies until then: a silence may be noticed this much later.
 _TICK = 0.1
-_SHORT = 0.4  # with _TICK: the 0.5 s without a reply after which callers speak of an outage
+_SHORT = 0.4  # with _TICK: the 0.5 s without a reply that callers treat as an outage
 
-_NO_LIMITS = object()  # unlike those of any call
+_NO_LIMITS = object()  # differs from the limits of every call
 
 
 class Call:
@@ -104,7 +104,7 @@ class Call:
         self.args = args
         self.on_done = on_done
         self.slot = slot
-        self.limits = limits  # its caller's; None for a call that is nobody's in particular
+        self.limits = limits  # its caller's; None for a call that isn't made for a caller
         self.waits_since = 0.0  # when its present attempt to reach the server began
         self.number = 0  # its position among the calls of a loop, on a cluster
         self.sent = False  # the server may have received it
@@ -113,12 +113,12 @@ class Call:
         self.whole = False  # send the script itself, not its SHA
         self.sha_only = False  # this user may not send scripts
         self.tries = 0  # attempts since the server was last reached
-        self.paused_until = 0.0  # by its own backoff: what fails before then doesn't count
-        self.patient = False  # is retried until its caller withdraws it
+        self.paused_until = 0.0  # by its own backoff: failures before then don't count
+        self.patient = False  # it is retried until its caller withdraws it
         self.packed: bytes | None = None  # what to send the first time, if packed beforehand
         self.alone = False  # its caller makes no other call in this tick
-        self.eager = False  # nothing else is awaited: worth polling for the reply
-        self.again_at: int | None = None  # the argument that says it's a repetition
+        self.eager = False  # its caller awaits nothing else: worth polling for the reply
+        self.again_at: int | None = None  # the index of the argument that marks a repetition
 
     def pack(self) -> bytes:
         if self.packed is not None and not self.sent:
@@ -136,7 +136,7 @@ class Call:
 
 
 def _ignore_answer(_: Call, reply: Any) -> None:
-    """Any answer will do, also a refusal."""
+    """Accept any reply, even an error: it shows that the server answers."""
 
 
 def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
@@ -162,7 +162,7 @@ class IntoFuture:
 
 
 def pack_half(words: Sequence[Any]) -> bytes:
-    """Return some words of a command in RESP; the caller puts the number of all words before."""
+    """Return part of a command in RESP; the caller prepends the number of all its words."""
     packed: bytes = pack_command(tuple(words))
     return packed[packed.index(b"\r\n") + 2 :]
 
@@ -239,17 +239,17 @@ class Connection:
         self._on_lost = on_lost
         # Called for a call whose reply_timeout is over while others are still awaited.
         self._on_overdue = on_overdue
-        # Called while no reply arrives; `doubt_if_silent` then tells whether the server lives.
+        # Called while no reply arrives, to probe the server; then `doubt_if_silent` is called.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
-        # When the server was asked what it has answered over other connections, and how long that
-        # took; set by any thread.
+        # When the latest call was sent that the server has answered on another connection, and how
+        # long the reply took; set by any thread.
         self.alive_at, self.answered_in = -math.inf, 0.0
-        # After which pause to try it out when no reply is due; None if nobody relies on it.
+        # How long to wait before testing an idle connection; None if nobody relies on it.
         self._idle_pause = idle_pause
         self._out: list[bytes] = []
         self._pending: deque[Call] = deque()
-        # What asyncio's own loops have yet to run in this tick; other loops don't show it.
+        # Callbacks that are still to run in this tick; only asyncio's own loops show them.
         self._ready: deque[Any] | None = getattr(loop, "_ready", None)
         self._later: list[Callable[[], object]] = []
         self._lingering: asyncio.TimerHandle | None = None
@@ -260,14 +260,16 @@ class Connection:
         self.full = False
         self.closed = False
         self._answered = 0
-        self._answered_before = 0  # when that was last checked
-        self._check_at = math.inf  # when that is checked next
-        self._limits_seen: object = _NO_LIMITS  # of the last call since this was set
+        self._answered_before = 0  # its value at the last check
+        self._check_at = math.inf  # when the next check is
+        self._limits_seen: object = (
+            _NO_LIMITS  # limits of the last call since the next check was set
+        )
         self._suspicious = False
         self._doubted = False
         self._silent_since = 0.0  # when a reply was last seen, or the first call was sent
         self._watch: asyncio.TimerHandle | None = None
-        self._idle: asyncio.TimerHandle | None = None  # until it is tried out
+        self._idle: asyncio.TimerHandle | None = None  # until an idle connection is tested
         # Called before a late reply is read; it then calls `trust` or `lose`.
         self._verify = verify
         self._waits_since = 0.0  # since when a reply is due, if late ones are verified
@@ -458,7 +460,7 @@ class Connection:
         return time.monotonic() - self._silent_since
 
     def _check_again(self) -> None:
-        """Check again when the first reply is overdue, and soon enough to notice a silence."""
+        """Schedule a check for when the first reply is overdue, or sooner to notice a silence."""
         now = time.monotonic()
         due = min(map(self._overdue_at, self._pending), default=math.inf)
         tick = _SILENCE
@@ -471,7 +473,7 @@ class Connection:
         self._watch = self._loop.call_later(wait, self._check)
 
     def _check_in_time_for(self, call: Call) -> None:
-        """Check earlier than planned if a call is overdue before that."""
+        """Move the next check forward if a call will be overdue before it."""
         planned = self._watch is not None and not self._suspicious
         if planned and self._overdue_at(call) < self._check_at:
             assert self._watch is not None
@@ -521,18 +523,18 @@ class Connection:
                     self._on_overdue(call)
 
     def _try_out(self) -> None:
-        """Send something when nothing was sent for a while: nothing else shows that it is dead."""
+        """Test an idle connection: only a missing reply shows that it is dead."""
         self._idle = None
         pause = None if self._idle_pause is None else self._idle_pause()
         if self._watch is None and pause is not None:
             self.send(Call(None, (), ["TIME"], _ignore_answer))  # its reply is watched for
 
     def _longest_timeout(self) -> float:
-        """Return after how long a silence nobody waits on this connection any more."""
+        """Return how long a silence has to last until every call on this connection is overdue."""
         return max(map(self._reply_timeout_of, self._pending))
 
     def _suspect(self, grace: float) -> None:
-        """Act soon. The loop may have been blocked, with the reply waiting in the socket."""
+        """Check again before acting: if the loop was blocked, a reply may be in the socket."""
         self._suspicious = True
         self._watch = self._loop.call_later(grace, self._check)
 
@@ -541,11 +543,11 @@ class Connection:
         """Whether replies still arrive, though one of them may be late."""
         if self._answered != self._answered_before:
             return True
-        # After a check, the last reply may be as old as the pause between two checks.
+        # Right after a check, the last reply may be as old as the time between two checks.
         return time.monotonic() - self._silent_since < _SHORT
 
     def doubt_if_silent(self) -> None:
-        """Close soon if it is silent though the server has answered over others: see `alive_at`."""
+        """Close soon if this is silent while the server answers on others: see `alive_at`."""
         is_silent = self._answered == self._answered_before and self.silent_at < math.inf
         if is_silent and self._watch is not None and self._is_passed_over():
             self._doubted = True
@@ -554,11 +556,11 @@ class Connection:
                 self._suspect(self._patience())
 
     def _patience(self) -> float:
-        """Return how long a reply may still take: longer if others take their time as well."""
+        """Return how long a reply may still take: longer if other replies are slow as well."""
         return min(max(_DOUBT, 2 * self.answered_in), _MOST_DOUBT)
 
     def _is_passed_over(self) -> bool:
-        """Whether the server has answered elsewhere what it was asked after what is due here."""
+        """Whether the server has answered a later call on another connection."""
         return bool(self._pending) and self._pending[0].waits_since < self.alive_at
 
     # ---------------------------------------------------------------- ending
@@ -568,7 +570,7 @@ class Connection:
         if self.closed:
             return
         self.close()
-        # Nobody wants to know the reply to this over another connection.
+        # A test of this connection isn't repeated on another one.
         pending = [call for call in self._pending if call.on_done is not _ignore_answer]
         self._pending = deque()
         later, self._later = self._later, []
@@ -589,6 +591,6 @@ class Connection:
         self._sock.close()
 
     def close_socket(self) -> None:
-        """Close the socket only, from any thread: the loop is closed, or the parent process's."""
+        """Close only the socket, from any thread: the loop is closed, or the parent process's."""
         self.closed = True
         self._sock.close()

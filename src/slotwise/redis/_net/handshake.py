@@ -1,7 +1,7 @@
-"""The first commands on a fresh socket: greeting, user, database, and questions to the server.
+"""Handshake: the first commands on a fresh socket: greeting, user, database, and queries.
 
 Plain blocking code, run in a short-lived thread, so that every way it can fail is handled in one
-place. Once it is done, `Connection` takes the socket over.
+place. Afterwards a `Connection` takes the socket over.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Handshake:
     """A blocking conversation over a fresh socket.
 
     Its socket is closed with it, unless a `Connection` has taken it over: the event loop that
-    was to do so may have been closed in the meantime, and drops what it was sent.
+    was to do so may be closed in the meantime, and then drops its callbacks.
 
-    If the greeting has a password in it (``is_secret``), replies are not quoted in messages.
+    If the greeting contains a password (``is_secret``), replies are not quoted in messages.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Handshake:
             self.sock.close()
 
     def allow(self, seconds: float) -> None:
-        """Move the deadline of all replies together: ``seconds`` from now."""
+        """Set the deadline for all replies together to ``seconds`` from now."""
         self._deadline = time.monotonic() + seconds
 
     def ask(self, *words: Any) -> Any:
@@ -81,9 +81,9 @@ class Handshake:
         self.sock.sendall(b"".join(pack_command(tuple(words)) for words in commands))
 
     def reply(self) -> Any:
-        """Return the next reply; messages before it are skipped.
+        """Return the next reply, and skip messages before it.
 
-        Whoever waits for messages asks what it missed once the connection is in use.
+        Nothing is lost: once the connection is in use, waiters ask what was granted meanwhile.
         """
         while (reply := self._parse()) is False or _is_message(reply):
             if reply is not False:
@@ -108,11 +108,11 @@ class Handshake:
             raise self.misunderstood() from None
 
     def quoted(self, words: object) -> str:
-        """Return what the server said, as a message may quote it."""
+        """Return what the server said, in a form that messages may quote."""
         return _diagnosis.said_by(self._endpoint, words)
 
     def misunderstood(self) -> BackendError:
-        """Return the error for a last reply that Redis would never send."""
+        """Return the error for a reply, the last one, that Redis would never send."""
         answer = None if self._is_secret else self._received
         return _diagnosis.not_redis(self._endpoint, show_address(self.address), answer)
 
@@ -127,9 +127,9 @@ def greet(
     questions: Sequence[Sequence[Any]] = (),
     on_socket: Callable[[socket.socket], object] | None = None,
 ) -> Handshake:
-    """Open a connection to ``address`` and greet; the replies to ``questions`` come next.
+    """Open a connection to ``address`` and greet; the caller reads the replies to ``questions``.
 
-    They are sent together with the greeting: a distant server takes one round trip for all.
+    These are sent together with the greeting, so that all of it takes one round trip.
 
     Raises:
         OSError: the server can't be reached or used (BackendError included).
@@ -162,7 +162,7 @@ def greet(
 
 
 def _check_version(handshake: Handshake, endpoint: Endpoint) -> None:
-    """Read the reply to the greeting."""
+    """Read the reply to the greeting, and refuse servers that are too old."""
     reply = handshake.reply()
     if isinstance(reply, hiredis.ReplyError):
         raise reply

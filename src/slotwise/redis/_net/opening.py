@@ -26,7 +26,7 @@ from slotwise.redis._endpoint import Address, ConnectionOptions, Endpoint
 
 Credentials = tuple[str, str]
 
-# A class that overrides one of these greets and authenticates in its own way.
+# A connection class that overrides one of these greets and authenticates in its own way.
 _GREETING = ("on_connect", "on_connect_check_health")
 
 
@@ -49,7 +49,7 @@ def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentia
         given = [_text(each) for each in _ask(provider)]
         user, password = given if len(given) == 2 else ("", given[0])
     except Exception as error:
-        # Its own words may repeat a token; the traceback has them.
+        # The provider's own message may contain a token; the traceback still has it.
         raise _diagnosis.Unreachable(
             f"the credential_provider of {endpoint} failed with {type(error).__name__}"
         ) from error
@@ -65,7 +65,7 @@ def _text(value: Any) -> str:
 def _ask(provider: Any) -> tuple[Any, ...]:
     try:
         return tuple(provider.get_credentials())
-    except NotImplementedError:  # only for asyncio; no loop runs in this thread
+    except NotImplementedError:  # it is for asyncio only; no loop runs in this thread
         return tuple(asyncio.run(provider.get_credentials_async()))
 
 
@@ -75,7 +75,8 @@ def open_socket(
     """Return a connected socket, over TLS if the options say so.
 
     Raises:
-        OSError: the operating system's own error, or BackendError.
+        OSError: the operating system's own error.
+        BackendError: redis-py failed for another reason.
     """
     host, port = address
     kwargs = {**options.kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout}
@@ -94,8 +95,8 @@ def open_socket(
         with contextlib.suppress(Exception):
             connection.disconnect()
         raise _as_os_error(endpoint, options, error) from error
-    # redis-py has no public way to take the socket over. Without it, the connection object
-    # can't close it either when it is collected.
+    # redis-py has no public way to take the socket over. Removed from the connection object, the
+    # socket isn't closed when that is garbage-collected.
     sock = getattr(connection, "_sock", None)
     if not isinstance(sock, socket.socket):
         raise _diagnosis.Unusable(
@@ -114,7 +115,7 @@ def _class_for(options: ConnectionOptions, address: Address) -> type[Any]:
 
 
 def _greets_itself(options: ConnectionOptions) -> bool:
-    """Whether the user has told redis-py how to greet, and so to authenticate."""
+    """Whether the user's own code greets the server, and so authenticates."""
     used = options.connection_class
     return options.kwargs.get("redis_connect_func") is not None or (
         used is not None
@@ -126,7 +127,7 @@ def _greets_itself(options: ConnectionOptions) -> bool:
 
 
 def _greet_later(_: object) -> None:
-    """What redis-py calls once the socket is open, instead of its own greeting."""
+    """Do nothing: redis-py calls this instead of its own greeting once the socket is open."""
 
 
 def _as_os_error(

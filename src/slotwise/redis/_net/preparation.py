@@ -1,6 +1,6 @@
-"""Make a connection ready for semaphores: find the primary, check the server, subscribe.
+"""Open a connection and make it ready for use: find the primary, check the server, subscribe.
 
-Everything that the server is asked travels with the greeting, in one round trip.
+All queries to the server are sent with the greeting, in one round trip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def open_connection(
 ) -> Handshake:
     """Return a connection that is ready for use, subscribed to ``channel``.
 
-    ``address`` None is the one server of the configuration, or the primary that its sentinels
+    ``address`` None means the only server of the configuration, or the primary that its sentinels
     name. Without ``load_scripts`` the caller loads the `missing_scripts`, before its first call
     and without waiting for the replies. ``on_socket`` gets the socket before the greeting.
 
@@ -87,7 +87,7 @@ def _read_answers(handshake: Handshake, endpoint: Endpoint, channel: str | None)
     if isinstance(probe, hiredis.ReplyError) and _diagnosis.is_temporary(probe):
         raise probe
     known = handshake.reply()
-    if isinstance(known, list):  # else this user may not ask, and they are sent when used
+    if isinstance(known, list):  # otherwise this user may not ask: scripts are sent when used
         scripts = [load(name) for name in OURS]
         handshake.missing_scripts = [s for s, has in zip(scripts, known, strict=True) if not has]
     if channel is not None:

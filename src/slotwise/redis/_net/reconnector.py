@@ -1,11 +1,11 @@
-"""Reopen connections to one server, and repeat the calls that got no reply.
+"""Reconnector: reopen the connection to a server, and repeat the calls that got no reply.
 
 A connection that breaks is reopened with exponential backoff and jitter. Every call without a
 reply is then sent again: all our scripts can be repeated without harm. A call fails after
-``attempts`` failures in a row, and at once when repeating it wouldn't change the reply.
+``attempts`` failures in a row, and at once if repeating it wouldn't change the reply.
 
-Callers with different limits share a connection: it follows `ServerSettings`, and is kept open
-for as long as any call on it would wait. A call whose own limits are shorter fails by itself.
+Callers with different limits share a connection. It follows `ServerSettings`, and is kept open
+for as long as any call on it would wait; a call with shorter limits fails by itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from slotwise.redis._scripts import Script, in_use
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
-# What a primary answers may be lost with it, or it may have been replaced for a moment already: for
-# this long, and at most so many, releases are remembered for its successor.
+# A release that a primary has confirmed may be lost with it, or the primary may have been replaced
+# just before. For this long, this many releases are remembered, to repeat them on its successor.
 _REMEMBERED, _MOST_REMEMBERED = 2.5, 10_000
 _RELEASES = frozenset({"semaphore/release", "semaphore/release_many", "tiers/release"})
 
@@ -62,7 +62,7 @@ class Reconnector:
         on_message: Callable[[bytes], object],
         on_open: Callable[[bool], object],
         on_moved: Callable[[Call, str, bool], bool],
-        on_unsettled: Callable[[Call, float], object],
+        on_slot_refused: Callable[[Call, float], object],
         on_trouble: Callable[[], object],
         on_silence: Callable[[], object] | None = None,
         idle_pause: Callable[[], float | None] | None = None,
@@ -79,13 +79,13 @@ class Reconnector:
         self._on_message = on_message
         self._on_open = on_open
         self._on_moved = on_moved
-        self._on_unsettled = on_unsettled
+        self._on_slot_refused = on_slot_refused
         self._on_trouble = on_trouble
         self._on_silence = on_silence
         self._idle_pause = idle_pause
         self._listens = listens
         self._backlog = Backlog(settings, loop, self._overdue_backlog)
-        # While missing scripts are loaded, or the server can't serve anybody for a moment: the
+        # While missing scripts are loaded, or the server is temporarily unable to serve: the
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
         self._held_back: list[Call] | None = None
@@ -94,14 +94,14 @@ class Reconnector:
         self._pausing: asyncio.TimerHandle | None = None
         self._opening = False
         self._opening_since = 0.0  # when the last attempt began
-        self._attempt = 0  # to open a connection; the results of earlier ones are ignored
+        self._attempt = 0  # number of the attempt to open; results of earlier ones are ignored
         self._primary: Address | None = None  # that a sentinel named last
-        # With sentinels: who answered last, and the releases that it answered, and when.
+        # With sentinels: the server that answered last, and when it confirmed which releases.
         self._served_by: Address | None = None
         self._released: deque[tuple[float, Call]] = deque(maxlen=_MOST_REMEMBERED)
         self._opened_before = False
         self._failures = 0
-        self._handshake_sock: socket.socket | None = None  # of the last attempt
+        self._handshake_sock: socket.socket | None = None  # of the latest attempt
         self._ended = False
         self.used_at = time.monotonic()  # when the last call was made
 
@@ -194,7 +194,7 @@ class Reconnector:
             return
         self.trouble = None
         _outages.end(self._server, self._opening_since)
-        if self.address is not None:  # a node answers, and so its cluster does
+        if self.address is not None:  # a node that answers ends the outage of its cluster
             _outages.end(self._endpoint.server(), self._opening_since)
         self.connection = Connection(
             result,
@@ -205,11 +205,11 @@ class Reconnector:
             self._lost,
             on_overdue=self._overdue,
             on_silence=self._on_silence,
-            # Without a channel it's for calls that block: there, no reply is late.
+            # A connection without a channel is for blocking calls, whose replies are never late.
             verify=self._verify if self._endpoint.service and self.channel else None,
             idle_pause=self._idle_pause,
         )
-        # First: a call of a missing script would be refused, and overtaken by other calls.
+        # Scripts first: a call of a missing one would be refused, and overtaken by other calls.
         released = (call for _, call in self._released)
         for script in in_use(call.script for call in itertools.chain(self._backlog, released)):
             if script in result.missing_scripts:
@@ -227,7 +227,7 @@ class Reconnector:
         return self._backlog.limits_of(call).reply_timeout
 
     def _failed(self, error: BackendError) -> None:
-        """Fail the calls that have tried often enough, and try again for the others."""
+        """Fail the calls that are out of attempts, and try again for the others."""
         self.trouble = error
         self._failures += 1
         if isinstance(error, _diagnosis.Unreachable):
@@ -253,7 +253,7 @@ class Reconnector:
         if self._backlog.is_exhausted(call):
             error = _diagnosis.unreachable(self._endpoint, TimeoutError())
             _outages.begin(self._server, error, broken=False, ago=self._reply_timeout_of(call))
-            # Its reply may still come, and belongs to nobody then.
+            # If its reply still arrives, nobody waits for it.
             on_done, call.on_done = call.on_done, _ignore
             on_done(call, error)
 
@@ -290,10 +290,10 @@ class Reconnector:
         self._released.append((now, call))
 
     def _repeat_releases(self, address: Address) -> None:
-        """Release once more, on another primary, what was released just before.
+        """Repeat recent releases on a new primary.
 
-        What it doesn't know of would be held there until silence ends it. It harms nobody
-        otherwise: a release names its acquisition.
+        Without that, slots whose release it has never seen would be held there until silence ends
+        them. A second release is harmless, since it names its acquisition.
         """
         is_another = self._served_by not in (None, address)
         self._served_by = address
@@ -364,12 +364,12 @@ class Reconnector:
         if text.startswith("NOSCRIPT") and call.sha_only:
             call.on_done(call, _diagnosis.scripts_missing(self._endpoint, reply))
         elif text.startswith("NOSCRIPT"):
-            # A second time: this user may not load scripts, or they are flushed all the time.
+            # If missing again, this user may not load scripts, or they keep being flushed.
             call.whole, call.reloaded = call.reloaded, True
             self._scripts_missing = True
             self._hold_back(call)
         elif call.whole and _diagnosis.denies_eval(reply):
-            # It may have been allowed to load them, just before this call.
+            # This user may still be allowed to load scripts: that was tried before this call.
             call.whole, call.sha_only = False, True
             self._hold_back(call)
         elif text.startswith(("MOVED", "ASK")) and self._on_moved(
@@ -383,7 +383,7 @@ class Reconnector:
                 return
             delay = self._settings.config.limits.pause(call.tries + 1)
             if self._endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
-                self._on_unsettled(call, delay)  # other slots may be served
+                self._on_slot_refused(call, delay)  # other slots may be served
             else:
                 self._pause = max(self._pause, delay)
                 self._hold_back(call)
@@ -399,11 +399,11 @@ class Reconnector:
             self._held_back = []
 
     def _resume(self) -> None:
-        """Load the scripts, then send what was refused, and then what came after.
+        """Load missing scripts, then send the refused calls, and then the later ones.
 
-        All that are in use: calls of one that is still missing would be refused again, and
-        overtaken by calls of the others. The rest is loaded when it is called: every process
-        does this after a ``SCRIPT FLUSH``, and the server compiles for milliseconds.
+        All scripts in use are loaded: a call of one that is still missing would be refused again,
+        and overtaken by calls of the others. Other scripts are loaded when they are called: every
+        process does this after a ``SCRIPT FLUSH``, and compiling takes the server milliseconds.
         """
         refused, held_back = self._refused, self._held_back or []
         self._refused, self._held_back = [], None
@@ -450,7 +450,7 @@ class Reconnector:
             call.on_done(call, error)
 
     def abandon(self, error: BackendError) -> None:
-        """Close, whatever is under way; all calls fail with ``error``.
+        """Close, whatever is in flight; all calls fail with ``error``.
 
         The next call opens another connection.
         """
@@ -459,11 +459,11 @@ class Reconnector:
         self.trouble = None
 
     def close_socket(self) -> None:
-        """Close the socket only, from any thread."""
+        """Close only the socket, from any thread."""
         self._ended = True
         if self.connection is not None:
             self.connection.close_socket()
-        # Opened, while the loop was closed before it could take the socket over.
+        # It was opened, but the loop was closed before it could take the socket over.
         if self._handshake_sock is not None:
             self._handshake_sock.close()
 

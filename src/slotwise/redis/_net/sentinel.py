@@ -1,7 +1,7 @@
-"""Ask Redis Sentinels where the primary of a service is, and subscribe to the changes.
+"""Ask Redis Sentinels where the primary of a service is, and subscribe to changes of it.
 
-Over one connection, opened by redis-py and asked in one round trip. redis-py's own discovery
-takes a connection pool per sentinel and several round trips, and can't listen.
+One connection, opened by redis-py, and one round trip are enough. redis-py's own discovery takes
+a connection pool per sentinel and several round trips, and can't subscribe.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.opening import Credentials, get_credentials, open_socket
 
-# From a server with sentinels, a reply that took longer is not believed before they were asked
-# who the primary is: it may have been replaced. They take longer than this to replace it.
+# With sentinels, a reply that took longer than this isn't trusted until they have confirmed that
+# the server is still the primary. They take longer than this to replace it.
 LATE = 0.5
 
 SWITCH_MASTER = "+switch-master"  # the channel on which sentinels announce new primaries
 
 
 def ask_sentinels(config: RedisConfig) -> Address:
-    """Return where the primary is, by the first sentinel that knows.
+    """Return the address of the primary, from the first sentinel that knows it.
 
     Raises:
         BackendError: no sentinel knows, or none answers.
@@ -37,7 +37,7 @@ def ask_sentinels(config: RedisConfig) -> Address:
 
 
 def listen_to_sentinel(config: RedisConfig) -> tuple[Handshake, Address]:
-    """Return a connection to a sentinel that announces every new primary, and the present one.
+    """Return a connection on which a sentinel announces new primaries, and the current primary.
 
     Raises:
         BackendError: no sentinel knows, or none answers.
@@ -53,7 +53,7 @@ def primary_command(endpoint: Endpoint) -> list[Any]:
 
 
 def parse_primary(reply: Any) -> Address | None:
-    """Return what a sentinel replies to that; None if it doesn't know."""
+    """Return the address in the reply to `primary_command`; None if the sentinel doesn't know."""
     return (reply[0].decode(), int(reply[1])) if isinstance(reply, list) else None
 
 
@@ -71,7 +71,7 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
             is_secret = credentials is not None
             handshake = Handshake(sock, deadline, endpoint, address, is_secret=is_secret)
             commands = _greeting(credentials, listen=listen)
-            # Last, since the primary may change before we listen.
+            # Asked after subscribing, since the primary may change in between.
             handshake.send([*commands, primary_command(endpoint)])
             replies = [handshake.reply() for _ in commands]
             refusals = [reply for reply in replies if isinstance(reply, ReplyError)]
@@ -96,7 +96,7 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
 
 
 def _greeting(credentials: Credentials | None, *, listen: bool) -> list[Sequence[Any]]:
-    """Return what to send first: a subscription beside commands takes RESP3."""
+    """Return the first commands: RESP3 if we listen, which allows commands beside subscriptions."""
     if listen:
         auth = ["AUTH", *credentials] if credentials else []
         return [["HELLO", "3", *auth], ["SUBSCRIBE", SWITCH_MASTER]]

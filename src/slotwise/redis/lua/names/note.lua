@@ -1,8 +1,8 @@
--- names/note.lua: remember that names are in use, for those who look at all of them.
+-- names/note.lua: remember which names are in use, so that they are found without a SCAN.
 -- KEYS  1 names  zset  "semaphore name" or "tiers name" -> when it was last used (s)
 -- ARGV  1 now (s; empty: the server's clock)   2 for how long a name is remembered (s)
 --       3 and more: the members
--- Returns nothing. What is here can be lost at any time: names are then found by SCAN.
+-- Returns 1. The set can be lost at any time: names are then found by SCAN.
 -- include base/clock.lua
 local names, life = KEYS[1], tonumber(ARGV[2])
 local now = microseconds(ARGV[1]) / 1000000
@@ -14,7 +14,7 @@ end
 local refused = redis.pcall(unpack(words))
 if type(refused) == 'table' and refused.err then
   if not string.find(refused.err, 'WRONGTYPE', 1, true) then return refused end
-  redis.call('DEL', names)  -- nothing but this uses it
+  redis.call('DEL', names)  -- spoilt: only this script writes it
   redis.call(unpack(words))
 end
 redis.call('ZREMRANGEBYSCORE', names, '-inf', seconds(now - life))

@@ -1,16 +1,16 @@
--- names/survey.lua: how full everything is, in one call, or in several if there are very many names.
--- KEYS  1 names (names/note.lua); the keys of the names themselves are made here, of the same shard
--- ARGV  1 now (s; empty: the server's clock)   2 the namespace   3 "1" if names have braces around them
---       4 where to go on, empty at first, "-" to look at none but those that follow
+-- names/survey.lua: how full every limit is, in one call, or in several if there are very many names.
+-- KEYS  1 names (names/note.lua); the keys of the names themselves are made here, on the same shard
+-- ARGV  1 now (s; empty: the server's clock)   2 the namespace   3 "1" if names are in braces (Cluster)
+--       4 where to continue, empty at first; "-" to look only at the names that follow
 --       5 and more: other names to look at, as members of names
--- Returns {where to go on, "" at the end, the time (us), then for each name that is known one of
+-- Returns {where to continue, "" at the end, the time (us), then for each known name one of
 --   {"semaphore", name, value, held, waiting (a text while it is paused: "number ms"),
 --    1 if closed and 2 if for a reason, the reason or "", 1 if an adaptive value is frozen, else 0}
 --   {"tiers", name, shape, declared values, values, holders, waiters, 1 if a bucket is not full,
 --    1 if closed and 2 if for a reason, the reason or "", .pauses (tiers/state.lua) or "",
 --    {the numbers of tiers that are frozen, and nodes}, node, its record, node, its record, ...}
---   {"ask", "semaphore" or "tiers", name}: it has to be asked for by its own script.}
--- It only reads. What is spoilt, unfinished, too large, or of somebody whose time is up has to be asked for.
+--   {"ask", "semaphore" or "tiers", name}: its own script has to be called.}
+-- It only reads. That is not enough where something is spoilt, unfinished or too large, or a deadline has passed.
 -- include base/clock.lua
 -- include tiers/frozen.lua
 local PAGE = 1000       -- names in one call, and nodes of tiers
@@ -20,7 +20,7 @@ local namespace, braces, from = ARGV[2], ARGV[3] == '1', ARGV[4]
 
 local function key_of(kind, name) return namespace .. ':' .. kind .. ':' .. (braces and '{' .. name .. '}' or name) end
 
--- Whether somebody's time is up in one of some sorted sets.
+-- Whether a deadline has passed in any of these sorted sets.
 local function is_over(...)
   for _, key in ipairs({...}) do
     if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then return true end
@@ -32,7 +32,7 @@ local function closed_of(closed, reason) return closed and (reason and 2 or 1) o
 
 local look_at = {}
 
--- Nil if there is none, false if it has to be asked for.
+-- Nil if it doesn't exist, false if its own script has to be called.
 function look_at.semaphore(name)
   local state, main = key_of('semaphore_state', name), key_of('semaphore_main', name)
   local waiting, waiting_heartbeat = key_of('semaphore_waiting', name), key_of('semaphore_waiting_heartbeat', name)
@@ -80,7 +80,7 @@ local function look(member)
   local kind, name = string.match(member, '^(%l+) (.*)$')
   if not look_at[kind] or seen[member] then return end
   seen[member] = true
-  -- What can't be read here has another type, or moved to another node: its own script says which.
+  -- What can't be read here has the wrong type, or is on another node by now: its own script says which.
   local fine, found = pcall(look_at[kind], name)
   if not fine then found = false end
   if found ~= nil then reply[#reply + 1] = found or {'ask', kind, name} end
@@ -89,11 +89,11 @@ end
 for i = 5, #ARGV do look(ARGV[i]) end
 if from == '-' then return reply end
 local count = redis.pcall('ZCARD', KEYS[1])
-if type(count) ~= 'number' then return reply end  -- somebody has put something else there
+if type(count) ~= 'number' then return reply end  -- spoilt
 if from == '' and count <= PAGE then
   for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do look(member) end
 else
-  -- Their order changes all the time: whoever goes through them in that may miss some.
+  -- ZSCAN, not pages by rank: ranks change all the time, and names would be missed.
   local found = redis.call('ZSCAN', KEYS[1], from == '' and '0' or from, 'COUNT', PAGE)
   reply[1] = found[1] ~= '0' and found[1] or ''
   for i = 1, #found[2], 2 do look(found[2][i]) end

@@ -1,27 +1,28 @@
--- tiers/fair.lua: turns: which waiters come before which. PathQueue's and FairOrder's part of it
--- (slotwise/_ledger/fair.py; the rule is 9 in slotwise/_ledger/paths.py). Not a script.
+-- tiers/fair.lua: the order of waiters by their turns, with and without fair order. Not a script.
+-- It mirrors FairOrder (slotwise/_ledger/fair.py) and what PathQueue does with turns; the rule is number 9 in
+-- slotwise/_ledger/paths.py.
 --
--- Without fair order a turn is the rank of a head: its ticket less its head start, which an id says at its
--- end: "^microseconds". In fair order the tag of its key comes before that. All numbers are computed by the same
--- steps as in Python, and kept with 17 digits, so that they are the same.
+-- Without fair order a turn is the rank of a head: its ticket less its head start, which stands at the end of its
+-- id as "^microseconds". In fair order the tag of its key comes before that. All numbers are computed in the same
+-- steps as in Python, and stored with 17 digits, so that both get the same results.
 --   state   node -> its record, followed by "=tag weight node*count*rank,..." if somebody waits for that key, with the
---           nodes of other tiers where groups of it are parked: how many, and the rank by which they are found
---           there; .time, the tag of the latest grant
+--           nodes of other tiers where groups of the key are parked: how many there are, and the rank of the first;
+--           .time, the tag of the latest grant
 --   shares  zset  node -> the tag of a key that nobody waits for, if it is after .time
---   parked  zset  is as without fair order for the nodes of the keys themselves, where all have the same tag. For
---           other nodes it has two kinds of records, beside each other:
+--   parked  zset  for the nodes of the keys themselves as without fair order, since all there have the same tag. For
+--           other nodes it has two kinds of records, side by side:
 --             "node!key turn path id"   as without fair order, but by key
---             "node tag turn path id"   the tag in hexadecimal digits that sort like the number. Of each key with
---             somebody parked at a node there is one that is not after its turn; some are stale, and corrected when
---             they come to the front. So a grant costs nothing for those who are not looked at.
+--             "node tag turn path id"   the tag in hexadecimal digits that sort like the number. Each key that is
+--             parked at a node has one that is not after its turn. Some are stale, and are corrected only when
+--             they come to the front: so a grant costs nothing for keys that are not looked at.
 
 do  -- a script can have 200 local names
 
-local hexes, texts = {}, {}  -- of tags: most keys have the same ones
+local hexes, texts = {}, {}  -- caches by tag: most keys have the same tags
 local key_names              -- by path
 local tags                   -- of keys that nobody waits for, as far as they were read
 
--- As text, from which the same number is read.
+-- A number as text that reads back as exactly the same number.
 local function exact(number)
   local text = texts[number]
   if not text then
@@ -31,7 +32,7 @@ local function exact(number)
   return text
 end
 
--- As text that sorts like the number, which is 0 or more.
+-- A number >= 0 as text that sorts like the number.
 local function hex(number)
   local text = hexes[number]
   if not text then
@@ -41,7 +42,7 @@ local function hex(number)
   return text
 end
 
--- The tiers of fair order, by the marks that tiers have in .shape: whose keys take turns, and what counts.
+-- The tier whose keys take turns, and the tier whose cost counts, by their marks in .shape.
 function turns.tiers_of(shape)
   if not string.find(shape or '', '=', 1, true) then return nil end
   local tier, by, cost = 0, nil, nil
@@ -60,7 +61,7 @@ function turns.read(shape)
   turns.time = tonumber(known['.time']) or 0
 end
 
--- The node of the key that takes turns.
+-- The name of the node of a path whose key takes turns.
 function turns.key_of(path)
   local name = key_names[path]
   if not name then
@@ -70,7 +71,7 @@ function turns.key_of(path)
   return name
 end
 
--- Tag and weight of a key that somebody waits for, as they stand in the record of its node from a place on.
+-- The share of a key that somebody waits for, parsed from the record of its node, starting at a position.
 function turns.read_share(text, from)
   local tag, weight, name, count, rank, others =
     string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
@@ -94,7 +95,7 @@ function turns.share_text(share)
   return '=' .. exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at
 end
 
--- The node of the key of a path, which has its share.
+-- The node of a path whose key takes turns; it has the share.
 local function key_node(path)
   local key = key_names[path] or turns.key_of(path)
   return nodes[key] or read_node(key)
@@ -111,7 +112,7 @@ local function tag_of(node)
   return math.max(turns.time, tag)
 end
 
--- Somebody begins to wait for the key of a node, that has been changed.
+-- Somebody begins to wait for the key of a node; the caller marks the node as changed.
 function turns.enter(node, weight)
   if not node.share then
     node.share = {tag = tag_of(node), weight = weight, nodes = {}}
@@ -120,7 +121,7 @@ function turns.enter(node, weight)
       tags[node.name] = 0
     end
   end
-  node.share.weight = weight  -- the latest request knows it best
+  node.share.weight = weight  -- the latest request has the latest weight
 end
 
 local function remember_tag(key, tag)
@@ -130,7 +131,7 @@ local function remember_tag(key, tag)
   end
 end
 
--- Nobody waits for the key of a node any more, that has been changed.
+-- Nobody waits for the key of a node any more; the caller marks the node as changed.
 function turns.leave(node)
   local share = node.share
   node.share = nil
@@ -157,7 +158,7 @@ function turns.count_grant(ticket, path, needs, weight)
   end
 end
 
--- Forget everything, since nobody waits: nobody has been passed.
+-- Forget all turns once nobody waits: nobody can have been passed.
 function turns.forget()
   turns.passing, turns.lowest = {}, nil
   redis.call('DEL', turns.passed)
@@ -169,7 +170,7 @@ function turns.forget()
   end
 end
 
--- Whether more than PATIENCE that came later have been granted.
+-- Whether more than PATIENCE later requests have been granted.
 function turns.is_overdue(ticket)
   turns.flush()
   if not turns.lowest then
@@ -178,7 +179,7 @@ function turns.is_overdue(ticket)
   return turns.lowest > ticket
 end
 
--- Write the time, and forget what is not after it.
+-- Write the virtual time, and forget the tags that are not after it.
 function turns.save()
   if not turns.is_later then return end
   local time = exact(turns.time)
@@ -202,7 +203,7 @@ function turns.head(text, path, id)
   return {tonumber(string.sub(text, 18)), path, id, text, rank = tonumber(string.sub(text, 1, 16))}
 end
 
--- The turn of a head: what can be compared with other turns.
+-- The turn of a head, in a form that can be compared with other turns.
 function turns.of(head)
   if not turns.by then return head.rank or head[1] end
   local node = key_node(head[2])
@@ -232,28 +233,28 @@ function turns.comes_before(one, other)
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end
 
--- ---------------------------------------------------------- heads that are found by their keys
+-- ------------------------------------------------------------ records of keys at a node (fair order)
 
--- Likewise, by the turns that the records of their keys have.
+-- Like comes_before, but by the turns in the records, which may be stale.
 function turns.stands_before(one, other)
   if one.place ~= other.place then return one.place < other.place end
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end
 
--- Give a head the record by which its key is found at a node.
+-- Set the record of a head's key at a node.
 local function set_record(name, head)
   head.place = turns.of(head)
   head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
--- A head has been parked at a node; whether its key is to be found by it.
+-- A head has been parked at a node. Returns whether the record of its key is this head's now.
 function turns.park(head, name)
   local node, rank = key_node(head[2]), head.rank or head[1]
   local share = node.share
   local its = share and share.nodes[name]
   change(node)
   if not share then
-    -- Something is lost: it is found all the same.
+    -- The share was lost (an evicted or spoilt key): write a record all the same, so that the head is found.
   elseif not its then
     share.nodes[name] = {count = 1, rank = rank}
   else
@@ -266,7 +267,7 @@ function turns.park(head, name)
   return true
 end
 
--- A head is not parked at a node any more. The others of its key are found when the record comes to the front.
+-- A head is not parked at a node any more. Other heads of its key are found when its stale record comes to the front.
 function turns.unpark(head, node, name)
   local of_key = key_node(head[2])
   local share = of_key.share
@@ -296,7 +297,7 @@ function turns.unpark(head, node, name)
   zrem(parked, record)
 end
 
--- Take a record that is stale from the front of a node, and put the right one of its key there.
+-- Replace the stale record at the front of a node by the current one of its key, if it has one.
 local function correct_first(node)
   local stale = table.remove(node.heads, 1)
   local name, of_key = node.name, key_node(stale[2])
@@ -317,7 +318,7 @@ local function correct_first(node)
   turns.insert_head(node, head)
 end
 
--- The first head at a node whose heads are found by their keys.
+-- The first head at a node with records of keys.
 function turns.first(node)
   while true do
     local head = node.heads and node.heads[1]
