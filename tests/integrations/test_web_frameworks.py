@@ -10,6 +10,8 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import django
 import fastapi
@@ -30,14 +32,18 @@ from tests.integrations._servers import (
     wsgi_thread,
 )
 
-from slotwise import MemorySemaphore, Tier, Tiers
+from slotwise import MemorySemaphore, Semaphore, Tier, Tiers, semaphore
+from slotwise.integrations import asgi
 from slotwise.integrations.django import limited_view as django_limited_view
 from slotwise.integrations.fastapi import limited_by
 from slotwise.integrations.flask import limited_view
 from slotwise.integrations.wsgi import LimitMiddleware
+from slotwise.testing import FakeClock
 
 LIMIT = MemorySemaphore(1, name="web frameworks")
 go_on = threading.Event()
+unusable: list[Semaphore] = []  # the limit of tests whose limit can't be used
+django_views: list[Any] = []  # and the view of these tests
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +226,14 @@ async def django_async_failing(request):
     raise RuntimeError("the view's own")
 
 
+def django_unusable(request):
+    return django_views[0](request)
+
+
+async def django_async_unusable(request):
+    return await django_views[0](request)
+
+
 class urls:  # noqa: N801 - stands for a module
     urlpatterns = (
         path("quick", django_quick),
@@ -230,6 +244,8 @@ class urls:  # noqa: N801 - stands for a module
         path("async/quick", django_async_quick),
         path("async/stream", django_async_stream),
         path("async/failing", django_async_failing),
+        path("unusable", django_unusable),
+        path("async/unusable", django_async_unusable),
     )
 
 
@@ -328,3 +344,114 @@ def test_fastapi_limits_each_tenant(serve) -> None:
             other.read_until(b"first")
         go_on.set()
         client.read_until(b"last")
+
+
+# ------------------------------------------------- limits that can't be used as they are
+
+
+async def asgi_app(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def fastapi_app(find) -> Any:
+    app = fastapi.FastAPI()
+
+    @app.get("/unusable", dependencies=[fastapi.Depends(limited_by(find))])
+    async def route():
+        return "ok"
+
+    return app
+
+
+async def django_coroutine(request):
+    return HttpResponse("ok")
+
+
+def flask_app(find) -> Any:
+    app = flask.Flask("unusable")
+    app.get("/unusable")(limited_view(find)(lambda: "ok"))
+    return app
+
+
+@pytest.fixture(params=["asgi", "asgi wait", "fastapi", "async django", "wsgi", "flask", "django"])
+def framework_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where a framework answers whose limit is `unusable`."""
+
+    def find(_request: object) -> Semaphore:
+        return unusable[0]
+
+    asgi_apps = {
+        "asgi": lambda: asgi.LimitMiddleware(asgi_app, find),
+        "asgi wait": lambda: asgi.LimitMiddleware(asgi_app, find, wait=0.01),
+        "fastapi": lambda: fastapi_app(find),
+        "async django": ASGIHandler,
+    }
+    view = django_coroutine if request.param == "async django" else lambda _: HttpResponse("ok")
+    django_views[:] = [django_limited_view(find)(view)]
+    wsgi_apps = {
+        "wsgi": lambda: LimitMiddleware(wsgi_app, find),
+        "flask": lambda: flask_app(find),
+        "django": WSGIHandler,
+    }
+    prefix = "/async" if request.param == "async django" else ""
+    if request.param in asgi_apps:
+        serve = request.getfixturevalue("serve")
+        serve(asgi_apps[request.param]())
+        yield f"http://127.0.0.1:{serve.port}{prefix}/unusable"
+        return
+    with wsgi_thread(wsgi_apps[request.param]()) as port:
+        yield f"http://127.0.0.1:{port}/unusable"
+
+
+def of_another_value(tmp_path: Path) -> Semaphore:
+    return semaphore("rolled out", 20, url=f"process://{tmp_path}/slots")
+
+
+def in_no_directory(tmp_path: Path) -> Semaphore:
+    (tmp_path / "file").touch()
+    return semaphore("web", 20, url=f"process://{tmp_path}/file")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (of_another_value, "'rolled out' is in use with 10 slots, not 20"),
+        (in_no_directory, "not a directory: set SLOTWISE_DIR to one"),
+    ],
+)
+def test_a_limit_that_cannot_be_used_is_a_503_for_clients_and_one_error_for_operators(
+    framework_url: str, make, words: str, tmp_path: Path, caplog
+) -> None:
+    clock = FakeClock()
+    unusable[:] = [make(tmp_path)]
+    with clock, semaphore("rolled out", 10, url=f"process://{tmp_path}/slots").cm():
+        refused = [http.get(framework_url) for _ in range(3)]
+        assert [each.status_code for each in refused] == [503, 503, 503]
+        assert refused[0].headers["Retry-After"] == "1"
+        assert str(tmp_path) not in refused[0].text  # what clients should not see
+        assert "rolled out" not in refused[0].text
+        clock.advance(61)
+        assert http.get(framework_url).status_code == 503
+    logged = [each.getMessage() for each in caplog.records if each.name == "slotwise.integrations"]
+    assert len(logged) == 2
+    assert words in logged[0]
+    assert logged[1].endswith("(2 more requests since the last time)")
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_observing_a_limit_that_cannot_be_used_refuses_nobody(
+    kind: str, serve, tmp_path: Path, caplog
+) -> None:
+    limit = of_another_value(tmp_path)
+    with semaphore("rolled out", 10, url=f"process://{tmp_path}/slots").cm():
+        if kind == "asgi":
+            middleware: Any = asgi.LimitMiddleware(asgi_app, limit, observe=True)
+            serve(middleware)
+            assert http.get(f"http://127.0.0.1:{serve.port}/").text == "ok"
+        else:
+            middleware = LimitMiddleware(wsgi_app, limit, observe=True)
+            with wsgi_thread(middleware) as port:
+                assert http.get(f"http://127.0.0.1:{port}/").text == "ok"
+    assert middleware.would_refuse == 1
+    assert "'rolled out' is in use with 10 slots, not 20" in caplog.text

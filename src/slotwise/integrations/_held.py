@@ -12,11 +12,18 @@ from slotwise._core.arguments import check_seconds
 from slotwise._core.limit import Limit
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.results import AcquisitionResult
-from slotwise.errors import AcquireTimeout, BackendError, LimitFull, SemaphoreClosed
-from slotwise.integrations._refusal import Refusal, RequestTimes, refusal_of, refusal_of_sync
+from slotwise.errors import AcquireTimeout, LimitFull
+from slotwise.integrations._refusal import (
+    UNUSABLE,
+    Refusal,
+    RequestTimes,
+    Troubles,
+    refusal_of,
+    refusal_of_sync,
+)
 
 # What a limit says to a request that gets no slot.
-NO_SLOT = (AcquireTimeout, BackendError, LimitFull, SemaphoreClosed)
+NO_SLOT = (AcquireTimeout, LimitFull, *UNUSABLE)
 
 
 class Held:
@@ -78,6 +85,7 @@ class Entrance:
     def __init__(self, wait: float | None) -> None:
         self._wait = check_seconds("wait", wait, zero=True)
         self._times = RequestTimes()
+        self._troubles = Troubles()
 
     async def enter(self, limit: Limit) -> Held | Refusal:
         error: Exception | None = None
@@ -91,7 +99,7 @@ class Entrance:
             error = no_slot
         if acquired is not None:
             return Held(limit, acquired, self._times)
-        return await refusal_of(limit, error, self._times)
+        return await refusal_of(limit, error, self._times, self._troubles)
 
     def enter_sync(self, limit: Limit) -> Held | Refusal:
         error: Exception | None = None
@@ -105,4 +113,4 @@ class Entrance:
             error = no_slot
         if acquired is not None:
             return Held(limit, acquired, self._times)
-        return refusal_of_sync(limit, error, self._times)
+        return refusal_of_sync(limit, error, self._times, self._troubles)

@@ -7,6 +7,7 @@ draft "RateLimit header fields for HTTP". Nothing here sends anything.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from slotwise._core.limit import Limit
 from slotwise._core.paths import PathStats
 from slotwise._core.rates import Rate
 from slotwise._core.semaphore import Semaphore
-from slotwise.errors import BackendError, LimitFull, SemaphoreClosed
+from slotwise._wait import clock
+from slotwise.errors import BackendError, LimitFull, SemaphoreClosed, ValueConflict
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._rate_limit import RateLimit
 
@@ -26,6 +28,11 @@ _KINDS = {
     429: ("quota-exceeded", "The quota for these requests is exceeded"),
     503: ("temporary-reduced-capacity", "The service is at its limit for the moment"),
 }
+# Errors of a limit that say nothing about how full it is.
+UNUSABLE = (BackendError, SemaphoreClosed, ValueConflict)
+# How often an operator is told of them, in seconds.
+_LOG_EVERY = 60.0
+logger = logging.getLogger("slotwise.integrations")
 # What a quoted string of a header field may contain, but for the percent sign itself.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in '%"\\')
 
@@ -120,10 +127,36 @@ class RequestTimes:
         return self._mean * (waiting + 1) / max(value, 1)
 
 
-async def refusal_of(limit: Limit, error: Exception | None, times: RequestTimes) -> Refusal:
+class Troubles:
+    """Logs what an operator has to mend: limits that can't be reached or used as they are.
+
+    All requests meet it, so it is logged at most once a minute.
+    """
+
+    __slots__ = ("_logged_at", "_unlogged")
+
+    def __init__(self) -> None:
+        self._logged_at = -math.inf
+        self._unlogged = 0
+
+    def note(self, error: Exception | None) -> None:
+        if not isinstance(error, BackendError | ValueConflict):
+            return
+        now = clock.now()
+        if now - self._logged_at < _LOG_EVERY:
+            self._unlogged += 1
+            return
+        more = f" ({self._unlogged} more requests since the last time)" if self._unlogged else ""
+        self._logged_at, self._unlogged = now, 0
+        logger.error("a request got no slot: %s%s", error, more)
+
+
+async def refusal_of(
+    limit: Limit, error: Exception | None, times: RequestTimes, troubles: Troubles
+) -> Refusal:
     """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any."""
-    if isinstance(error, BackendError | SemaphoreClosed):
-        return _unavailable(error)
+    if isinstance(error, UNUSABLE):
+        return _unavailable(error, troubles)
     try:
         estimate = _estimate_in(error)
         if estimate is None:
@@ -132,15 +165,17 @@ async def refusal_of(limit: Limit, error: Exception | None, times: RequestTimes)
             stats = await limit._tiers._backend.stats_of(limit._path)
             return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)
         waiting = (await limit.stats()).waiting if estimate is None else 0
-    except BackendError as trouble:
-        return _unavailable(trouble)
+    except UNUSABLE as trouble:
+        return _unavailable(trouble, troubles)
     return _refusal([_policy_of(limit)], estimate, times, waiting)
 
 
-def refusal_of_sync(limit: Limit, error: Exception | None, times: RequestTimes) -> Refusal:
+def refusal_of_sync(
+    limit: Limit, error: Exception | None, times: RequestTimes, troubles: Troubles
+) -> Refusal:
     """Like `refusal_of`."""
-    if isinstance(error, BackendError | SemaphoreClosed):
-        return _unavailable(error)
+    if isinstance(error, UNUSABLE):
+        return _unavailable(error, troubles)
     try:
         estimate = _estimate_in(error)
         if estimate is None:
@@ -149,8 +184,8 @@ def refusal_of_sync(limit: Limit, error: Exception | None, times: RequestTimes) 
             stats = limit._tiers._backend.stats_of_sync(limit._path)
             return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)
         waiting = limit.stats_sync().waiting if estimate is None else 0
-    except BackendError as trouble:
-        return _unavailable(trouble)
+    except UNUSABLE as trouble:
+        return _unavailable(trouble, troubles)
     return _refusal([_policy_of(limit)], estimate, times, waiting)
 
 
@@ -159,10 +194,13 @@ def draining() -> Refusal:
     return Refusal(503, 1, "this server is shutting down")
 
 
-def _unavailable(error: BackendError | SemaphoreClosed) -> Refusal:
+def _unavailable(error: Exception, troubles: Troubles) -> Refusal:
     # Its message may name a server, which clients should not see.
+    troubles.note(error)
     if isinstance(error, SemaphoreClosed):
         return Refusal(503, 1, "the service is closed for the moment")
+    if isinstance(error, ValueConflict):
+        return Refusal(503, 1, "the limit of this service can't be used for the moment")
     return Refusal(503, 1, "the limit of this service can't be reached")
 
 

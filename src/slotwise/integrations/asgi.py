@@ -19,7 +19,7 @@ from slotwise.integrations._asgi_inbox import Inbox
 from slotwise.integrations._exempt import EXEMPT, exempt_paths
 from slotwise.integrations._held import NO_SLOT
 from slotwise.integrations._interruption import Interruption
-from slotwise.integrations._refusal import Refusal, RequestTimes, draining, refusal_of
+from slotwise.integrations._refusal import Refusal, RequestTimes, Troubles, draining, refusal_of
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
@@ -75,6 +75,7 @@ class LimitMiddleware:
         self._observe = check_flag("observe", observe)
         self._cancels_early = on_disconnect == "cancel"
         self._times = RequestTimes()
+        self._troubles = Troubles()
         self._waiting: set[Interruption] = set()
         self._releasing: set[asyncio.Future[None]] = set()
         self._sigterm = SigtermListener(self.drain) if check_flag("drain", drain) else None
@@ -212,13 +213,14 @@ class _Exchange:
             self._granted_at = time.monotonic()
             return None
         if middleware._observe:
+            middleware._troubles.note(error)
             middleware.would_refuse += 1
             return None
         if self._inbox.disconnected is not None:
             return None
         if middleware.draining and error is None:
             return draining()
-        return await refusal_of(self._limit, error, middleware._times)
+        return await refusal_of(self._limit, error, middleware._times, middleware._troubles)
 
     async def _try(self) -> None:
         self._acquired = await self._limit.try_acquire()
