@@ -103,7 +103,7 @@ def __getattr__(name: str) -> object:
 
 
 def _import(module: str) -> object:
-    __import__(module)  # importlib isn't imported for that
+    __import__(module)  # importlib would take longer to import
     return sys.modules[module]
 
 

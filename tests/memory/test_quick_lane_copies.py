@@ -1,6 +1,6 @@
 """Every copy of the quick lane's rule does what the rule does, in every state of a tracker.
 
-The copies in `_semaphore` and `_acquisition` are written out for speed. A tracker that notes what
+The copies in `_semaphore` and `_acquisition` are inlined for speed. A tracker that notes what
 is looked at, and in which order, tells whether one of them has drifted from `_quick_lane`: the
 order of the looks is what makes the quick lane safe.
 """
@@ -318,7 +318,7 @@ def test_every_copy_is_compared() -> None:
         f"{kind.__name__}.{name}"
         for kind in kinds
         for name, function in vars(kind).items()
-        if inspect.isfunction(function) and "written out" in inspect.getsource(function)
+        if inspect.isfunction(function) and "inlined" in inspect.getsource(function)
     }
     assert written_out == {*TAKES, *GIVES}
     using_the_heap = {

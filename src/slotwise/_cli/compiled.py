@@ -19,7 +19,7 @@ _TAG = sys.implementation.cache_tag
 
 
 class CompiledFinder:
-    """An entry of ``sys.meta_path``."""
+    """Finds slotwise's compiled modules, as an entry of ``sys.meta_path``."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _: object = None
@@ -44,7 +44,7 @@ def _find_compiled(name: str, folder: str, module: str) -> ModuleSpec | None:
         status = os.stat(source)  # noqa: PTH116
     except OSError:
         return None
-    # As `importlib` says it: magic, flags, and the time and the size of the source.
+    # The header that `importlib` writes: magic, flags, time and size of the source.
     numbers = int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF
     header = b"".join(number.to_bytes(4, "little") for number in (0, *numbers))
     if found[:16] != MAGIC_NUMBER + header:
@@ -56,7 +56,7 @@ def _find_compiled(name: str, folder: str, module: str) -> ModuleSpec | None:
 
 
 class CompiledLoader(SourceFileLoader):
-    """Python's own loader, with what was read already."""
+    """Python's own loader, given the contents of the compiled file."""
 
     def __init__(self, name: str, source: str, compiled: bytes) -> None:
         super().__init__(name, source)

@@ -1,8 +1,8 @@
 """The guard: a small process between ``slotwise run`` and its command, on Linux.
 
-It adopts whatever the command starts and leaves behind, so that all of it can be found and
-ended. It outlives a slotwise that is killed, and ends all of it then. It reports to slotwise what
-becomes of the command, and exits when nothing is left.
+It adopts all processes that the command starts and leaves behind, so that they can be found and
+ended. If slotwise is killed, the guard outlives it and ends them all. It reports to slotwise when
+the command stops, continues or exits, and itself exits when no process is left.
 
 If the guard itself is killed, the kernel kills the command, and slotwise adopts the rest.
 """
@@ -27,7 +27,7 @@ _PAUSE_MS = 10  # between two searches for what is still to be killed
 
 
 class GuardedChild(Child):
-    """The command as slotwise sees it: the guard starts it, and reports what becomes of it."""
+    """The command as slotwise sees it: the guard starts it, and reports its state."""
 
     def _fork(self, environment: int, error: int, mask: set[int]) -> None:
         self._reports, reports = os.pipe()

@@ -19,6 +19,6 @@ def call(name: str, *args: int | bytes) -> int:
 
         result: int = getattr(ctypes.CDLL(None), name)(*args)
         return result
-    everything: Any = None  # that is loaded: the C library, too
+    everything: Any = None  # all loaded libraries, the C library included
     called: int = call_function(dlsym(dlopen(everything, 0), name), args)
     return called

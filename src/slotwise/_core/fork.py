@@ -5,7 +5,7 @@ another thread held stays locked in the child, a thread that was running does no
 exist there, and sockets and descriptors are shared with the parent. So everything
 of ours that outlives a call is renewed here, before ``os.fork`` returns in the child:
 
-    0  locks      each one that the forking thread doesn't hold is made anew; the lock
+    0  locks      each one that the forking thread doesn't hold is replaced; the lock
                   of sections is held during the fork, so what it guards is consistent
     1  FORGET     drivers drop what belongs to the parent: identities, descriptors, sockets
     2  THREADS    threads start again, after all of the above

@@ -41,8 +41,8 @@ class EndedClaims:
 
     def __init__(self, rates: Iterable[Rate]) -> None:
         self.remembered_for = _AT_LEAST  # in seconds
-        # Each is an `EndedClaim`, or a tuple of what that is made of; or a float, which is until
-        # when: one unit of a rate alone was taken. There may be very many.
+        # Each value is an `EndedClaim`, or a tuple of its arguments; or, for one unit of a rate
+        # alone, just the time until which it is remembered. There may be very many.
         self.young: dict[Hashable, Any] = {}
         self._old: dict[Hashable, Any] = {}
         self.turn_at = 0.0  # when the young ones become the old ones

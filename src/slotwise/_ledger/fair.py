@@ -66,7 +66,7 @@ class FairOrder:
         if share is None:
             self.shares[key] = share = Share(key, self.tag_of(key), weight)
             self.tags.pop(key, None)
-        share.weight = weight  # the latest request knows it best
+        share.weight = weight  # the latest request has the latest weight
         return share
 
     def move(self, share: Share, old: BaseNode | None, new: BaseNode | None) -> None:

@@ -48,7 +48,7 @@ class RateNode(BaseNode):
     def refill(self, now: float) -> None:
         """Put in what has come back by now."""
         # One call asks several times at the same instant.
-        at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
+        at = int(now * 1_000_000 + 0.5)  # `microseconds`, inlined
         if at != self.at:
             self.level = self.level_at(now)
             self.at = at

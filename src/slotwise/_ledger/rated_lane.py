@@ -30,7 +30,7 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
         nodes = [*map(_node_of, ledger.tables, path)]
         if None in nodes:
             return False
-    at = int(now * 1_000_000 + 0.5)  # `microseconds`, written out
+    at = int(now * 1_000_000 + 0.5)  # `microseconds`, inlined
     number = taken = 0
     for node in nodes:
         need, rate = needs[taken], node.rate
@@ -39,7 +39,7 @@ def take_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
                 break
             number = heappop(node.free)
         else:
-            # `RateNode.has_room` and `RateNode.take`, written out.
+            # `RateNode.has_room` and `RateNode.take`, inlined.
             level = node.level
             elapsed, node.at = at - node.at, at
             if elapsed > 0:
@@ -80,7 +80,7 @@ def give_at_once(ledger: PathLedger[C], claim: C, path: Path, now: float) -> boo
             heappush(node.free, number)
     recent = ledger.recent
     if now < recent.turn_at:
-        # `EndedClaims.remember`, written out.
+        # `EndedClaims.remember`, inlined.
         recent.young[claim.key] = (now + recent.remembered_for, path, claim.needs)
     else:
         recent.remember(claim, now)

@@ -87,7 +87,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
         """Take a slot by the quick lane; False if the semaphore has to be asked."""
         tracker = self.semaphore._tracker
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 self._slot_number = number = heappop(tracker.free)
                 tracker.holders[self.key] = self
@@ -120,7 +120,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
         if is_logged:
             return tracker.take_back(self)
         tracker.last_used = glance.time
-        if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+        if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
             tracker.hand_over(self._slot_number)
         else:
             try:
@@ -139,7 +139,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
         self.key = key
         tracker = self.semaphore._tracker
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 self._slot_number = number = heappop(tracker.free)
                 tracker.holders[key] = self
@@ -158,7 +158,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
             if not logged[DEBUG]:
                 del tracker.holders[self.key]
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
                     heappush(tracker.free, self._slot_number)
@@ -233,11 +233,11 @@ class TimedMemoryAcquisition(MemoryAcquisition):
         self.key = key
         tracker = self.semaphore._tracker
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 self._slot_number = number = heappop(tracker.free)
                 tracker.holders[key] = self
-                # `_begin_ttl`, written out.
+                # `_begin_ttl`, inlined.
                 if self.semaphore._cancel_task_after_ttl:
                     self.task = running_task()
                 self.since = since = clock.now()
@@ -259,7 +259,7 @@ class TimedMemoryAcquisition(MemoryAcquisition):
             if not logged[DEBUG]:
                 del tracker.holders[self.key]
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
                     heappush(tracker.free, self._slot_number)

@@ -178,7 +178,7 @@ class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
         self.key = key
         tracker = self.semaphore._tracker
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             self.since = clock.now()
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 self._slot_number = number = heappop(tracker.free)
@@ -204,7 +204,7 @@ class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
             ):
                 del tracker.holders[self.key]
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
                     heappush(tracker.free, self._slot_number)

@@ -72,7 +72,7 @@ class BaseTracker(BaseLedger[C]):
     def change_or_later(self, work: Callable[..., list[C]], *args: Any) -> None:
         """Like `change`; after the other change, if this thread is in the middle of one."""
         try:
-            # `exclusive_or_later`, written out
+            # `exclusive_or_later`, inlined
             postponed.append((self._change, (work, args), deliver_posted))
             run_postponed()
         except BaseException:  # a signal handler's: what was posted is still delivered

@@ -134,7 +134,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         if self.key is not None:  # nothing runs between this check and the next line
             raise messages.context_reused(self._title)
         self.key = key
-        # `take`, written out: the call would cost a tenth of the whole. Compared with it by
+        # `take`, inlined: the call would cost a tenth of the whole. Compared with it by
         # tests/tiers/test_quick_lane_copies.py, as `__aexit__` is with `give`.
         lane = self.paths._lane
         if not lane.attention and not lane.woken:
@@ -156,7 +156,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
                     lane.holders[key] = self
                     return self
                 lane.undo(taken, number)
-        # `MemoryPaths._acquire`, written out: one coroutine less that a wake-up goes through.
+        # `MemoryPaths._acquire`, inlined: one coroutine less that a wake-up goes through.
         paths = self.paths
         try:
             loop = get_running_loop()
@@ -179,7 +179,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         return self
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        # `give`, written out for the same reason.
+        # `give`, inlined for the same reason.
         tracker = self.paths._tracker
         if tracker.holders.pop(self.key, None) is None:
             if self.key is None:
@@ -221,7 +221,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
         tracker = self.paths._tracker
         if not tracker.is_rated or self.ttl is not None or tracker.woken:
             return False
-        with lock:  # `exclusive`, written out
+        with lock:  # `exclusive`, inlined
             if section.busy:
                 return False  # `_wait` raises the error
             section.busy = True
@@ -243,7 +243,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
             return False
         given = False
         if tracker.is_rated:
-            with lock:  # `exclusive`, written out
+            with lock:  # `exclusive`, inlined
                 if not section.busy:
                     section.busy = True
                     try:
@@ -257,7 +257,7 @@ class LargeMemoryPathAcquisition(TimedMemoryPathAcquisition):
         return True
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        # `BaseAcquisition.__exit__`, written out.
+        # `BaseAcquisition.__exit__`, inlined.
         if self.key is None:
             raise messages.context_not_entered(self._title)
         try:

@@ -337,7 +337,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def take_back(self, lease: MemoryPathAcquisition) -> None:
         """Free what a lease held that is no longer a holder."""
-        try:  # `change_or_later`, written out
+        try:  # `change_or_later`, inlined
             postponed.append((self._take_back, (lease,), deliver_posted))
             run_postponed()
         except BaseException:

@@ -239,7 +239,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker = self._tracker
         if tracker.queue.fair is not None:
             claim.weight = weight_for(self._specs, claim.path)
-        # `Waiting._request` and `exclusive`, written out; compared with them by
+        # `Waiting._request` and `exclusive`, inlined; compared with them by
         # tests/tiers/test_quick_lane_copies.py.
         while True:
             try:

@@ -1,7 +1,7 @@
 """The quick lane: take a slot, or give it back, without the lock.
 
 This is the rule, to be read; why it is safe beside those who have the lock is explained in
-`slotwise._ledger.ledger`. Where a call would cost too much, the rule is written out:
+`slotwise._ledger.ledger`. Where a call would cost too much, the rule is inlined:
 
     take    `MemorySemaphore.__aenter__` and ``__enter__``,
             `MemoryAcquisition.__aenter__` and ``take``, `TimedMemoryAcquisition.__aenter__`

@@ -63,12 +63,12 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
     node = tracker.only_rate
     if node is None or _observed or tracker.woken:
         return None
-    with lock:  # `exclusive`, written out
+    with lock:  # `exclusive`, inlined
         if section.busy or tracker.waiting or tracker.closed or tracker.paused:
             return None
         section.busy = True
         try:
-            # `RateNode.has_room` and `RateNode.take`, written out.
+            # `RateNode.has_room` and `RateNode.take`, inlined.
             now, rate, level = clock.now(), node.rate, node.level
             at = int(now * 1_000_000 + 0.5)
             elapsed = at - node.at
@@ -86,7 +86,7 @@ def take_rate(paths: MemoryPaths, cost: int) -> MemoryRateAcquisition | None:
             if now >= recent.turn_at:
                 recent.forget_old(now)
             key = next_key()
-            # `EndedClaims.remember`, written out.
+            # `EndedClaims.remember`, inlined.
             until = now + recent.remembered_for
             recent.young[key] = until if cost == 1 else (until, _PATH, (cost,))
             if tracker.name is not None:

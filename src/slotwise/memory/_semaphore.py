@@ -479,7 +479,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def __aenter__(self) -> Coroutine[Any, Any, None]:
         tracker = self._lane
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 number = heappop(tracker.free)
                 self._numbers.append(number)
@@ -550,7 +550,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
                     try:
@@ -566,7 +566,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         refuse_to_block_a_loop("'with'")
         tracker = self._lane
         number = 0
-        try:  # `_quick_lane.take`, written out
+        try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
                 number = heappop(tracker.free)
                 self._numbers.append(number)
@@ -601,7 +601,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             else:
                 tracker = self._tracker
                 tracker.last_used = glance.time
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, written out
+                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
                     try:

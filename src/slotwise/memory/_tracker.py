@@ -243,7 +243,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = clock.now()
         if self.holds is not None and (self.waiting or self.times_all):
-            self.holds.end(now, self.in_use, 1)  # `_note_end`, written out
+            self.holds.end(now, self.in_use, 1)  # `_note_end`, inlined
         return self._after_change(self.give_number(number, now), now)
 
     def hand_over(self, number: int) -> None:

@@ -42,11 +42,11 @@ def _flock(kind: int, byte: int) -> tuple[int, ...]:
 
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 
-# Without it, each look at a file that has changed would write the time of the look to its inode.
+# Without this flag, reading a file that has changed would write the access time to its inode.
 _NO_ATIME = getattr(os, "O_NOATIME", 0)
 
-# How finely file systems tell times, in nanoseconds, with a margin: by the ticks of the kernel's
-# clock, which are at most 10 ms apart; but some have whole seconds only.
+# The resolution of file times in nanoseconds, with a margin: the tick of the kernel's clock, which
+# is at most 10 ms, or a whole second on some file systems.
 _SECOND = 10**9
 _FINE, _COARSE = _SECOND // 40, 3 * _SECOND
 _CHANGED = (-1, -1, -1)
@@ -103,7 +103,7 @@ class LockedFile:
     def _open(self, flags: int) -> int:
         try:
             return self.directory.open(self.filename, flags | _NO_ATIME)
-        except PermissionError:  # perhaps since it is somebody else's file
+        except PermissionError:  # O_NOATIME is allowed only to the owner of a file
             return self.directory.open(self.filename, flags)
 
     def close(self) -> None:
@@ -115,9 +115,9 @@ class LockedFile:
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; if not, it was deleted or replaced."""
         try:
-            # By its whole path, to notice a directory that was replaced too. The file itself is
-            # looked at only if the directory has changed: after each look the next
-            # write has to store the time, which takes longer than the write.
+            # By the whole path, to notice a directory that was replaced, too. The file itself is
+            # inspected only if the directory has changed: after each stat, the next write has to
+            # store its time at full resolution, which takes longer than the write.
             found = lstat(self.directory.path)
             seen = found.st_ctime_ns, found.st_ino, found.st_dev
             if seen == self._unchanged:
@@ -127,7 +127,7 @@ class LockedFile:
             return False
         if found.st_ino != self._inode or found.st_dev != self._device:
             return False
-        # One that has just been changed could be changed again at what it takes for the same time.
+        # A directory that has just changed could change again within the resolution of its time.
         changed_ns = seen[0]
         if time_ns() - changed_ns > (_FINE if changed_ns % _SECOND else _COARSE):
             self._unchanged = seen

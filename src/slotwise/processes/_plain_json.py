@@ -56,7 +56,7 @@ encode, decode = _make()
 
 
 def encode_record(record: list[Any]) -> str:
-    """Return what `encode` does; most requests and releases are written out here."""
+    """Return what `encode` returns; most requests and releases are encoded right here."""
     if len(record) == 4 and record[0] == "release":
         _, now, wall_us, key = record
         if _needs_no_escapes(key):

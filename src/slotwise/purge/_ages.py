@@ -118,7 +118,7 @@ class Ages:
         return self._names.popleft()
 
     def put(self, old: Old | None, *, kept: bool, more: bool = False) -> str | None:
-        """Note what became of a name that was taken; return the next one if ``more``."""
+        """Note the result for a name that was taken; return the next name if ``more``."""
         with self._lock:
             self._reading -= 1
             self._rates.seen += 1

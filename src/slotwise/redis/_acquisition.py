@@ -213,7 +213,7 @@ class RedisAcquisition(AcquisitionResult):
     # ------------------------------------------------------------ requesting
 
     def send_request(self, *, wait: bool, again: bool = False) -> None:
-        """Send the request; `future` has the outcome."""
+        """Send the request; its outcome arrives in `future`."""
         # Heartbeats keep it alive from before the server can know of it.
         self.waits = wait
         self.alive_at = time.monotonic()
@@ -328,7 +328,7 @@ class RedisAcquisition(AcquisitionResult):
         self.future.set_result(None)
 
     def confirm(self) -> None:
-        """Ask the server what became of this request, and act on the answer.
+        """Ask the server for the state of this request, and act on the answer.
 
         This is a heartbeat of its own: what it finds granted is renewed.
         """

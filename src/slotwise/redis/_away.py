@@ -47,7 +47,7 @@ class AwayWatch:
         self._limits = limits
         self._after = after
         self._server = client.server(slot)
-        # In the order of their requests, so that they go on in it.
+        # In the order of their requests, so that they continue in that order.
         self._waiting: dict[RedisAcquisition, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unconnected_since: float | None = None

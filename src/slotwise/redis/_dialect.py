@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Released(NamedTuple):
-    """What became of an acquisition that was released or removed from the queue."""
+    """The result of a release: whether the acquisition was held, or was waiting."""
 
     held: bool
     waited: bool = False

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from slotwise.redis._away import AwayWatch
 
 
-# A connection that messages are awaited on is tried out when nothing was sent for this long, so
-# that it is known within a second that its other end is gone. A process that waits sends less than
-# three commands per second, heartbeats included: those of more than this many waiters are several.
+# A connection on which messages are awaited is tested after this long without a call, so that a
+# dead one is noticed within a second. With heartbeats, a waiting process sends fewer than three
+# commands per second; the heartbeats of more than `_MANY` waiters take several of them.
 _PAUSE, _PAUSE_OF_MANY, _MANY = 0.32, 1.2, 2_000
 
 
@@ -202,12 +202,12 @@ class LoopClient:
         )
 
     def is_answering(self, slot: int | None) -> bool:
-        """Whether the server still replies, be it to others and late."""
+        """Whether the server still replies, even if only to other calls, and late."""
         connection = self.connection_for(slot)
         return connection is not None and connection.is_answering
 
     def server(self, slot: int | None) -> str:
-        """The server that a call goes to, as messages name it."""
+        """Return the name in messages of the server that a call goes to."""
         address = None if self._cluster is None else self._cluster.address_of(slot or 0)
         return self.endpoint.server(address)
 
@@ -262,7 +262,7 @@ class LoopClient:
             self._on_reopened(address)
 
     def _idle_pause(self) -> float | None:
-        """Return after which pause to try an idle connection out; None if nobody relies on it."""
+        """Return how long to wait before testing an idle connection; None: don't test it."""
         if not (self.queued_by_name or self.holding):
             return None
         return _PAUSE if sum(self.queued_by_name.values()) <= _MANY else _PAUSE_OF_MANY
@@ -298,7 +298,7 @@ class LoopClient:
             return False
         only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
-            # Not before: whoever went there directly would pass those that are sent on.
+            # Not before: newer calls that went there directly would pass the redirected ones.
             self._cluster.note(slot, address)
         if call.slot in self._held_back:
             self._held_back[call.slot].append(call)
@@ -415,4 +415,4 @@ class LoopClient:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""

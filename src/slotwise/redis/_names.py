@@ -54,7 +54,7 @@ class NameNotes:
         """Write what was noted, if it is time."""
         if now < self.due:
             return
-        self.due = math.inf  # before the records are taken: what is added from here on is due anew
+        self.due = math.inf  # before the records are taken: a name added later is due again
         by_key: dict[tuple[bytes, int | None], list[NameRecord]] = {}
         shared = self._shared
         used = {

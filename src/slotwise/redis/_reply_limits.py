@@ -127,7 +127,7 @@ def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendErr
 
 # ----------------------------------------------------------------------- releases
 
-# Sends a release through a loop client; the future has what became of it.
+# Sends a release through a loop client; returns a future of its result.
 Send = Callable[["LoopClient"], "asyncio.Future[Any]"]
 
 # How a release is awaited: one of the next two.

@@ -205,18 +205,19 @@ class SharedClient:
         return any(client.is_in_doubt for client in list(self._clients.values()))
 
     def server_answered(self, asked_at: float, address: Address | None = None) -> None:
-        """Have connections given up that were silent before, in the heartbeat thread.
+        """Note that the server has answered a call of ``asked_at``, in the heartbeat thread.
 
-        On a cluster it is the node at ``address`` that has answered.
+        Connections that have been silent since before are given up. On a cluster, the node at
+        ``address`` has answered.
         """
         for client in list(self._clients.values()):
             client.note_alive(address, asked_at)
 
     def _reopened(self, client: LoopClient, address: Address | None) -> None:
-        """Ask what became of everybody: messages may have been missed.
+        """Ask the server for the state of all acquisitions: messages may be missing.
 
-        The waiters of the loop over the connection that was opened, before anything else is sent
-        there: that of the heartbeat thread may be dead without anybody knowing it yet.
+        For waiters of this loop, ask over the connection that was just opened, before anything
+        else is sent there: the heartbeat thread's own may be dead, which isn't known yet.
         """
         self.heartbeat_thread.heartbeat_soon()
         waiting: dict[tuple[NameRecord, float], list[str]] = {}
@@ -249,8 +250,8 @@ class SharedClient:
     def dispatch_published(self, message: bytes) -> None:
         """Act on a message of the channel, if a script of ours proves that it wrote it.
 
-        Anybody may publish anything. A message without a proof, as those of the documented
-        scripts are, is only a hint that something became of a waiter: the server is asked.
+        Anybody may publish anything. A message without a proof, such as one of the documented
+        scripts, is only a hint that the state of a waiter has changed: the server is asked.
         """
         body, _, proof = message.rpartition(b" ")
         proved = sha1(body + b" " + self._secret, usedforsecurity=False).hexdigest().encode()

@@ -424,7 +424,7 @@ class Tiers(SameWhenCopied):
         if costs is not None or priority is not NO_PRIORITY or slots is not ONE:
             return self._cm(*self._arguments.resolve(keys, slots, costs, priority), timeout, label)
         arguments = self._arguments
-        # `resolve` and `_cm` for the most frequent cases, written out.
+        # `resolve` and `_cm` for the most frequent cases, inlined.
         needs = None
         if not arguments.rates:
             path = arguments.path(keys)

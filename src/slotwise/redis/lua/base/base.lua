@@ -45,9 +45,9 @@ local function guarded(serve, ...)
   return nil, type(reply) == 'table' and reply.err or tostring(reply)
 end
 
--- Have the processes of some ids send their heartbeats of this name at once: something was lost, and that is how
--- they learn what became of them. Without a proof: it is only a hint. The name is told by its first key: the ids
--- may be released by then.
+-- Ask the processes of some ids to send their heartbeats of this name at once: something was lost, and the replies
+-- tell them what. The message is only a hint, so it has no proof. It names the first key, not the ids: these may have
+-- been released by the time it arrives.
 local function have_checked(ids, first_key)
   local asked = {}
   for _, id in ipairs(ids) do

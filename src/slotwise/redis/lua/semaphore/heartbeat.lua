@@ -1,10 +1,10 @@
--- semaphore/heartbeat.lua: the heartbeats of a whole process, and what became of its acquisitions.
+-- semaphore/heartbeat.lua: the heartbeats of a whole process; the reply tells which acquisitions have changed state.
 -- KEYS  7 for each semaphore (semaphore/rules.lua), one after the other
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       then for each semaphore: heartbeat_max_interval (s), pattern of foreign
 --       notification lists, how many holders, how many waiters, the holders' ids, the waiters' ids;
 --       a holder of many slots comes in parts, "id#first-last", of which each stands for those slots
--- Returns for each semaphore {ms until somebody's time is up, or -1, or -2 (next_end), what each that was not
+-- Returns for each semaphore {ms until the next deadline, or -1, or -2 (next_end), what each that was not
 -- simply renewed came to: "lost id", "lost id kept", "gone id", "granted id number token" ...}
 -- "lost" is a holder that no longer holds anything, "gone" a waiter that is not in the queue.
 -- "kept": nobody gets its slots before it has read this and released them, or its time is up. A

@@ -5,7 +5,7 @@
 --       3 pattern of foreign notification lists   4 heartbeat_max_interval (s)
 --       5 where to continue the list, empty at first; for "estimate", for how many slots
 -- Returns {value or 0, held, waiting (a text while it is paused: "number ms"), 1 if closed and 2 if for a reason, the reason or "",
--- where to go on, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
+-- where to continue, or "" at the end}, followed for "estimate" by when a newcomer would be served (s)
 -- or "" if unknown; for "counts", 1 if an adaptive value is frozen, else 0; for "changes", the rules of an adaptive value or "", 1 if it is frozen, else 0,
 -- and how it has moved (semaphore/rules.lua); for lists, for each one the id, since when (s) and
 -- its claim, "" for a foreign one. Lists of up to PAGE members come in one call; of longer ones

@@ -8,9 +8,9 @@
 --       the longest holders, and waits in front if that takes time, "replace try" only if it
 --       doesn't   7 "again" if it may have been asked before, else empty
 --       8 owner: "!secret host pid label"   9 pattern of foreign notification lists
---       10 "due" to be told when somebody's time is up, else empty
+--       10 "due" to be told when the next deadline is, else empty
 -- Returns {"granted", number, token, value}
---         {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)}
+--         {"queued", value, ms until the next deadline, or -1, or -2 (next_end in semaphore/rules.lua)}
 --         {"busy", value, held, waiting}           only for "try"; nothing has changed
 --         {"full", value, held, waiting, when it would be served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed

@@ -3,10 +3,10 @@
 -- ARGV  1 now (s; empty: the server's clock)   2 the value the callers were made with, or its rules
 --       3 heartbeat_max_interval (s)   4 ttl (s; empty: none)
 --       5 "again" if they may have been asked before, else empty   6 owner: "!secret host pid label"
---       7 "due" to be told when somebody's time is up, else empty
+--       7 "due" to be told when the next deadline is, else empty
 --       8 pattern of foreign notification lists   9 "wait" or "wait N", as for request.lua
 --       10... the acquisition ids
--- Returns {"queued", value, ms until somebody's time is up, or -1, or -2 (next_end in semaphore/rules.lua)},
+-- Returns {"queued", value, ms until the next deadline, or -1, or -2 (next_end in semaphore/rules.lua)},
 --          all of them, in their order
 --         {"each", what request.lua would reply to the first, to the second ...}
 -- Mirrors Ledger.request for each. The first half is for a ledger that is full.

@@ -772,7 +772,7 @@ local function settle(value, interval)
   end
 end
 
--- In how many ms somebody's time is up here; -1 if nobody's is. Waiters come back then. -2: a
+-- In how many ms the next deadline here is; -1 if there is none. Waiters come back then. -2: a
 -- client that wakes nobody holds something, so they come back soon, and often.
 local function next_end()
   if unfinished then return 0 end

@@ -1,14 +1,14 @@
--- tiers/at_rest.lua: what the fast halves of tiers/request.lua and tiers/release.lua have in common. Not a script.
+-- tiers/at_rest.lua: the common part of the fast halves of tiers/request.lua and tiers/release.lua. Not a script.
 --
--- An object is at rest while nobody waits, nothing is closed, paused, lost or over its time, and no tier has a rate,
--- adapts, or has values of its own. Then one path is taken or released here, and the rest of the script, whose functions
--- cost more to make than all of this, is not reached. What stands here copies open, declare, expire, hold, free_claim
--- and save of tiers/state.lua and tiers/rules.lua for that case; tests/redis/test_paths_against_ledger.py compares it
--- with the ledger too.
+-- A Tiers object is at rest while nobody waits, nothing is closed, paused, lost or past its deadline, and no tier has
+-- a rate, adapts, or has values of its own. Then one path is taken or released here. The rest of the script isn't
+-- reached: creating its functions costs more than all of this. The code here copies open, declare, expire, hold,
+-- free_claim and save of tiers/state.lua and tiers/rules.lua for this case; tests/redis/test_paths_against_ledger.py
+-- compares it with the ledger too.
 -- include base/clock.lua
 local at_rest = {}
 
--- Read the facts and another field of state. Nil if it is not at rest, or else what was read.
+-- Read the facts and one more field of state. Returns what was read, or nil if the object isn't at rest.
 function at_rest.read(given_now, field)
   local facts = redis.call('HMGET', KEYS[1], '.shape', '.declared', '.accepted', '.values', '.interval', '.life', '.keys',
                            '.token', '.ticket', '.timed', '.closed', '.blocked', '.suspect', '.pauses', '.frozen', '.hold',
@@ -20,7 +20,7 @@ function at_rest.read(given_now, field)
     if facts[i] then return nil end
   end
   if string.find(facts[4], '[/_]') or string.sub(facts[16] or '', 1, 4) == 'all ' then return nil end
-  -- All keys but holders, ttls and numbers are for those who wait, or for rates.
+  -- All keys other than holders, ttls and numbers are for waiters or for rates.
   if redis.call('EXISTS', KEYS[3], KEYS[5], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], KEYS[12]) > 0
       or redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[8]) ~= tonumber(facts[7]) then
     return nil
@@ -40,14 +40,14 @@ function at_rest.read(given_now, field)
   return read
 end
 
--- How many slots of a node are held, and its highest number; nil if there is more to know of it.
+-- How many slots of a node are held, and its highest number; nil if its record says more than that.
 function at_rest.counts(record)
   if not record then return 0, 0 end
   local held, top = string.match(record, '^(%d+) 0 %- %- (%d+)$')
   return tonumber(held), tonumber(top)
 end
 
--- Note what becomes of a field of state.
+-- Note a new value for a field of state, for save to write.
 function at_rest.put(read, field, text)
   local changed = read.changed
   changed[#changed + 1], changed[#changed + 2] = field, text
@@ -61,7 +61,7 @@ function at_rest.put_counts(read, name, held, top)
   end
 end
 
--- See that a key that may be new expires with the others.
+-- Make a key that may be new expire with the others.
 function at_rest.expire(read, key)
   if redis.call('PTTL', key) ~= -1 then return end
   local left_us = read.life_us - read.us

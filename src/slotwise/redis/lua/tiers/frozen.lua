@@ -1,7 +1,7 @@
--- tiers/frozen.lua: what of adaptive tiers is frozen. Not a script.
+-- tiers/frozen.lua: which adaptive tiers and nodes are frozen. Not a script.
 
--- The numbers of the tiers that are frozen as a whole, by the fact .frozen, and which of some nodes are, given as
--- node, record, node, record, ... What is kept of a node is in tiers/adaptive.lua.
+-- The numbers of the tiers that are frozen as a whole, from the fact .frozen, and the frozen ones of some nodes, given as
+-- node, record, node, record, ... tiers/adaptive.lua says how a node is frozen.
 local function frozen_of(state, whole_tiers, records)
   local frozen, nodes, fields = {}, {}, {}
   for tier in string.gmatch(whole_tiers or '', '(%d+)=') do frozen[#frozen + 1] = tier end

@@ -1,10 +1,10 @@
--- tiers/heartbeat.lua: the heartbeats of a whole process for its paths, and what became of them.
+-- tiers/heartbeat.lua: the heartbeats of a whole process for its paths; the reply tells which have changed state.
 -- KEYS  12 for each Tiers object (tiers/state.lua), one after the other
 -- ARGV  and replies are those of semaphore/heartbeat.lua, so that one heartbeat thread serves both:
 --       1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       then for each object: heartbeat_max_interval (s), a pattern that is not used here,
 --       how many holders, how many waiters, the holders' ids, the waiters' ids
--- Returns for each object {ms until somebody's time is up, 0 if something is unfinished, or -1,
+-- Returns for each object {ms until the next deadline, 0 if something is unfinished, or -1,
 -- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include tiers/rules.lua

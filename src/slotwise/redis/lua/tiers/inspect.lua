@@ -1,7 +1,7 @@
 -- tiers/inspect.lua: how full the tiers are, in steps of bounded cost.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 where to go on, 0 at first
--- Returns {where to go on, 0 at the end, holders, waiters, 1 if something is unfinished, the
+-- ARGV  1 now (s; empty: the server's clock)   2 where to continue, 0 at first
+-- Returns {where to continue, 0 at the end, holders, waiters, 1 if something is unfinished, the
 -- tiers' values, or "" if nobody is there, the time (us), .pauses or "", {the numbers of tiers that are
 -- frozen, and nodes}, then in turn a node and its record (tiers/state.lua)};
 -- about AT_A_LOOK fields are read in one step, and so at one instant.

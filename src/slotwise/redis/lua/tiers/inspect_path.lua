@@ -2,9 +2,9 @@
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "path", "estimate", "holders", "waiters" or "changes"
 --       3 the path, for "path" and "estimate", followed by "*" and what is needed if that is not
---       one slot of each; for "changes" a node; for the others where to go on with the list, empty at first
+--       one slot of each; for "changes" a node; for the others where to continue with the list, empty at first
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished,
--- where to go on, or "" at the end}, followed for "path" by, {} if nobody is there, else for each
+-- where to continue, or "" at the end}, followed for "path" by, {} if nobody is there, else for each
 -- node: held, waiting, value, kept, and for how long it is paused (ms); for "estimate" when a newcomer would be served (s) or "", or
 -- "refused", value and tier if never; for "changes" how the value of an adaptive node has moved, and 1 if it is
 -- frozen, else 0 (tiers/adaptive.lua); for the others, in turn: an id, its claim, or "" if that can't be

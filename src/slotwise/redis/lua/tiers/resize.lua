@@ -4,9 +4,9 @@
 --       4 the tiers' names, as the caller was made   5 and their values
 --       6 the tier's number   7 its node, or empty for the tier itself   8 the new value; 0: no limit; or a rate
 --       9 for how long it is remembered when nobody is there (s)
---       10 empty to change it, or where to go on: "*" and a cursor with waiters that can never fit now,
---          or the node after which to go on looking for waiters that fit now
--- Returns {"resized", where to go on, or "" at the end}, {"conflict", tier or -1, its value} or
+--       10 empty to change it, or where to continue: "*" and a cursor with waiters that can never fit now,
+--          or the node after which to continue looking for waiters that fit now
+-- Returns {"resized", where to continue, or "" at the end}, {"conflict", tier or -1, its value} or
 -- {"closed", the reason if there is one}, followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.resize.
 -- include tiers/rules.lua

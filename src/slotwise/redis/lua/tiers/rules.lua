@@ -8,7 +8,7 @@ local LOOKS = 128
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
 local is_finished = false  -- whether it is known that no node has to be looked at
 
--- Whether this many slots are free and not kept for another head than that with `ticket`.
+-- Whether this many slots are free, without those that are kept for heads other than the one with `ticket`.
 local function has_room(node, need, ticket)
   if blocked_until > now or (pauses.ends and pauses.until_of(node) > now_us) then return false end
   local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
@@ -116,7 +116,7 @@ local function lacks(path_nodes, needs, head)
   end
 end
 
--- Have a node with a rate looked at again when there is enough for its oldest head.
+-- Look at a node with a rate again when there is enough for its first head.
 local function look_when_refilled(node, first)
   if not node.rate then return end
   local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
@@ -221,8 +221,8 @@ local function look_at(node)
   end
 end
 
--- Somebody else may come before the heads of a key that has just been granted something: one that needs less, or
--- less time.
+-- Look at the nodes where a key that was just granted something is parked: the head of another key may come first
+-- there now, and need less, or less time.
 function turns.look_at_others(key, share)
   for name in pairs(share.nodes) do
     local node = read_node(name)
@@ -421,8 +421,8 @@ local function drop_keeps(path_nodes, from, ticket)
   end
 end
 
--- Let one wait. The group of a path is parked when its first waiter comes, or one that comes before
--- its head.
+-- Add a waiter. The group of a path is parked when its first waiter arrives, or one whose turn is
+-- before its head's.
 local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   write_claim(id, claim)
   zadd(queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
@@ -688,7 +688,7 @@ function pauses.write()
   if #texts == 0 then pauses.ends = nil end
 end
 
--- Have no room at a node, or in a whole tier, for that long (us). Waiters learn when to come back.
+-- Pause a node, or a whole tier, for that long (us). Waiters are told when to come back.
 function pauses.begin(name, length_us)
   pauses.ends = pauses.ends or {}
   pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + length_us)
@@ -805,7 +805,7 @@ local function expire()
   settle()
 end
 
--- In how many ms somebody's time is up, 0 if something is unfinished, -1 if there is nothing to
+-- In how many ms the next deadline is, 0 if something is unfinished, -1 if there is nothing to
 -- come back for. Waiters come back then.
 local function next_end()
   if is_unfinished() == 1 then return 0 end
