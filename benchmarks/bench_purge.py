@@ -8,6 +8,8 @@ ours and find take turns, and medians are compared.
     --shim=PATH    the C source of the library that slows metadata operations down
                    and counts them; without it the rows of the slow file system are
                    left out. Built with cc into a temporary folder.
+    --only=slow    only the rows of the slow file system; --only=local: only the others
+    --repeats=N    so many turns of each local contest, and not 3
     --soak         also the tree of 1,000,000 files, which takes minutes to make
 """
 
@@ -355,7 +357,9 @@ def main() -> int:
     quick = "--quick" in sys.argv
     given = [word.removeprefix("--shim=") for word in sys.argv if word.startswith("--shim=")]
     shim = Path(given[0]) if given else _USUAL_SHIM
-    repeats = 1 if quick else 3
+    only = [word.removeprefix("--only=") for word in sys.argv if word.startswith("--only=")]
+    turns = [word.removeprefix("--repeats=") for word in sys.argv if word.startswith("--repeats=")]
+    repeats = int(turns[0]) if turns else 1 if quick else 3
     tenth = 10 if quick else 1
     print(f"slotwise purge on {python()}; ratios, find = 1, medians of {repeats} turns")
     results: list[tuple[str, bool]] = []
@@ -395,10 +399,14 @@ def main() -> int:
                 {"wall": 1.25},
             ),
         ]
-        if shim.exists():
+        if only == ["local"]:
+            pass
+        elif shim.exists():
             results += slow_rows(shim, base, quick)
         else:
             print("\n(the slow file system is left out: no --shim=PATH)")
+        if only == ["slow"]:
+            contests = []
         for contest in contests:
             contest.grow(base, repeats)
         results += [contest.run() for contest in contests]

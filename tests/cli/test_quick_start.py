@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli._shell import HANG
 
 import slotwise
 
@@ -158,3 +159,55 @@ def test_a_command_that_needs_other_packages_has_all_of_typing(
         env={**os.environ, "SLOTWISE_URL": url},
     )
     assert ran.stdout == f"{has_stand_in}\n"
+
+
+# ------------------------------------------------------------------- a quick end
+
+AT_THE_END = """
+import atexit, ctypes, threading, time
+atexit.register(print, "registered")
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
+ctypes.CDLL(None).puts(b"C")  # into a buffer that the C library writes at the end
+"""
+
+
+def _run_with(program: str, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python`` with these words, and a program that is executed before them."""
+    (tmp_path / "sitecustomize.py").write_text(program)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG,
+        env={**buffered, "PYTHONPATH": str(tmp_path), "SLOTWISE_DIR": str(tmp_path / "slots")},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("run", "api", "--limit", "1", "--", "sh", "-c", "exit 7"), 7),
+        (("release", "of-nobody"), 1),
+        (("purge", "nowhere", "--yes"), 2),
+    ],
+)
+def test_what_is_to_run_at_the_end_runs(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    ran = _run_with(AT_THE_END, tmp_path, "-m", "slotwise", *words)
+    assert (ran.returncode, ran.stdout) == (code, "thread\nregistered\nC\n")
+
+
+def test_what_is_printed_at_the_end_and_lost_shows_in_the_exit_code(tmp_path: Path) -> None:
+    full = "import atexit, os, sys; atexit.register(lambda: os.close(1))\n"
+    full += "atexit.register(print, 'lost')"
+    words = ("-m", "slotwise", "run", "api", "--limit", "1", "--", "true")
+    assert _run_with(full, tmp_path, *words).returncode == 1
+
+
+@pytest.mark.parametrize("flags", [("-m", "cProfile"), ("-m", "trace", "--listfuncs")])
+def test_a_profiler_sees_the_end(flags: tuple[str, ...], tmp_path: Path) -> None:
+    module = ("-m", "slotwise") if "cProfile" in flags else ("--module", "slotwise")
+    command = ("run", "api", "--limit", "1", "--", "sh", "-c", "exit 7")
+    ran = _run_with("", tmp_path, *flags, *module, *command)
+    assert ran.stdout.startswith(("         ", "\nfunctions called"))

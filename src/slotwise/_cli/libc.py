@@ -7,7 +7,11 @@ take numbers and bytes.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would be slow, too
+    from typing import Any, NoReturn
 
 
 def call(name: str, *args: int | bytes) -> int:
@@ -22,3 +26,21 @@ def call(name: str, *args: int | bytes) -> int:
     everything: Any = None  # all loaded libraries, the C library included
     called: int = call_function(dlsym(dlopen(everything, 0), name), args)
     return called
+
+
+def exit_now(code: int) -> NoReturn:
+    """Exit as a C program does, with the exit handlers of the C libraries.
+
+    No other Python thread runs meanwhile, and Python frees nothing.
+    """
+    try:
+        from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_PYTHONAPI, CFuncPtr, dlopen, dlsym
+    except ImportError:  # not CPython
+        os._exit(code)
+
+    class Function(CFuncPtr):
+        _flags_ = FUNCFLAG_CDECL | FUNCFLAG_PYTHONAPI  # which keeps the interpreter's lock
+
+    everything: Any = None
+    Function(dlsym(dlopen(everything, 0), "exit"))(code)
+    os._exit(code)  # not reached

@@ -35,6 +35,8 @@ _OURS_SELDOM_USED = {
 }
 _PACKAGES = ("asyncio", "logging")
 
+FAILED = 1  # the exit code when output is lost
+
 
 def delay_imports(command: str) -> None:
     """Delay the import of modules that this command hardly needs, unless they are imported."""
@@ -97,10 +99,34 @@ class UnprintedLog:
 
 
 def exit_quickly(command: str, code: int) -> None:
-    """Exit as `sys.exit` does, but without freeing memory; for other commands do nothing."""
-    if command in _QUICK:
-        atexit._run_exitfuncs()
-        os._exit(code)
+    """Exit as `sys.exit` does, but without freeing memory.
+
+    It waits for threads, calls the exit handlers of Python and of C, and flushes the streams.
+    For other commands, and under a profiler or a debugger, it does nothing.
+    """
+    if command not in _QUICK or _is_watched():
+        return
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the output of an exit handler is lost
+            code = code or FAILED
+    from slotwise._cli.libc import exit_now  # once compiled modules are found quickly
+
+    exit_now(code)
+
+
+def _is_watched() -> bool:
+    """Return whether a profiler or a debugger is active, which has to see the end."""
+    tools = [getattr(sys, "monitoring", None)]
+    return (
+        bool(sys.getprofile() or sys.gettrace())
+        or any(each.get_tool(number) for each in tools if each for number in range(6))
+        or bool(sys.flags.interactive or sys.flags.inspect or sys.flags.dev_mode)
+    )
 
 
 def _delay(name: str, **contents: object) -> None:
