@@ -237,7 +237,9 @@ async def test_a_release_after_the_holds_were_evicted_frees_its_slot(
     if many:
         assert await asyncio.gather(*(semaphore.release(each) for each in held[:2])) == [True] * 2
     else:
-        assert [await semaphore.release(each) for each in held[:2]] == [True] * 2
+        assert await semaphore.release(held[0]) is True
+        # Told meanwhile, perhaps, like the others.
+        assert await semaphore.release(held[1]) is True or held[1].lost.is_set()
     # The others are told at once, long before their next heartbeat, and give theirs back.
     newcomers = [await semaphore.acquire(timeout=20) for _ in range(4)]
     assert [each.slot_number for each in newcomers] == [1, 2, 3, 4]

@@ -57,6 +57,7 @@ class Wakeups:
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
         self._was_busy = False  # whether a file could not be checked: its lock was taken
+        self._reported = ""  # the error that was logged last, while it lasts
 
     # ------------------------------------------------------- from any thread
 
@@ -178,9 +179,12 @@ class Wakeups:
                     self._check_all(ended)
                 else:
                     checked_at = due - interval
+                self._reported = ""
             except Exception as error:
-                expected = isinstance(error, BackendError)
-                _log.warning("waiting for other processes: %s", error, exc_info=not expected)
+                if str(error) != self._reported:
+                    self._reported = str(error)
+                    expected = isinstance(error, BackendError)
+                    _log.warning("waiting for other processes: %s", error, exc_info=not expected)
                 time.sleep(_UNWATCHED)  # it may fail again and again
 
     def _interval(self) -> float:
