@@ -20,6 +20,10 @@ Kind: TypeAlias = Literal[
     "kicked",
     "resized",
     "adapted",
+    "paused",
+    "reopened",
+    "frozen",
+    "thawed",
     "unreachable",
     "back",
 ]
@@ -38,7 +42,7 @@ class Event:
     ``back``. ``scope`` is ``memory``, ``process`` or ``redis``. ``keys`` has the keys of a path
     through tiers. ``tier`` is set if it happened to one tier of several. ``values`` has the
     number of slots by tier, and by ``""`` that of a semaphore; ``needs`` what is taken of each
-    tier, where that is not one slot.
+    tier, where that is not one slot. ``seconds`` is how long a pause is.
     """
 
     kind: Kind
@@ -55,6 +59,7 @@ class Event:
     needs: Mapping[str, int] = field(default_factory=lambda: _NOTHING_BY_TIER, hash=False)
     value: int | None = None
     fencing_token: int | None = None
+    seconds: float | None = None
 
     @classmethod
     def of(cls, fields: dict[str, object]) -> Event:

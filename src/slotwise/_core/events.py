@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,11 +65,20 @@ KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
         "this process saw an adaptive limit change its value, for a `reason`",
         ("value", "tier", "keys", "reason"),
     ),
+    "paused": ("this process paused a limit, for `seconds`", ("seconds", "tier", "keys")),
+    "reopened": ("this process opened a limit, or ended its pauses", ()),
+    "frozen": (
+        "this process had an adaptive limit keep its value",
+        ("tier", "keys"),
+    ),
+    "thawed": ("this process let it move again", ("tier", "keys")),
     "unreachable": ("a server, which is the `name`, stopped answering", ("reason",)),
     "back": ("it answers again, after `waited` seconds", ("waited",)),
 }
 
 Hook: TypeAlias = "Callable[[Event], object]"
+# For how long, and which tier and key of it; None is the whole limit.
+Pause: TypeAlias = tuple[float, str | None, str | None]
 
 _log = logging.getLogger("slotwise.instrumentation")
 
@@ -140,6 +149,7 @@ class Record:
                 "needs": self.needs,
                 "value": None,
                 "fencing_token": fencing_token,
+                "seconds": None,
             }
         )
 
@@ -401,8 +411,13 @@ def _reason(error: BaseException | None, waits: bool) -> Reason:
     return "cancelled"
 
 
-def ended(acquisition_id: str, kind: Kind, now: float) -> None:
-    """Report that a hold ended; only the first report counts."""
+def ended(
+    acquisition_id: str, kind: Kind, now: float, pauses: Callable[[], Sequence[Pause]] = tuple
+) -> None:
+    """Report that a hold ended; only the first report counts.
+
+    ``pauses`` returns what its service has asked to pause.
+    """
     with _lock:
         record = _live.get(acquisition_id)
         if record is None:
@@ -413,6 +428,10 @@ def ended(acquisition_id: str, kind: Kind, now: float) -> None:
             return
         del _live[acquisition_id]
     _tell(record.event(kind, acquisition_id, held=now - record.granted))
+    for seconds, tier, key in pauses() if kind == "released" else ():
+        keys = record.keys if tier is None else _NO_KEYS if key is None else {tier: key}
+        tier = record.tier if tier is None else tier
+        steered("paused", record.name, record.scope, tier, keys=keys, seconds=seconds)
 
 
 def resized(
@@ -436,6 +455,23 @@ def resized_tier(name: str | None, scope: str, value: object, tier: str, key: st
         number = value if isinstance(value, int) else getattr(value, "burst", None)
         keys = _NO_KEYS if key is None else {tier: key}
         resized(name, scope, number, tier=tier, keys=keys)
+
+
+def steered(
+    kind: Kind,
+    name: str | None,
+    scope: str,
+    tier: str | None = None,
+    key: str | None = None,
+    *,
+    keys: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> None:
+    """Report that this process paused, reopened, froze or thawed a limit, or one tier of it."""
+    if hooks and _have_hooks():
+        if keys is None:
+            keys = _NO_KEYS if key is None or tier is None else {tier: key}
+        _tell(Event(kind, name, scope, tier=tier, keys=keys, seconds=seconds))
 
 
 def unreachable(server: str, why: str) -> None:

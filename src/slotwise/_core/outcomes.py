@@ -5,9 +5,16 @@ What a limit does with it is in `slotwise._ledger.adaptation`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
 from slotwise._core.arguments import check_seconds
 from slotwise._core.results import AcquisitionResult
+
+if TYPE_CHECKING:
+    from slotwise._core.events import Pause
+    from slotwise._core.paths import Path, TierSpec
 
 # Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
 # the only attributes.
@@ -48,6 +55,20 @@ class Outcomes(AcquisitionResult):
         # What the caller stated counts more than what happened afterwards.
         if exc_type is not None and self.outcome == "ok":
             self.outcome = outcome_of(exc_type, self.options.drop_on)
+
+
+def asked_pauses(
+    acquisition: object, specs: Sequence[TierSpec] = (), path: Path = ()
+) -> Sequence[Pause]:
+    """Return what is paused because the service of an acquisition has asked for it."""
+    seconds = acquisition._pauses_for if isinstance(acquisition, Outcomes) else 0.0
+    if not seconds:
+        return ()
+    if not specs:
+        return [(seconds, None, None)]
+    from slotwise._core.paths import pausing  # a semaphore doesn't need it
+
+    return [(seconds, specs[index].name, key) for index, key in pausing(specs, path)]
 
 
 # Those of an acquisition that has `Outcomes`.

@@ -111,6 +111,12 @@ class Semaphore(Limit):
             name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
             events.resized(name, self._scope, value, tier=tier, keys=keys, adapted=adapted)
 
+    def _tell_steered(self, kind: events.Kind, seconds: float | None = None) -> None:
+        """Tell the hooks that it was paused, reopened, frozen or thawed here."""
+        if events.hooks:
+            name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
+            events.steered(kind, name, self._scope, tier, keys=keys, seconds=seconds)
+
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
     async def _acquire_at_once(

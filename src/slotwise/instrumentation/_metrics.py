@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 
@@ -49,9 +50,25 @@ class Gauges:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._values: dict[Labels, int] = {}
+        self._paused_until: dict[Labels, float] = {}
+        # With the keys of a tier that are frozen; none is the whole tier.
+        self._frozen: dict[Labels, set[tuple[str, ...]]] = {}
 
     def note(self, event: Event) -> None:
-        if event.kind == "requested":
+        if event.kind == "paused":
+            labels, until = self._names.labels(event), time.monotonic() + (event.seconds or 0.0)
+            self._paused_until[labels] = max(until, self._paused_until.get(labels, until))
+        elif event.kind == "reopened":
+            name, scope, _ = self._names.labels(event)
+            for labels in list(self._paused_until):
+                if labels[:2] == (name, scope):
+                    self._paused_until[labels] = 0.0
+        elif event.kind == "frozen":
+            self._frozen.setdefault(self._names.labels(event), set()).add((*event.keys.values(),))
+        elif event.kind == "thawed":
+            frozen, keys = self._frozen.get(self._names.labels(event), set()), event.keys
+            frozen.discard((*keys.values(),)) if keys else frozen.clear()
+        elif event.kind == "requested":
             for tier, value in event.values.items():
                 self._values[self._names.labels(event, tier)] = value
         elif event.value is not None and not event.keys:
@@ -60,6 +77,22 @@ class Gauges:
     def values(self) -> Mapping[Labels, int]:
         """By limit; 0 is no limit, or one that differs from key to key."""
         return dict(self._values)
+
+    def paused(self) -> Mapping[Labels, int]:
+        """1 by limit while a pause lasts that this process has made, else 0."""
+        now = time.monotonic()
+        lasting = {labels for labels, until in list(self._paused_until.items()) if until > now}
+        return self._all_with(lasting)
+
+    def frozen(self) -> Mapping[Labels, int]:
+        """1 by limit if this process has frozen it, or a key of it, else 0."""
+        return self._all_with({labels for labels, keys in list(self._frozen.items()) if keys})
+
+    def _all_with(self, chosen: set[Labels]) -> Mapping[Labels, int]:
+        return {
+            labels: int(labels in chosen)
+            for labels in [*dict.fromkeys([*self._values, *self._paused_until, *self._frozen])]
+        }
 
     def held_and_waiting(self) -> tuple[Mapping[Labels, int], Mapping[Labels, int]]:
         """Slots, by limit; 0 where there is none now."""

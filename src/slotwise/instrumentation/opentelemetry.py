@@ -5,7 +5,8 @@
     instrument()
 
 The metrics are ``slotwise.limit``, ``slotwise.held`` and ``slotwise.waiting`` (slots;
-the latter two are this process's own), ``slotwise.wait.duration`` and ``slotwise.hold.duration``
+the latter two are this process's own), ``slotwise.paused`` and ``slotwise.frozen``
+(0 or 1, by this process), ``slotwise.wait.duration`` and ``slotwise.hold.duration``
 (seconds), ``slotwise.acquisitions`` (each attempt once) and ``slotwise.endings`` (each grant once).
 """
 
@@ -87,6 +88,18 @@ class _Instruments:
         meter.create_observable_up_down_counter(
             "slotwise.waiting", [self._observer(1)], "{slot}", "Slots that this process waits for"
         )
+        meter.create_observable_gauge(
+            "slotwise.paused",
+            [self._switch_observer(Gauges.paused)],
+            "1",
+            "1 while a pause lasts that this process has made",
+        )
+        meter.create_observable_gauge(
+            "slotwise.frozen",
+            [self._switch_observer(Gauges.frozen)],
+            "1",
+            "1 if this process keeps an adaptive value where it is",
+        )
         bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": BOUNDS}
         self.wait = meter.create_histogram(
             "slotwise.wait.duration", "s", "From the request to the grant", **bounds
@@ -119,6 +132,15 @@ class _Instruments:
             return [
                 Observation(count, _attributes(labels)) for labels, count in found[which].items()
             ]
+
+        return observe
+
+    def _switch_observer(
+        self, read: Callable[[Gauges], Mapping[Labels, int]]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = {} if self.measuring is None else read(self.measuring.gauges)
+            return [Observation(value, _attributes(labels)) for labels, value in found.items()]
 
         return observe
 

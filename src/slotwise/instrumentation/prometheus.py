@@ -81,6 +81,8 @@ class Collector:
             ("limit", "How many slots the limit has; 0 is no limit", self._gauges.values()),
             ("held", "Slots that this process holds", held),
             ("waiting", "Slots that this process waits for", waiting),
+            ("paused", "1 while a pause lasts that this process has made", self._gauges.paused()),
+            ("frozen", "1 if this process keeps an adaptive value", self._gauges.frozen()),
         ):
             gauge = GaugeMetricFamily(f"slotwise_{name}", what, labels=_LABELS)
             for labels, number in values.items():

@@ -14,6 +14,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.messages import context_reused
+from slotwise._core.outcomes import asked_pauses
 from slotwise._ledger import SlotClaim
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
@@ -24,6 +25,7 @@ from slotwise.memory._log import logged
 from slotwise.memory._quick_lane import undo_take
 
 if TYPE_CHECKING:
+    from slotwise._core.events import Pause
     from slotwise.memory._semaphore import MemorySemaphore
     from slotwise.memory._tracker import Tracker
 
@@ -74,6 +76,10 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
     @property
     def _title(self) -> str:
         return self.semaphore._title
+
+    def _pauses(self) -> Sequence[Pause]:
+        """Return what its service has asked to pause, for events."""
+        return asked_pauses(self)
 
     def _wait(self) -> Coroutine[Any, Any, None]:
         return self.semaphore._acquire(self)

@@ -76,7 +76,7 @@ def released(lease: MemoryAcquisition, tracker: Tracker) -> None:
 
 def ended(lease: MemoryAcquisition | MemoryPathAcquisition, kind: events.Kind) -> None:
     if events.hooks:
-        events.ended(lease.acquisition_id, kind, clock.now())
+        events.ended(lease.acquisition_id, kind, clock.now(), lease._pauses)
 
 
 def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:

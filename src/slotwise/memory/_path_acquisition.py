@@ -10,9 +10,10 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Coroutine, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from slotwise._core import messages
+from slotwise._core.outcomes import asked_pauses
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE
 from slotwise._core.trio_run import running_trio
@@ -26,6 +27,7 @@ from slotwise.memory._ids import next_key
 from slotwise.memory._unfilled import unfilled
 
 if TYPE_CHECKING:
+    from slotwise._core.events import Pause
     from slotwise.memory._paths import MemoryPaths
 
 
@@ -68,6 +70,10 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     @property
     def _title(self) -> str:
         return self.paths._tracker.title
+
+    def _pauses(self) -> Sequence[Pause]:
+        """Return what its service has asked to pause, for events."""
+        return asked_pauses(self, self.paths._specs, cast("Any", self.path))
 
     def _wait(self) -> Coroutine[Any, Any, None]:
         return self.paths._acquire(self)

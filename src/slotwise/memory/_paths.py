@@ -374,10 +374,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         events.resized_tier(
             self._tracker.name, "memory", self._tracker.tiers[index].value_of(key), tier, key
         )
+        events.steered("frozen", self.reported_name, "memory", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         self._check_open()
         exclusive(self._tracker.move_again, self._index(tier), key)
+        events.steered("thawed", self.reported_name, "memory", tier, key)
 
     def _check_open(self) -> None:
         if not exclusive(self._tracker.is_open):
@@ -390,6 +392,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         index = len(self._specs) - 1 if tier is None else self._index(tier)
         if not exclusive(self._tracker.begin_pause, seconds, index, key):
             raise self.closed_error()
+        paused = self._specs[index].name
+        events.steered("paused", self.reported_name, "memory", paused, key, seconds=seconds)
 
     async def close(self) -> None:
         self.close_sync()
@@ -417,6 +421,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def reopen_sync(self) -> None:
         exclusive(self._resume)
         deliver_posted()
+        events.steered("reopened", self.reported_name, "memory")
 
     def _resume(self) -> None:
         tracker = self._current()

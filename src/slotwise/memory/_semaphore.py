@@ -752,6 +752,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def pause_sync(self, seconds: float) -> None:
         exclusive(_attachment.pause, self, check_pause(seconds))
+        self._tell_steered("paused", seconds)
 
     async def changes(self) -> list[Change]:
         return self.changes_sync()
@@ -769,12 +770,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         exclusive(tracker.freeze, value)
         deliver_posted()
         self._tell_resized(tracker.value)
+        self._tell_steered("frozen")
 
     async def thaw(self) -> None:
         self.thaw_sync()
 
     def thaw_sync(self) -> None:
         exclusive(self._adapting().thaw)
+        self._tell_steered("thawed")
 
     def _adapting(self) -> AdaptiveTracker:
         tracker = exclusive(_attachment.current, self)
@@ -805,3 +808,4 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def reopen_sync(self) -> None:
         _attachment.switch(self, Tracker.resume, registry.reopen)
+        self._tell_steered("reopened")

@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from slotwise._core import events
 from slotwise._core.closing import Generation
 from slotwise._core.messages import display
-from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
+from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, prepare_to_wake
@@ -88,6 +89,10 @@ class ProcessAcquisition(AcquisitionResult):
     def subject(self) -> str:
         """The same with a verb."""
         return f"{self.title} is"
+
+    def pauses(self) -> Sequence[events.Pause]:
+        """Return what its service has asked to pause, for events."""
+        return asked_pauses(self)
 
     def begin(self) -> None:
         """Note that it may be in the file from now on."""

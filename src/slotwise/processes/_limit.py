@@ -195,6 +195,12 @@ class ProcessLimit:
 
     async def reopen(self) -> None:
         await self._attachment.call_async(operations.reopen)
+        self._tell_reopened()
 
     def reopen_sync(self) -> None:
         self._attachment.call(operations.reopen)
+        self._tell_reopened()
+
+    def _tell_reopened(self) -> None:
+        """Tell the hooks that this process opened it, or ended its pauses."""
+        raise NotImplementedError

@@ -35,7 +35,7 @@ def refused(waiter: ProcessAcquisition, error: BaseException | None, *, waits: b
 
 def released(holder: ProcessAcquisition) -> None:
     if events.hooks:
-        events.ended(holder.acquisition_id, "released", clock.now())
+        events.ended(holder.acquisition_id, "released", clock.now(), holder.pauses)
     if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
 

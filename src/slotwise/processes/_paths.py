@@ -18,7 +18,7 @@ from slotwise._core.adaptive import Change
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
-from slotwise._core.outcomes import OUTCOME_SLOTS
+from slotwise._core.outcomes import OUTCOME_SLOTS, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     Needs,
@@ -86,6 +86,9 @@ class ProcessPathAcquisition(ProcessAcquisition):
             self.idle.enter(path)
             if values:
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
+
+    def pauses(self) -> Sequence[events.Pause]:
+        return asked_pauses(self, self.idle.tiers, self.wanted.path)
 
     def settle(self, **costs: int) -> Awaitable[None]:
         """State the real costs; written with the release if that comes in the same tick."""
@@ -407,10 +410,12 @@ class ProcessPaths(ProcessLimit, PathBackend):
         await self._attachment.call_async(
             operations.pause, seconds, which, self._declared, self._generation
         )
+        self._tell_steered("paused", self._declared[which[0]].name, key, seconds)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         which = self._paused(tier, key)
         self._attachment.call(operations.pause, seconds, which, self._declared, self._generation)
+        self._tell_steered("paused", self._declared[which[0]].name, key, seconds)
 
     def _paused(self, tier: str | None, key: str | None) -> tuple[int, str | None]:
         """Return which tier to pause, and which key of it; the widest one pauses all."""
@@ -443,14 +448,29 @@ class ProcessPaths(ProcessLimit, PathBackend):
         state: Any = self._attachment.state
         value = state.tiers[self._indexes[tier]].value_of(key)
         events.resized_tier(self.reported_name, "process", value, tier, key)
+        self._tell_steered("frozen", tier, key)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         change = self._indexes[tier], key
         await self._attachment.call_async(operations.thaw, change, self._declared, self._generation)
+        self._tell_steered("thawed", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         change = self._indexes[tier], key
         self._attachment.call(operations.thaw, change, self._declared, self._generation)
+        self._tell_steered("thawed", tier, key)
+
+    def _tell_steered(
+        self,
+        kind: events.Kind,
+        tier: str | None = None,
+        key: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        events.steered(kind, self.reported_name, "process", tier, key, seconds=seconds)
+
+    def _tell_reopened(self) -> None:
+        self._tell_steered("reopened")
 
     def _tell_moved(self) -> None:
         if self._options is None:

@@ -362,10 +362,12 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         await self._attachment.call_async(
             operations.pause, seconds, (), self._declared, self._generation
         )
+        self._tell_steered("paused", seconds)
 
     def pause_sync(self, seconds: float) -> None:
         seconds = check_pause(seconds)
         self._attachment.call(operations.pause, seconds, (), self._declared, self._generation)
+        self._tell_steered("paused", seconds)
 
     def _to_resize(self, value: int) -> tuple[Any, ...]:
         check_count("value", value, most=MOST_SLOTS)
@@ -401,6 +403,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         except NotAdaptive:
             raise self._fixed_value() from None
         self._tell_resized(frozen)
+        self._tell_steered("frozen")
 
     def freeze_sync(self, value: int | None = None) -> None:
         change = self._to_freeze(value)
@@ -409,6 +412,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         except NotAdaptive:
             raise self._fixed_value() from None
         self._tell_resized(frozen)
+        self._tell_steered("frozen")
 
     def _to_freeze(self, value: int | None) -> tuple[Any, ...]:
         if value is not None:
@@ -420,12 +424,17 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             await self._attachment.call_async(operations.thaw, (), self._declared, self._generation)
         except NotAdaptive:
             raise self._fixed_value() from None
+        self._tell_steered("thawed")
 
     def thaw_sync(self) -> None:
         try:
             self._attachment.call(operations.thaw, (), self._declared, self._generation)
         except NotAdaptive:
             raise self._fixed_value() from None
+        self._tell_steered("thawed")
+
+    def _tell_reopened(self) -> None:
+        self._tell_steered("reopened")
 
     def _tell_moved(self) -> None:
         for _, _, change in self._attachment.file().take_changes():

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core import events
 from slotwise._core.closing import Closure
 from slotwise._core.messages import unknown_acquisition
+from slotwise._core.outcomes import asked_pauses
 from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
@@ -376,6 +378,11 @@ class RedisAcquisition(AcquisitionResult):
             queued_by_name[self.record] -= 1
             if queued_by_name[self.record] <= 0:
                 del queued_by_name[self.record]
+
+    def pauses(self) -> Sequence[events.Pause]:
+        """Return what its service has asked to pause, for events."""
+        limit: Any = self.limit
+        return asked_pauses(self, limit._tiers if self.path else (), self.path)
 
     def mark_ended(self) -> None:
         """Note, in any thread, that it no longer holds or waits."""

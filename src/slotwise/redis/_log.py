@@ -35,7 +35,7 @@ def refused(waiter: RedisAcquisition, error: BaseException, *, waits: bool) -> N
 
 def ended(holder: RedisAcquisition, kind: events.Kind) -> None:
     if events.hooks:
-        events.ended(holder.acquisition_id, kind, time.monotonic())
+        events.ended(holder.acquisition_id, kind, time.monotonic(), holder.pauses)
 
 
 def released(holder: RedisAcquisition) -> None:

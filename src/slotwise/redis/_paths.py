@@ -410,12 +410,14 @@ class RedisPaths(RedisLimit, PathBackend):
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         current = await self._steer(b"freeze", tier, value, key)
         events.resized_tier(self._name, "redis", current, tier, key)
+        events.steered("frozen", self._name, "redis", tier, key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         self._run_blocking(self.freeze(tier, value, key))
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         await self._steer(b"thaw", tier, None, key)
+        events.steered("thawed", self._name, "redis", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         self._run_blocking(self.thaw(tier, key))
@@ -491,6 +493,8 @@ class RedisPaths(RedisLimit, PathBackend):
         node = f"{index}" if key is None else write_node(index, key)
         _, *messages = await self._change(self._dialect.control.pause, node, f"{seconds:.6f}")
         self._dispatch(messages)
+        paused = self._tiers[index].name
+        events.steered("paused", self._name, "redis", paused, key, seconds=seconds)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         self._run_blocking(self.pause(seconds, tier, key))
@@ -553,6 +557,7 @@ class RedisPaths(RedisLimit, PathBackend):
             self._dialect.control.reopen, [b"", self._attached()[0].client().token]
         )
         self._dispatch(messages)
+        events.steered("reopened", self._name, "redis")
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())

@@ -551,12 +551,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if value is not None:
             _check_value(value)
         self._tell_resized(await self._steer(b"freeze", value))
+        self._tell_steered("frozen")
 
     def freeze_sync(self, value: int | None = None) -> None:
         self._run_blocking(self.freeze(value))
 
     async def thaw(self) -> None:
         await self._steer(b"thaw", None)
+        self._tell_steered("thawed")
 
     def thaw_sync(self) -> None:
         self._run_blocking(self.thaw())
@@ -606,6 +608,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         length = f"{check_pause(seconds):.6f}"
         _, *messages = await self._change(self._dialect.control.pause, length)
         self._dispatch(messages)
+        self._tell_steered("paused", seconds)
 
     def pause_sync(self, seconds: float) -> None:
         """Like `pause`."""
@@ -630,6 +633,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
         self._dispatch(await self._run_script(self._dialect.control.reopen, args))
+        self._tell_steered("reopened")
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())
