@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, state_of, until
+from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, until
 
 from slotwise._cli.main import main
 from slotwise._cli.output import command_hint
@@ -289,25 +289,6 @@ def test_signals_sent_to_slotwise_are_passed_on(shell: Shell):
     running.send_signal(signal.SIGTERM)
     assert end(running)[:2] == (9, "")
     assert shell.holders() == []
-
-
-@pytest.mark.skipif(not LINUX, reason="reads /proc")
-def test_continuing_slotwise_continues_a_command_that_was_stopped(shell: Shell):
-    text = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
-    running = shell.start("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
-    pid = int(line_of(running))
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: state_of(pid) == "T", "the command is stopped")
-
-    def is_continued() -> bool:
-        running.send_signal(
-            signal.SIGCONT
-        )  # again, if slotwise didn't know yet that it was stopped
-        return state_of(pid) == "S"
-
-    until(is_continued, "the command sleeps in its pause again")
-    running.send_signal(signal.SIGTERM)
-    assert end(running)[0] == 128 + signal.SIGTERM
 
 
 def test_a_signal_that_ends_the_command_is_128_plus_its_number(shell: Shell):

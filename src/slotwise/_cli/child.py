@@ -120,6 +120,11 @@ class Child:
                 self.exit_code = 128 - code if code < 0 else code
         return stopped_by
 
+    def is_stopped(self) -> bool:
+        """Return whether it is stopped right now."""
+        self.poll()
+        return self.stopped
+
     @property
     def all_ended(self) -> bool:
         """Whether the command and its descendants have ended, as far as they are known."""

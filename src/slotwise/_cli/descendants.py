@@ -83,6 +83,11 @@ def _send(ancestor: int, pid: int, number: int) -> bool:
         os.close(fd)
 
 
+def state_of(pid: int) -> bytes:
+    """Return the kernel's letter for the state of a process; Z if that is unknown."""
+    return _status(pid)[0]
+
+
 def _status(pid: int) -> tuple[bytes, int]:
     """Return the kernel's letter for the state of a process, and its parent's pid, or 0."""
     try:

@@ -16,7 +16,7 @@ import signal
 from typing import NoReturn
 
 from slotwise._cli.child import Child, fork_command
-from slotwise._cli.descendants import IN_VAIN, adopt_orphans, signal_descendants
+from slotwise._cli.descendants import IN_VAIN, adopt_orphans, signal_descendants, state_of
 from slotwise._cli.signals import signalfd
 
 # What is sent through the two pipes; in the first it follows a number.
@@ -79,6 +79,11 @@ class GuardedChild(Child):
                 else:
                     self.exit_code, stopped_by = number, None
         return stopped_by
+
+    def is_stopped(self) -> bool:
+        # Not what was reported: it may have been continued since. Other users' processes may be
+        # hidden, and then the report is all there is.
+        return state_of(self.pid) not in (b"R", b"S", b"D")
 
     @property
     def all_ended(self) -> bool:

@@ -13,7 +13,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from slotwise._cli import libc
 
@@ -30,6 +30,10 @@ _NOT_RECEIVED = {
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
 }
+
+# Kept pending: the kernel discards it when a SIGCONT arrives. So it can be seen without a race
+# whether one has arrived, even if a later stop signal has discarded that one in turn.
+_NOT_CONTINUED = signal.SIGTTOU
 
 # Those that don't end a process by default.
 NOT_ENDING = {signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG}
@@ -62,8 +66,9 @@ class SignalQueue:
         ]
         self.mask_before: set[int] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         if sys.platform == "linux":
-            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [*numbers, _NOT_CONTINUED])
             self._fd = signalfd(numbers)
+            self._await_continue()
             return
         self._fd, writing = os.pipe()
         os.set_blocking(self._fd, False)
@@ -93,20 +98,46 @@ class SignalQueue:
                 number == signal.SIGHUP and os.getsid(0) == os.getpid()
             )
             received.append(ReceivedSignal(number, to_all, sender))
+            if number == signal.SIGCONT or (
+                # A stop signal discards any SIGCONT before it, but not one after it.
+                number == signal.SIGTSTP and signal.SIGCONT not in signal.sigpending()
+            ):
+                self._await_continue()
         return received
 
-    def stop_here(self, number: int) -> None:
+    def stop_here(self, number: int, is_due: Callable[[], bool] = lambda: True) -> bool:
         """Stop this process as ``number`` does by default; return once it is continued.
 
-        The kernel doesn't stop a process that no shell could continue.
+        It isn't stopped if a SIGCONT has arrived that was not read yet, or if ``is_due``, which
+        is called at the last moment, returns False. The kernel doesn't stop a process that no
+        shell could continue.
+
+        Return whether a SIGCONT has arrived. It is not read again.
         """
+        if number == _NOT_CONTINUED:
+            number = signal.SIGTTIN
         handler = signal.getsignal(number)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+        os.kill(os.getpid(), number)  # pending for now, and discarded by a SIGCONT
+        if self._was_continued or not is_due():
+            signal.signal(number, signal.SIG_IGN)  # which discards it, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if handler is not None:
             signal.signal(number, handler)
+        was_continued = self._was_continued
+        if was_continued:
+            self._await_continue()
+        return was_continued
+
+    @property
+    def _was_continued(self) -> bool:
+        return sys.platform == "linux" and _NOT_CONTINUED not in signal.sigpending()
+
+    def _await_continue(self) -> None:
+        """Note from now on whether a SIGCONT arrives; one that was not read yet is discarded."""
+        os.kill(os.getpid(), _NOT_CONTINUED)
 
 
 def in_foreground() -> bool:

@@ -73,12 +73,12 @@ class Supervisor:
                 wake_at = min(wake_at, time.monotonic() + _RETRY)
             wait = min(max(wake_at - time.monotonic(), 0.0), _LONGEST_WAIT)
             ready = {fd for fd, _ in poller.poll(int(wait * 1000) + 1)}
-            stopped_by = child.poll()
-            if stopped_by in _JOB_STOPS:
-                # The shell watches slotwise alone, and has to see that the job stops.
-                self._signals.stop_here(stopped_by)
             for received in self._signals.read():
                 self._pass_on(received)
+            stopped_by = child.poll()
+            # The shell watches slotwise alone, and has to see that the job stops.
+            if stopped_by in _JOB_STOPS and self._signals.stop_here(stopped_by, child.is_stopped):
+                self._send(signal.SIGCONT)
             if slot.fileno() in ready:
                 slot.poll()
                 self._on_lost()
@@ -89,11 +89,9 @@ class Supervisor:
         child, number = self._child, received.number
         if number == signal.SIGTERM:
             self._was_terminated = True
-        if number == signal.SIGCONT:
-            if child.stopped:
-                self._send(number)
-        elif number != signal.SIGCHLD and not (
-            received.to_all or received.sender == child.pid  # it knows what it has sent
+        has_it = received.to_all or received.sender == child.pid  # it knows what it has sent
+        if number != signal.SIGCHLD and (
+            not has_it or (number == signal.SIGCONT and child.stopped)
         ):
             self._send(number)
 
