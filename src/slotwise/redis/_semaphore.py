@@ -619,7 +619,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. The server remembers it for
-        30 days after the last call that met it.
+        30 days after the last call that found it closed.
         """
         reason = check_reason(reason)
         shared, _ = self._attached()

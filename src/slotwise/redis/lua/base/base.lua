@@ -3,7 +3,7 @@
 -- _scripts.py puts it in place of the first line "-- include base/base.lua".
 -- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
-local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that met it
+local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that found it closed
 local AT_ONCE = 100     -- how many a call drops, serves or refuses: about 3 ms each in which nobody else is served
 local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
 local PAGE = 500        -- how many claims a call lists or searches: about 2 ms

@@ -65,7 +65,7 @@ local function outlive(key, life)  -- EXPIRE never shortens a key's life
   if left ~= -2 and left < ms then redis.call('PEXPIRE', key, math.ceil(1.5 * ms)) end
 end
 
--- Keep the semaphore closed for 30 days after the last call that met it.
+-- Keep the semaphore closed for 30 days after the last call that found it closed.
 local function keep_closed()
   for _, key in ipairs({state, max}) do
     if redis.call('PTTL', key) < CLOSED * 1000 then redis.call('PEXPIRE', key, CLOSED * 1000) end

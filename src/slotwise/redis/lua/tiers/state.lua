@@ -328,7 +328,7 @@ local function outlive(life)
   keep_until(now_us + 2 * life * 1000000)
 end
 
--- Keep the tiers closed for 30 days after the last call that met it.
+-- Keep the tiers closed for 30 days after the last call that found it closed.
 local function keep_closed()
   keep_until(math.max(life_us, now_us + CLOSED * 1000000))
 end
