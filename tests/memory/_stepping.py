@@ -254,6 +254,8 @@ class Run:
 
     def play(self, scenario: Scenario) -> None:
         """Run the acts under this schedule, then check."""
+        if _MONITORED:
+            _monitor()
         self._story = scenario
         count = len(scenario.acts)
         self._gates = [threading.Lock() for _ in range(count)]
@@ -293,7 +295,6 @@ class Run:
         self._me[threading.get_ident()] = me
         self._gates[me].acquire()
         if _MONITORED:
-            _monitor()
             _runs[threading.get_ident()] = self
         else:
             sys.settrace(self._trace_call)
@@ -450,7 +451,8 @@ def _monitor() -> None:
     there = gc.get_objects()
     gc.freeze()
     for thing in there:
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename in _STEPPED:
+        # Not `isinstance`, which asks proxies for the class of what they stand for.
+        if type(thing) is FunctionType and thing.__code__.co_filename in _STEPPED:
             for code in _with_inner(thing.__code__):
                 monitoring.set_local_events(tool, code, events.INSTRUCTION | events.PY_START)
 
