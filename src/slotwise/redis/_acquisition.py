@@ -308,6 +308,9 @@ class RedisAcquisition(AcquisitionResult):
             # After such a long silence the server may have granted the slot to somebody else.
             self.confirm()
             return
+        is_holder = not (self.limit._holds_nothing or self.future.done())
+        if is_holder:  # before it stops to wait: no heartbeat must miss it
+            shared.holders[acquisition_id] = self
         shared.waiters.pop(acquisition_id, None)
         if self.limit._rates:
             self.record.attended_at = since
@@ -322,7 +325,6 @@ class RedisAcquisition(AcquisitionResult):
             self.limit._on_ended(self)
             self.future.set_result(None)
             return
-        shared.holders[acquisition_id] = self
         self.client.holding.setdefault(self.record, set()).add(acquisition_id)
         if self.ttl is not None:
             self.expires_at = since + self.ttl

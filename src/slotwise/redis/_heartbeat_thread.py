@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core import fork
 from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
@@ -61,12 +61,22 @@ _GRACE = 0.05
 _FOREIGN_HOLDERS = -2
 _FOREIGN_CHECK_INTERVAL = 0.25
 
+# How much later than planned this thread has to run for a loss to be put down to that.
+_STALL = 1.0
+
 # At most this many requests for several slots are named in a check; the first are served first.
 _WIDE_PER_CHECK = 100
 
 
 class HeartbeatThread:
     """The thread, its loop, and its schedule."""
+
+    # Whenever `_starting` is free:
+    #   H1  while anybody holds or waits, the thread runs
+    #   H2  interval is at most the ping_interval of each of them, and _next_heartbeat at most one
+    #       interval away
+    # Newcomers are among the waiters before they look at `interval`, without the lock. So whoever
+    # makes it longer does so before it looks for newcomers: one of the two sees the other.
 
     def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
@@ -83,6 +93,8 @@ class HeartbeatThread:
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
+        self._stalled = (-math.inf, -math.inf)  # since when, and until when, it did not run
+        self._is_ending = False  # with the process
         self._callers: set[object] = set()  # one for each thread that is blocked in `run`
         self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
         self._stops_when_idle = False  # set by the last close
@@ -96,7 +108,17 @@ class HeartbeatThread:
     # ----------------------------------------------------- from other threads
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in this thread's loop, blocking the calling thread."""
+        """Run a coroutine in this thread's loop, blocking the calling thread.
+
+        Raises:
+            RuntimeError: the calling thread is this one, which would wait for itself.
+        """
+        if self._is_current():
+            coroutine.close()
+            raise RuntimeError(
+                "a blocking call in the heartbeat thread would wait for itself; hooks, log handlers"
+                " and finalizers may run there: make the call in another thread"
+            )
         future: Future[T] | None = None
         caller = object()
         try:
@@ -117,8 +139,12 @@ class HeartbeatThread:
         """Like `run`, for work that has to be done even if the calling thread is interrupted.
 
         The interrupt may come before the first step, so the coroutine is started again: it must
-        do no harm when it runs twice.
+        do no harm when it runs twice. In the heartbeat thread itself, where the garbage
+        collector may run a finalizer, it is only started, and the result is None.
         """
+        if self._is_current():
+            self._run_soon(start)
+            return cast("T", None)
         try:
             return self.run(start())
         except Exception:
@@ -129,8 +155,9 @@ class HeartbeatThread:
 
     def heartbeat_every(self, interval: float) -> None:
         """Send heartbeats at least every ``interval`` seconds from now on."""
-        self.interval = min(self.interval, interval)
-        self._next_heartbeat = min(self._next_heartbeat, time.monotonic() + interval)
+        with self._starting:
+            self.interval = min(self.interval, interval)
+            self._next_heartbeat = min(self._next_heartbeat, time.monotonic() + interval)
         self._wake()
 
     def schedule_ttl(self, when: float) -> None:
@@ -264,10 +291,11 @@ class HeartbeatThread:
         self._post(lambda: self._spawn(run()))
 
     def end(self) -> None:
+        self._is_ending = True
         if self._loop is not None and self._thread is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(1)
+                self._thread.join(1)
 
     def close_sockets(self) -> None:
         """Close the sockets that no loop client has, in a forked child."""
@@ -307,31 +335,44 @@ class HeartbeatThread:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._woken = asyncio.Event()
+            # An interrupt may have come after the first of two steps: a loop that nobody runs.
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                if self._loop is not None:
+                    if self._is_ending:
+                        return self._loop  # which is closed
+                    if self._thread is None or self._thread.ident is None:
+                        self._loop.close()
+                self._loop, self._woken = asyncio.new_event_loop(), asyncio.Event()
                 self._began_at = time.monotonic()
                 self._thread = threading.Thread(
-                    target=self._main, name="slotwise-heartbeat", daemon=True
+                    target=self._main,
+                    args=(self._loop, self._woken),
+                    name="slotwise-heartbeat",
+                    daemon=True,
                 )
                 self._thread.start()
             return self._loop
 
+    def _is_current(self) -> bool:
+        return self._loop is not None and asyncio._get_running_loop() is self._loop
+
     # -------------------------------------------------------------- the thread
 
-    def _main(self) -> None:
-        loop = self._loop
-        assert loop is not None
+    def _main(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
         asyncio.set_event_loop(loop)
-        running = loop.create_task(self._run())
+        running = loop.create_task(self._run(loop, woken))
         try:
             loop.run_forever()
+        except BaseException:  # a hook or a log handler tried to end the process
+            logger.exception("the heartbeat thread was ended, and another one continues")
         finally:
             # Another thread may have been started meanwhile, with its own loop and tasks.
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
                 self._end_probes()
+                if not self._is_ending:
+                    self._replace(loop)
             while tasks:  # callbacks that were posted meanwhile may start others
                 for task in tasks:
                     if not task.cancelling():
@@ -342,21 +383,41 @@ class HeartbeatThread:
                 tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
             loop.close()
 
-    async def _run(self) -> None:
-        woken = self._woken
-        assert woken is not None
-        while True:
+    def _replace(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have another thread continue: this one was ended."""
+        with self._starting:
+            self._forget_thread(loop)
+            self._posted = self._done = 0
+        if self._acquisitions():
+            self.heartbeat_soon()
+
+    def _forget_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the next call start another thread; with the lock."""
+        self._loop = self._thread = self._woken = self._sending = None
+        self._unawaited_since = math.inf
+        self._was_idle = False
+        self._checks.clear()
+        self._shared.forget_loop(loop)
+
+    async def _run(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
+        planned = math.inf
+        while self._loop is loop:
             woken.clear()
+            now = time.monotonic()
+            if now - planned > _STALL:
+                self._stalled = (planned, now)
             try:
-                delay = self._run_due(time.monotonic())
+                delay = self._run_due(now)
             except Exception:  # whatever it is, heartbeats must go on
                 logger.exception("an error in the heartbeat thread, which continues")
                 delay = 1.0
+            planned = math.inf if delay is None else now + delay
             try:
                 async with asyncio.timeout(delay):
                     await woken.wait()
             except TimeoutError:
                 pass
+        loop.stop()  # another thread has taken its place
 
     def _run_due(self, now: float) -> float | None:
         """Do what is due, and return after how many seconds more is due; None if nothing is."""
@@ -423,12 +484,14 @@ class HeartbeatThread:
         with self._starting:
             if self._callers or self._posted != self._done:
                 return False
-            self._loop = self._thread = self._woken = None
-            self._unawaited_since = math.inf
-            self._checks.clear()
+            self.interval = self._next_heartbeat = math.inf
+            newcomers = self._acquisitions()
+            if newcomers:  # they may have seen us running
+                self.heartbeat_every(min(each.ping_interval for each in newcomers))
+                return False
+            self._forget_thread(loop)
             self._primary.close()
             self._end_probes()
-            self._shared.forget_loop(loop)
         loop.stop()
         return True
 
@@ -439,26 +502,27 @@ class HeartbeatThread:
         return task
 
     def _schedule_next(self, now: float) -> None:
-        """Set the time of the next heartbeat, if there is anything to keep alive."""
-        acquisitions = self._acquisitions()
-        if acquisitions:
-            self.interval = min(each.ping_interval for each in acquisitions)
-            self._was_idle = False
-        elif not self._was_idle and self.interval < math.inf:
-            # Stay awake for one more round: a busy process would otherwise
-            # wake this thread for every acquisition.
-            self._was_idle = True
-        else:
+        """Set the time of the next heartbeat, or none."""
+        with self._starting:
+            before = self.interval
             self.interval = self._next_heartbeat = math.inf
-            newcomers = self._acquisitions()
-            if newcomers:  # from just now, when they may still have seen a heartbeat scheduled
-                self.heartbeat_every(min(each.ping_interval for each in newcomers))
-            return
-        self._next_heartbeat = now + self.interval * _jitter.uniform(0.9, 1.0)
+            intervals = [each.ping_interval for each in self._acquisitions()]
+            if intervals:
+                self.interval = min(intervals)
+                self._was_idle = False
+            elif not self._was_idle and before < math.inf:
+                # Stay awake for one more round: a busy process would otherwise
+                # wake this thread for every acquisition.
+                self.interval = before
+                self._was_idle = True
+            else:
+                return
+            self._next_heartbeat = now + self.interval * _jitter.uniform(0.9, 1.0)
 
     def _acquisitions(self) -> list[RedisAcquisition]:
+        # Waiters first: one that is granted its slots is among the holders before it leaves them.
         shared = self._shared
-        return [*list(shared.holders.values()), *list(shared.waiters.values())]
+        return [*list(shared.waiters.values()), *list(shared.holders.values())]
 
     _was_idle = False
 
@@ -557,11 +621,22 @@ class HeartbeatThread:
         for holder in list(self._shared.holders.values()):
             heard_at = holder.heard_at
             if now - heard_at >= holder.interval:
-                self.lose(holder, f"no heartbeat got through for {now - heard_at:.1f} s")
+                self.lose(holder, self._why_silent(heard_at, now))
                 self._spawn(holder.release_quietly())
             else:
                 soonest = min(soonest, heard_at + holder.interval)
         return soonest
+
+    def _why_silent(self, since: float, now: float) -> str:
+        why = f"no heartbeat got through for {now - since:.1f} s"
+        from_, to = self._stalled
+        stall = to - max(from_, since)
+        if stall > (now - since) / 2:
+            why += (
+                f": the heartbeat thread did not run for {stall:.1f} s of them (the process was"
+                " stopped or short of CPU time, or a hook or finalizer blocked the thread)"
+            )
+        return why
 
     def _expire(self, holder: RedisAcquisition) -> None:
         _log.lost(holder, "expired", ttl_ended(holder.ttl))

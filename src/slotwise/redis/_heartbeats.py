@@ -108,10 +108,12 @@ class HeartbeatSender:
     def _entries(self, only: NameRecord | None = None) -> _Entries:
         """Return the acquisitions to be renewed, of all names or of one."""
         entries = _Entries()
+        # First, before the holders: one that is granted its slots goes from here to there.
+        waiters = list(self._shared.waiters.values())
         for holder in list(self._shared.holders.values()):
             if only is None or holder.record is only:
                 entries.add_holder(holder)
-        for waiter in list(self._shared.waiters.values()):
+        for waiter in waiters:
             if waiter.needs_heartbeat and (only is None or waiter.record is only):
                 entries.add(waiter, 1)
         return entries
