@@ -206,15 +206,15 @@ class HeartbeatThread:
         with contextlib.suppress(RuntimeError):  # this process ends
             self._post(lambda: self._sender.hurry(record))
 
-    def on_silence(self, address: Address | None) -> None:
-        """Find out whether the server answers: a connection has had no reply for a while.
+    def on_silence(self, address: Address | None, since: float) -> None:
+        """Find out whether the server answers: a connection has had no reply ``since`` then.
 
         Each node of a cluster is asked for itself: another one's answer says nothing about it.
         """
         if address is None and self._shared.is_in_doubt():  # the silence is longer than a moment
             self.heartbeat_soon()
         with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(lambda: self._start_probe(address))
+            self._post(lambda: self._start_probe(address, since))
 
     def release_later(self, waiter: RedisAcquisition) -> None:
         """Withdraw or release what was requested in a loop that is closed now."""
@@ -533,7 +533,7 @@ class HeartbeatThread:
             return  # it sends once more by itself if it was asked to
         self._sending = self._spawn(self._sender.heartbeat())
 
-    def _start_probe(self, address: Address | None) -> None:
+    def _start_probe(self, address: Address | None, silent_since: float) -> None:
         self._primary.ask_now()
         probe = self._probes.get(address)
         if probe is None:
@@ -542,7 +542,7 @@ class HeartbeatThread:
                 address,
                 lambda asked_at: self._shared.server_answered(asked_at, address),
             )
-        probe.start()
+        probe.start(silent_since)
 
     def _end_probes(self) -> None:
         for probe in self._probes.values():

@@ -50,7 +50,7 @@ class LoopClient:
         *,
         on_message: Callable[[bytes], object],
         on_reopened: Callable[[Address | None], object],
-        on_silence: Callable[[Address | None], object],
+        on_silence: Callable[[Address | None, float], object],
         listens: Callable[[], bool],
     ) -> None:
         self._settings = settings

@@ -2,22 +2,37 @@
 
 The other end of every open connection may be gone, so none of those can tell. What follows from
 the answer is up to the caller.
+
+A fleet must not open ever more connections to a server in trouble. So while one silence lasts, the
+server is asked with exponential backoff: when it recovers, the open connections answer as well.
+And when one short silence follows another, the server is slow rather than gone: then only some of
+the short ones are looked into.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable
+from random import SystemRandom
 
 from slotwise.errors import BackendError
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.preparation import open_connection
+
+_jitter = SystemRandom()
+
+# The pause before a server is asked a second time because of one silence; it doubles each time.
+_PAUSE, _MOST_PAUSE = 0.3, 5.0
+# So many silences that are shorter than this many seconds are asked about at once, and then one in
+# so many seconds. A dead connection is noticed within a second all the same.
+_SHORT, _AT_ONCE, _EVERY = 0.55, 4, 2.0
 
 
 class ServerProbe:
@@ -38,15 +53,34 @@ class ServerProbe:
         self._is_running = False
         self._is_ended = False
         self._sock: socket.socket | None = None
+        self._asked_at = -math.inf
+        self._pause = 0.0  # after the last one, if the silence lasts
+        self._not_before = -math.inf
+        self._credit, self._credit_at = float(_AT_ONCE), time.monotonic()
 
-    def start(self) -> None:
-        """Ask the server, unless it is being asked already; call this in the loop."""
-        if self._is_running:
+    def start(self, silent_since: float) -> None:
+        """Ask the server because of a silence, if that is worth it; call this in the loop."""
+        if self._is_running or not self._is_worth_asking(silent_since, time.monotonic()):
             return
         self._is_running, self._is_ended = True, False
         loop = asyncio.get_running_loop()
         name = "slotwise-probe"
         threading.Thread(target=self._ask, args=(loop,), name=name, daemon=True).start()
+
+    def _is_worth_asking(self, silent_since: float, now: float) -> bool:
+        if silent_since <= self._asked_at:  # it was asked because of this one already
+            if now < self._not_before:
+                return False
+            self._pause = min(2 * self._pause, _MOST_PAUSE)
+        else:
+            credit = self._credit + (now - self._credit_at) / _EVERY
+            self._credit, self._credit_at = min(credit, float(_AT_ONCE)), now
+            if self._credit < 1 and now - silent_since < _SHORT:
+                return False
+            self._credit = max(self._credit - 1, 0.0)
+            self._pause = _PAUSE
+        self._asked_at = now
+        return True
 
     def end(self) -> None:
         """Stop asking: the answer isn't needed any more."""
@@ -92,5 +126,6 @@ class ServerProbe:
 
     def _ended(self, asked_at: float, has_answered: bool) -> None:
         self._is_running = False
+        self._not_before = time.monotonic() + self._pause * _jitter.uniform(0.5, 1)
         if has_answered:
             self._on_answer(asked_at)

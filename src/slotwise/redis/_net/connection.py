@@ -224,7 +224,7 @@ class Connection:
         on_lost: Callable[[Connection, Exception, list[Call]], object],
         *,
         on_overdue: Callable[[Call], object] | None = None,
-        on_silence: Callable[[], object] | None = None,
+        on_silence: Callable[[float], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
         idle_pause: Callable[[], float | None] | None = None,
     ) -> None:
@@ -239,7 +239,8 @@ class Connection:
         self._on_lost = on_lost
         # Called for a call whose reply_timeout is over while others are still awaited.
         self._on_overdue = on_overdue
-        # Called while no reply arrives, to probe the server; then `doubt_if_silent` is called.
+        # Called while no reply arrives, with the time since when, to probe the server; then
+        # `doubt_if_silent` is called.
         self._on_silence = on_silence
         self.silent_at = math.inf  # when that was called, with no reply since
         # When the latest call was sent that the server has answered on another connection, and how
@@ -508,7 +509,7 @@ class Connection:
                     return
             self._check_again()
             if self._on_silence is not None and silence >= _ASK:
-                self._on_silence()
+                self._on_silence(self._silent_since)
         elif not self._suspicious:
             self._suspect(_GRACE)
         elif self._doubted or now >= self._silent_since + self._longest_timeout():

@@ -64,7 +64,7 @@ class Reconnector:
         on_moved: Callable[[Call, str, bool], bool],
         on_slot_refused: Callable[[Call, float], object],
         on_trouble: Callable[[], object],
-        on_silence: Callable[[], object] | None = None,
+        on_silence: Callable[[float], object] | None = None,
         idle_pause: Callable[[], float | None] | None = None,
         listens: Callable[[], bool],
     ) -> None:
