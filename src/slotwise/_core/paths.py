@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change, Outcome
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
@@ -31,6 +32,9 @@ NO_RATES = "these tiers have no rate"
 
 # What a request needs of each tier, narrow to wide.
 Needs: TypeAlias = tuple[int, ...]
+
+# How long to wait, in seconds: 0 does not wait, None waits forever.
+Timeout: TypeAlias = float | None
 
 
 class RankedNeeds(tuple[int, ...]):
@@ -363,12 +367,7 @@ class PathBackend(ABC):
 
     @abstractmethod
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         """Wait for slots of every tier, by the rules of `slotwise._ledger.paths`.
 
@@ -385,12 +384,7 @@ class PathBackend(ABC):
 
     @abstractmethod
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
 
@@ -594,7 +588,25 @@ class PathBackend(ABC):
     ) -> int: ...
 
 
-def slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
+def tell_path_requested(
+    request: tuple[str, str | None, str, float],
+    specs: Sequence[TierSpec],
+    path: Sequence[object],
+    needs: Needs | None,
+) -> None:
+    """Tell the hooks that a path is requested; ``request``: id, name, scope and time."""
+    values = _slot_values(specs)
+    events.requested(
+        *request,
+        slots=slots_needed(specs, needs),
+        keys=keys_by_name(specs, path),
+        values=values,
+        holds=bool(values),
+        needs=needs_by_name(specs, needs),
+    )
+
+
+def _slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
     """What the tiers that have slots were made with, by name; 0 is no limit, or unknown."""
     return {
         tier.name: 0 if tier.by_key else tier.value for tier in tiers if isinstance(tier.value, int)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from slotwise._core import events
-from slotwise._core.paths import needs_by_name, slot_values, slots_needed
+from slotwise._core.paths import tell_path_requested
 from slotwise._wait import clock
 from slotwise.memory import _log
 from slotwise.memory._base_acquisition import BaseAcquisition
@@ -51,15 +51,8 @@ class _Observed(MemoryPathAcquisition):
             raise
 
     def _tell_requested(self) -> None:
-        specs = self.paths._tracker.specs
-        events.requested(
-            *(self.acquisition_id, self.paths.reported_name, "memory", clock.now()),
-            slots=slots_needed(specs, self.needs),
-            keys=self._keys(),
-            values=(values := slot_values(specs)),
-            holds=bool(values),
-            needs=needs_by_name(specs, self.needs),
-        )
+        request = self.acquisition_id, self.paths.reported_name, "memory", clock.now()
+        tell_path_requested(request, self.paths._tracker.specs, self.path, self.needs)
 
     def _tell_acquired(self) -> None:
         try:

@@ -25,6 +25,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    Timeout,
     check_costs,
     head_start_of,
     options_of,
@@ -196,12 +197,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return lease
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()
@@ -210,12 +206,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return lease
 
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         lease = self.cm(path, timeout, label, needs)
         lease.key = next_key()

@@ -27,15 +27,14 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    Timeout,
     check_costs,
     head_start_of,
     keys_by_name,
-    needs_by_name,
     options_of,
     pausing,
-    slot_values,
-    slots_needed,
     subject_of,
+    tell_path_requested,
     title_of,
     weight_for,
 )
@@ -238,12 +237,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return title_of(self._declared, self.reported_name)
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         acquisition = self._request(path, timeout, label, needs)
         if self._cancel_task_after_ttl:
@@ -251,12 +245,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return await wait_for_grant(self._attachment, self._declared, acquisition)
 
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         acquisition = self._request(path, timeout, label, needs)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
@@ -298,15 +287,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
         return acquisition
 
     def _tell_requested(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
-        specs = self._declared
-        events.requested(
-            *(acquisition_id, self.reported_name, "process", now),
-            slots=slots_needed(specs, wanted.needs),
-            keys=keys_by_name(specs, wanted.path),
-            values=(values := slot_values(specs)),
-            holds=bool(values),
-            needs=needs_by_name(specs, wanted.needs),
-        )
+        request = acquisition_id, self.reported_name, "process", now
+        tell_path_requested(request, self._declared, wanted.path, wanted.needs)
 
     @property
     def reported_name(self) -> str | None:

@@ -119,6 +119,11 @@ def close_local(record: NameRecord) -> None:
         each.close_sync()
 
 
+def open_count(record: NameRecord) -> int:
+    """Return how many acquisitions of ``record`` were made instead, and are held."""
+    return sum(each.record is record for each in list(_held.values()))
+
+
 def is_fallback_id(acquisition_id: str) -> bool:
     return acquisition_id.startswith(("open-", "local-"))
 
@@ -148,9 +153,6 @@ class Fallback:
             if self._local_key not in record.local_limits:
                 record.local_limits[self._local_key] = self._make_local()
             return record.local_limits[self._local_key]
-
-    def open_count(self, record: NameRecord) -> int:
-        return sum(each.record is record for each in list(_held.values()))
 
     async def acquire(
         self,

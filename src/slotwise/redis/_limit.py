@@ -27,6 +27,7 @@ from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._fallback import (
     Fallback,
     FallbackAcquisition,
@@ -392,6 +393,28 @@ class RedisLimit:
         client = shared.client()
         reply = client.run(script, record.keys.all, args, record.keys.slot, self._limits)
         return await reply_within(look_limit(at_most), reply, client, record.keys.slot)
+
+    async def _ask(
+        self,
+        server: Callable[[], Coroutine[Any, Any, T]],
+        when_open: Callable[[], T],
+        when_local: Callable[[Any], T],
+    ) -> T:
+        """Return what the ``server`` says, or what the fallback says while it is away.
+
+        With the policy "local", ``when_local`` asks the limit of this process.
+        """
+        fallback = self._fallback
+        if fallback is None:
+            return await server()
+        try:
+            if not fallback.is_used(self):
+                return await server()
+        except Unreachable:
+            pass
+        if fallback.policy == "open":
+            return when_open()
+        return when_local(fallback.local(self._attached()[1]))
 
     def _dispatch(self, messages: list[bytes]) -> None:
         """Pass on the messages that follow the reply to a script."""

@@ -7,10 +7,13 @@ here talks to a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from slotwise._core.adaptive import Adaptive
-from slotwise._core.paths import TierSpec
+from slotwise._core.paths import TierSpec, tiers_conflict
+from slotwise.errors import ValueConflict
 from slotwise.redis._path_keys import read_value
 
 _KEYED, _BY_KEY, _FAIR_BY, _FAIR_COST = "*", "?", "=", "+"
@@ -39,6 +42,18 @@ def read_shape(shape: str, declared: str) -> tuple[TierSpec, ...]:
         return ()
     pairs = zip(shape.split(","), declared.split(","), strict=True)
     return tuple(_read_tier(written, value) for written, value in pairs)
+
+
+def read_tiers_conflict(name: str, tiers: Sequence[TierSpec], reply: list[Any]) -> ValueConflict:
+    """Return the error of an object whose ``tiers`` are not those in use, by a script's reply."""
+    index, value = reply
+    if isinstance(value, bytes) and not value.startswith(b"rate "):
+        shape, _, declared = value.decode().partition(" ")
+        return tiers_conflict(name, read_shape(shape, declared), tiers)
+    in_use = read_value(value.decode().partition(" ")[2]) if isinstance(value, bytes) else value
+    used = [*tiers]
+    used[index] = replace(used[index], value=in_use, adaptive=None, rules="")
+    return tiers_conflict(name, used, tiers)
 
 
 def _read_tier(written: str, value: str) -> TierSpec:

@@ -26,17 +26,13 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    Timeout,
     check_costs,
-    keys_by_name,
     most_of,
-    needs_by_name,
     options_of,
-    slot_values,
-    slots_needed,
     subject_of,
-    tiers_conflict,
+    tell_path_requested,
     title_of,
-    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -46,22 +42,21 @@ from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_other_process
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._dialect import read_estimate
 from slotwise.redis._fallback import is_fallback_id, memory_driver, settle_fallback
+from slotwise.redis._key_values import KeyValues
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import (
     read_node,
-    read_value,
     write_needs,
     write_node,
     write_path,
     write_rule,
     write_value,
 )
-from slotwise.redis._path_shape import read_shape, write_shape
+from slotwise.redis._path_shape import read_tiers_conflict, write_shape
 from slotwise.redis._scripts import load
 from slotwise.redis._wait_for_grant import wait_for_grant
 
@@ -117,9 +112,7 @@ class RedisPaths(RedisLimit, PathBackend):
             if isinstance(tier.value, int):
                 check_max_value(tier.value)
         self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
-        weighed = (i for i, tier in enumerate(self._tiers) if tier.weight_of is not None)
-        self._weighed = next(weighed, None)  # the tier whose keys have weights
-        self._by_key = [index for index, tier in enumerate(self._tiers) if tier.by_key]
+        self._key_values = KeyValues(self._tiers) or None  # None if there is nothing to tell
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
@@ -188,12 +181,7 @@ class RedisPaths(RedisLimit, PathBackend):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         """Wait for slots of every tier; see `PathBackend`.
 
@@ -234,27 +222,23 @@ class RedisPaths(RedisLimit, PathBackend):
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
     ) -> RedisAcquisition:
-        values = [] if not self._by_key else self._values_of(path)
-        told = [] if self._weighed is None else [self._weight_of(path, self._weighed)]
+        values: list[tuple[int, str, int]] = []
+        told = ""
+        if self._key_values is not None:
+            values, told = self._key_values.of(path, self._idle)
         acquisition = self._new_acquisition(1, label, path, needs)
         acquisition.written_path = write_path(path)
         self._idle.enter(path)
         if values:
             self._idle.remember(values)
-            told += [f"{write_node(tier, key)}={value}" for tier, key, value in values]
         if told:
-            acquisition.written_values = " ".join(told)
+            acquisition.written_values = told
         acquisition.timeout = timeout
         acquisition.send_request(wait=timeout != 0)
         return acquisition
 
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         return self._acquire_blocking(
             lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
@@ -270,31 +254,7 @@ class RedisPaths(RedisLimit, PathBackend):
     def _tell_requested(
         self, acquisition_id: str, needs: Needs | None, now: float, path: Path = (), /
     ) -> None:
-        specs = self._tiers
-        events.requested(
-            *(acquisition_id, self._name, "redis", now),
-            slots=slots_needed(specs, needs),
-            keys=keys_by_name(specs, path),
-            values=(values := slot_values(specs)),
-            holds=bool(values),
-            needs=needs_by_name(specs, needs),
-        )
-
-    def _weight_of(self, path: Path, tier: int) -> str:
-        """The weight of a key, as the scripts take it."""
-        return f"{write_node(tier, path[tier])}|{weight_for(self._tiers, path)!r}"
-
-    def _values_of(self, path: Path) -> list[tuple[int, str, int]]:
-        """Tier, key and value where each key has its own; the server knows those in use."""
-        values = []
-        for tier in self._by_key:
-            key = path[tier]
-            assert key is not None
-            value = self._idle.value_of(tier, key)
-            if value is None:
-                value = check_max_value(self._tiers[tier].ask(key))
-            values.append((tier, key, value))
-        return values
+        tell_path_requested((acquisition_id, self._name, "redis", now), self._tiers, path, needs)
 
     def _acquire_at_once_sync(
         self, path: Path, label: str | None, needs: Needs | None
@@ -313,47 +273,41 @@ class RedisPaths(RedisLimit, PathBackend):
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
-        fallback = self._fallback
-        try:
-            if fallback is None or not fallback.is_used(self):
-                return await _path_stats.collect(
-                    *self._attached(), self._tiers, self._idle, self._limits
-                )
-        except Unreachable:
-            if fallback is None:
-                raise
-        if fallback.policy == "open":
-            return {each.name: TierStats(0, 0, 0, scope="open") for each in self._tiers}
-        local = fallback.local(self._attached()[1]).stats_sync()
-        return {name: replace(stats, scope="local") for name, stats in local.items()}
+        return await self._ask(
+            lambda: _path_stats.collect(*self._attached(), self._tiers, self._idle, self._limits),
+            lambda: {tier.name: TierStats(0, 0, 0, scope="open") for tier in self._tiers},
+            lambda local: {
+                name: replace(stats, scope="local") for name, stats in local.stats_sync().items()
+            },
+        )
 
     def stats_sync(self) -> dict[str, TierStats]:
         return self._run_blocking(self.stats())
 
     async def stats_of(self, path: Path) -> PathStats:
-        fallback, closed_here = self._fallback, self._generation.closed
-        try:
-            if fallback is None or not fallback.is_used(self):
-                reply = await self._inspect("path", write_path(path))
-                return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
-        except Unreachable:
-            if fallback is None:
-                raise
-        if fallback.policy == "open":
-            return PathStats((NodeStats(0, 0, 0),) * len(path), closed_here, scope="open")
-        local: PathStats = fallback.local(self._attached()[1]).stats_of_sync(path)
-        return replace(local, scope="local")
+        closed_here = self._generation.closed
+
+        async def ask() -> PathStats:
+            reply = await self._inspect("path", write_path(path))
+            return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+
+        return await self._ask(
+            ask,
+            lambda: PathStats((NodeStats(0, 0, 0),) * len(path), closed_here, scope="open"),
+            lambda local: replace(local.stats_of_sync(path), scope="local"),
+        )
 
     def stats_of_sync(self, path: Path) -> PathStats:
         return self._run_blocking(self.stats_of(path))
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
-        if self._fallback is not None and self._fallback.is_used(self):
-            if self._fallback.policy == "open":
-                return 0.0
-            local = self._fallback.local(self._attached()[1])
-            instead: float | None = local.estimate_sync(path, needs)
-            return instead
+        return await self._ask(
+            lambda: self._estimate(path, needs),
+            lambda: 0.0,
+            lambda local: local.estimate_sync(path, needs),
+        )
+
+    async def _estimate(self, path: Path, needs: Needs | None) -> float | None:
         written = write_path(path) + ("" if needs is None else write_needs(needs))
         closed, _, _, _, estimate, *unfit = await self._inspect("estimate", written)
         if closed or self._generation.closed:
@@ -575,11 +529,4 @@ class RedisPaths(RedisLimit, PathBackend):
         return [self._shape, self._declared]
 
     def _conflict(self, reply: list[Any]) -> ValueConflict:
-        index, value = reply
-        if isinstance(value, bytes) and not value.startswith(b"rate "):
-            shape, _, declared = value.decode().partition(" ")
-            return tiers_conflict(self._name, read_shape(shape, declared), self._tiers)
-        in_use = read_value(value.decode().partition(" ")[2]) if isinstance(value, bytes) else value
-        used = [*self._tiers]
-        used[index] = replace(used[index], value=in_use, adaptive=None, rules="")
-        return tiers_conflict(self._name, used, self._tiers)
+        return read_tiers_conflict(self._name, self._tiers, reply)

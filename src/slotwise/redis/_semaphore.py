@@ -40,9 +40,9 @@ from slotwise.redis._adaptive import (
     sample_of_other_process,
 )
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import Unreachable, logger
+from slotwise.redis._diagnosis import logger
 from slotwise.redis._dialect import read_estimate
-from slotwise.redis._fallback import Fallback, memory_driver
+from slotwise.redis._fallback import memory_driver, open_count
 from slotwise.redis._inspect import read_claimants
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._release_batching import send_kick
@@ -383,8 +383,13 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = self._check_slots(slots)
-        if self._fallback is not None and self._fallback.is_used(self):
-            return self._estimate_instead(self._fallback, wanted)
+        return await self._ask(
+            lambda: self._estimate(wanted),
+            lambda: 0.0,
+            lambda local: local.estimate_sync(wanted),
+        )
+
+    async def _estimate(self, wanted: int) -> float | None:
         value, _, _, closed, _, _, estimate = await self._inspect("estimate", b"%d" % wanted)
         if closed or self._generation.closed:
             return None
@@ -396,28 +401,14 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self.estimate(slots))
 
     async def stats(self) -> SemaphoreStats:
-        fallback = self._fallback
-        if fallback is None:
-            return self._with_totals(read_stats(await self._inspect("counts"), self._value))
-        try:
-            if not fallback.is_used(self):
-                return self._with_totals(read_stats(await self._inspect("counts"), self._value))
-        except Unreachable:
-            pass
-        return self._stats_instead(fallback)
+        return await self._ask(
+            self._stats,
+            lambda: SemaphoreStats(open_count(self._attached()[1]), self.value, scope="open"),
+            lambda local: replace(local.stats_sync(), scope="local"),
+        )
 
-    def _stats_instead(self, fallback: Fallback) -> SemaphoreStats:
-        record = self._attached()[1]
-        if fallback.policy == "open":
-            return SemaphoreStats(fallback.open_count(record), self.value, scope="open")
-        local: SemaphoreStats = fallback.local(record).stats_sync()
-        return replace(local, scope="local")
-
-    def _estimate_instead(self, fallback: Fallback, slots: int) -> float | None:
-        if fallback.policy == "open":
-            return 0.0
-        estimate: float | None = fallback.local(self._attached()[1]).estimate_sync(slots)
-        return estimate
+    async def _stats(self) -> SemaphoreStats:
+        return self._with_totals(read_stats(await self._inspect("counts"), self._value))
 
     def stats_sync(self) -> SemaphoreStats:
         return self._run_blocking(self.stats())

@@ -36,6 +36,7 @@ from slotwise._core.paths import (
     PathStats,
     TierSpec,
     TierStats,
+    Timeout,
     subject_of,
 )
 from slotwise._core.rates import Rate
@@ -118,12 +119,7 @@ class StagedPaths(PathBackend):
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         return await self._acquire(path, timeout, label, needs, sync=False)
 
@@ -133,12 +129,7 @@ class StagedPaths(PathBackend):
         return await self._acquire(path, 0.0, label, needs, sync=False, at_once=_TRY_LIMIT)
 
     def acquire_sync(
-        self,
-        path: Path,
-        *,
-        timeout: float | None,
-        label: str | None = None,
-        needs: Needs | None = None,
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         return run(self._acquire(path, timeout, label, needs, sync=True))
 

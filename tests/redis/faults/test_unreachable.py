@@ -289,3 +289,18 @@ def test_local_values_name_tiers_and_fit_them() -> None:
             tiers(local_value=wrong)
     with pytest.raises(TypeError, match="on_unreachable needs atomic tiers"):
         Tiers(Tier("t", 1), name="x", on_unreachable="open", atomic=False)
+
+
+@pytest.mark.parametrize("policy", ["open", "local"])
+async def test_the_first_estimate_of_a_server_that_is_away_is_that_of_the_policy(
+    policy: str, tmp_path: Path
+) -> None:
+    config = RedisConfig(f"unix://{tmp_path}/nobody.sock", attempts=1)
+    options: dict[str, Any] = {"on_unreachable": policy}
+    if policy == "local":
+        options["local_value"] = 1
+    semaphore = RedisSemaphore(5, name="x", config=config, **options)
+    assert await semaphore.estimate() == 0.0
+    other = RedisConfig(f"unix://{tmp_path}/nobody-else.sock", attempts=1)
+    tiers = Tiers(Tier("user", 5, keyed=True), Tier("all", 5), name="x", url=other, **options)
+    assert await tiers.estimate(user="ada") == 0.0
