@@ -85,7 +85,7 @@ def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(queue: Que
     queue_up(queue)
     queue.now += 2
     assert queue.beat("sw-y-1") == [], "x may live: its first claim is just 14 s old"
-    queue.now += 1.5
+    queue.now += 1.2
     assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]
 
 
@@ -94,7 +94,7 @@ def test_a_process_that_listens_loses_only_what_was_silent(
     queue: Queue, client: redis.Redis
 ) -> None:
     queue_up(queue)
-    queue.now += 3.5
+    queue.now += 3.2
     with listening(client, "x"):
         assert queue.beat("sw-y-1") == []
         queue.now += 2
@@ -104,13 +104,25 @@ def test_a_process_that_listens_loses_only_what_was_silent(
 
 
 @pytest.mark.usefixtures("y_listens")
+def test_a_process_that_may_not_be_back_yet_is_not_taken_for_dead(queue: Queue) -> None:
+    """The server was away while the first claim fell silent, and came back without listeners."""
+    assert queue.ask("sw-x-0") == "granted"
+    queue.now += 12
+    assert queue.ask("sw-x-1") == "queued"
+    assert queue.ask("sw-y-1") == "queued"
+    queue.now += 6
+    assert queue.beat("sw-y-1") == [], "the second is just 6 s old, and is granted the slot"
+    assert queue.beat("sw-x-1") == ["granted sw-x-1 1"]
+
+
+@pytest.mark.usefixtures("y_listens")
 def test_other_seats_of_a_dead_process_are_looked_at_too(queue: Queue) -> None:
     assert queue.ask("sw-px0-1") == "granted"
     queue.now += 5
     assert queue.ask("sw-px1-2") == "queued"
     assert queue.ask("sw-qx0-3") == "queued"
     assert queue.ask("sw-y-1") == "queued"
-    queue.now += 10.5
+    queue.now += 10.2
     assert queue.beat("sw-y-1") == [], "q did nothing wrong, and has its turn"
     queue.now += 5
     assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]

@@ -60,10 +60,17 @@ local function have_checked(ids, first_key)
   end
 end
 
--- Which of some ids belong to dead processes: those of a process that was silent for too long and
--- that nobody listens for on its channel. A living process always listens, so one that only forgot
--- a claim, or left it to its silence, loses no other.
-local function of_dead_processes(silent, ids)
+-- The members of a sorted set whose deadline has just passed: somebody comes back for each deadline while others
+-- wait. Those of before passed while nobody could reach the server, and their processes may not be back yet.
+local deaths = {prompt = 0.25}  -- (s) how late that may be noticed
+function deaths.just_silent(key)
+  return redis.call('ZRANGEBYSCORE', key, seconds(now - deaths.prompt), now_text, 'LIMIT', 0, AT_ONCE)
+end
+
+-- Which of some ids belong to dead processes: those of a process that has just been silent for too long and
+-- that nobody listens for on its channel. A living process listens, unless it has just lost its connection, so one
+-- that only forgot a claim, or left it to its silence, loses no other.
+function deaths.claims(silent, ids)
   local suspects, gone, found = {}, {}, {}
   for _, id in ipairs(silent) do
     suspects[string.match(id, '^sw%-([^-]+)x%d+%-') or client_of(id) or ''] = true

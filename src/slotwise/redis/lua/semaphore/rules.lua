@@ -396,6 +396,8 @@ end
 local function drop_silent()
   silent_dropped = true
   local silent = redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  local suspects = #silent > 0 and deaths.just_silent(main) or {}
+  for i, member in ipairs(suspects) do suspects[i] = id_of(member) end
   local dropped = {}  -- one of n slots is n members, and all of them go with the first
   for _, member in ipairs(silent) do
     local id = id_of(member)
@@ -407,19 +409,21 @@ local function drop_silent()
     if dropped[id] and id ~= member then redis.call('ZREM', main, member) end
   end
   local silent_waiters = redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  if #silent_waiters > 0 then
+    for _, id in ipairs(deaths.just_silent(waiting_heartbeat)) do suspects[#suspects + 1] = id end
+  end
   for _, id in ipairs(silent_waiters) do
     leave_queue(id)
     redis.call('HDEL', state, id)
-    silent[#silent + 1] = id
   end
-  if #silent == 0 then return end
+  if #suspects == 0 then return end
   -- Whatever else a dead process has here goes with that, or each would keep its turn until its
   -- own time is up.
-  for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))) do
+  for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))) do
     leave_queue(id)
     redis.call('HDEL', state, id)
   end
-  drop_some(of_dead_processes(silent, redis.call('ZRANGE', main, 0, LOOKED_AT - 1)))
+  drop_some(deaths.claims(suspects, redis.call('ZRANGE', main, 0, LOOKED_AT - 1)))
 end
 
 -- ------------------------------------------------------------------------- evicted keys

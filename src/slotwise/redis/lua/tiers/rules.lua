@@ -784,16 +784,18 @@ local function expire()
     end
   end
   local silent = redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  local suspects = #silent > 0 and deaths.just_silent(holders) or {}
   for _, id in ipairs(silent) do release(id) end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
-    leave(id)
-    silent[#silent + 1] = id
-  end
+  silent = redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   if #silent > 0 then
+    for _, id in ipairs(deaths.just_silent(waiters)) do suspects[#suspects + 1] = id end
+  end
+  for _, id in ipairs(silent) do leave(id) end
+  if #suspects > 0 then
     -- Whatever else a dead process has here goes with that, or each would keep its turn until its
     -- own time is up.
-    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))) do leave(id) end
-    for _, id in ipairs(of_dead_processes(silent, redis.call('ZRANGE', holders, 0, LOOKED_AT - 1))) do release(id) end
+    for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))) do leave(id) end
+    for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', holders, 0, LOOKED_AT - 1))) do release(id) end
   end
   if known['.closed'] then
     for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
