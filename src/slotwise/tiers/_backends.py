@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from slotwise._core.overload import Overload
 from slotwise._core.paths import PathBackend, TierSpec
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.unreachable import UnreachableOptions
 from slotwise._urls import directory_of
-from slotwise.errors import SemaphoreClosed
 from slotwise.memory import MemorySemaphore
 from slotwise.memory._paths import MemoryPaths
+from slotwise.tiers._options import TiersOptions
 from slotwise.tiers._staged import StagedPaths
 from slotwise.tiers._stages import SemaphoreSource
-
-if TYPE_CHECKING:
-    from slotwise.redis import RedisConfig
 
 # The name of unnamed tiers on a server, where everything needs one.
 DEFAULT_NAME = "tiers"
 
 
 def choose_backend(
-    specs: Sequence[TierSpec],
-    *,
-    atomic: bool,
-    url: str | RedisConfig | None,
-    name: str | None,
-    ttl: float | None,
-    cancel_task_after_ttl: bool,
-    heartbeat_max_interval: float | None,
-    ping_interval: float | None,
-    cancel_task_on_loss: bool,
-    max_idle_keys: int,
-    overload: Overload | None,
-    unreachable: UnreachableOptions,
-    closed_error: Callable[..., SemaphoreClosed],
+    specs: Sequence[TierSpec], options: TiersOptions, overload: Overload | None
 ) -> PathBackend:
-    if (cancel_task_after_ttl or cancel_task_on_loss) and not atomic:
-        raise TypeError("cancel_task_after_ttl and cancel_task_on_loss need atomic tiers")
+    """Return a new backend for these tiers, in the scope of the url."""
+    url, name, ttl, atomic = options.url, options.name, options.ttl, options.atomic
     if url is None or url == "memory://":
         if atomic:
             return MemoryPaths(
                 specs,
                 name=name,
                 ttl=ttl,
-                cancel_task_after_ttl=cancel_task_after_ttl,
-                max_idle_keys=max_idle_keys,
+                cancel_task_after_ttl=options.cancel_task_after_ttl,
+                max_idle_keys=options.max_idle_keys,
                 overload=overload,
-                closed_error=closed_error,
+                closed_error=options.closed_error,
             )
 
         def in_memory(full_name: str | None, value: int) -> Semaphore:
@@ -65,8 +48,8 @@ def choose_backend(
                 specs,
                 name=name,
                 ttl=ttl,
-                cancel_task_after_ttl=cancel_task_after_ttl,
-                max_idle_keys=max_idle_keys,
+                cancel_task_after_ttl=options.cancel_task_after_ttl,
+                max_idle_keys=options.max_idle_keys,
                 overload=overload,
                 directory=directory_of(url),
             )
@@ -75,24 +58,24 @@ def choose_backend(
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import shared_client_for
 
-    options: dict[str, Any] = {"config": url, "ttl": ttl}
-    if heartbeat_max_interval is not None:
-        options["heartbeat_max_interval"] = heartbeat_max_interval
-    if ping_interval is not None:
-        options["ping_interval"] = ping_interval
+    passed_on: dict[str, Any] = {"config": url, "ttl": ttl}
+    if options.heartbeat_max_interval is not None:
+        passed_on["heartbeat_max_interval"] = options.heartbeat_max_interval
+    if options.ping_interval is not None:
+        passed_on["ping_interval"] = options.ping_interval
     if atomic:
         return RedisPaths(
             specs,
             name=name or DEFAULT_NAME,
-            cancel_task_after_ttl=cancel_task_after_ttl,
-            cancel_task_on_loss=cancel_task_on_loss,
+            cancel_task_after_ttl=options.cancel_task_after_ttl,
+            cancel_task_on_loss=options.cancel_task_on_loss,
             overload=overload,
-            unreachable=unreachable,
-            **options,
+            unreachable=options.unreachable,
+            **passed_on,
         )
 
     def on_redis(full_name: str | None, value: int) -> Semaphore:
-        return RedisSemaphore(value=value, name=full_name, **options)
+        return RedisSemaphore(value=value, name=full_name, **passed_on)
 
     source = SemaphoreSource(
         (url.endpoint, url.namespace),

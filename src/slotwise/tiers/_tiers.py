@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING
 
-from slotwise._core.adaptive import Adaptive, Change, Outcome
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
@@ -25,7 +25,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquiringContext, AcquisitionContext
-from slotwise._core.overload import check_max_waiting, check_shed, overload_of
+from slotwise._core.overload import check_max_waiting, check_shed
 from slotwise._core.paths import (
     KeyStats,
     Needs,
@@ -35,15 +35,15 @@ from slotwise._core.paths import (
     title_of,
 )
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
-from slotwise._core.unreachable import check_unreachable, local_specs
+from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
+from slotwise.tiers._options import LocalValue, TiersOptions, check_tiers
 from slotwise.tiers._path_arguments import NO_PRIORITY, ONE, PathArguments, Resolved, Slots
 from slotwise.tiers._path_calls import PathCalls
 from slotwise.tiers._path_limit import PathLimit
@@ -54,10 +54,6 @@ if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
 
 MAX_IDLE_KEYS = 10_000
-
-# The values of tiers while a server is away.
-LocalValue: TypeAlias = int | Mapping[str, int | Rate]
-
 
 _MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
 
@@ -134,74 +130,38 @@ class Tiers(SameWhenCopied):
         fair_cost: str | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
-        if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
-            given = ", ".join(kind_of(each) for each in tiers) or "none"
-            raise TypeError(f"Tiers takes one or more Tier objects, not {given}")
-        names = [tier.name for tier in tiers]
-        if len({*names}) < len(names):
-            raise ValueError(f"two tiers have the same name: {', '.join(names)}")
+        check_tiers(tiers)
         self._tiers = {tier.name: tier for tier in tiers}
-        self._url = parsed(url)
-        self._private = name is None and (self._url is None or isinstance(self._url, str))
-        self._options: dict[str, Any] = {
-            "atomic": atomic,
-            "url": self._url,
-            "name": name,
-            "max_acquire_time": max_acquire_time,
-            "ttl": ttl,
-            "cancel_task_after_ttl": cancel_task_after_ttl,
-            "heartbeat_max_interval": heartbeat_max_interval,
-            "ping_interval": ping_interval,
-            "cancel_task_on_loss": cancel_task_on_loss,
-            "max_idle_keys": max_idle_keys,
-            "max_waiting": max_waiting,
-            "shed": shed,
-            "on_unreachable": on_unreachable,
-            "local_value": local_value,
-            "unreachable_after": unreachable_after,
-            "order": order,
-            "fair_by": fair_by,
-            "weight": weight,
-            "fair_cost": fair_cost,
-            "closed_error": closed_error,
-        }
         self._arguments = PathArguments(self._tiers, atomic=atomic)
-        if not atomic and any(isinstance(tier.value, Adaptive) for tier in tiers):
-            raise TypeError("adaptive values need atomic tiers")
-        if order != "fifo" and not atomic:
-            raise TypeError("fair order needs atomic tiers")
-        overload = overload_of(max_waiting, shed, [tier.max_waiting for tier in tiers])
-        if overload is not None and not atomic:
-            raise TypeError("max_waiting and shed need atomic tiers")
-        unreachable = check_unreachable(on_unreachable, local_value, unreachable_after)
-        if unreachable.policy != "raise" and not atomic:
-            raise TypeError("on_unreachable needs atomic tiers")
-        if unreachable.policy == "local":
-            local_specs([tier.spec for tier in tiers], local_value)
-        self._name = check_name(name)
-        self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
-        self._ttl = check_seconds("ttl", ttl)
-        self._max_idle_keys = check_limit("max_idle_keys", max_idle_keys)
-        self._backend = choose_backend(
-            fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost),
+        self._options = options = TiersOptions(
             atomic=check_flag("atomic", atomic),
-            url=self._url,
-            name=self._name,
-            ttl=self._ttl,
+            url=parsed(url),
+            name=check_name(name),
+            max_acquire_time=check_seconds("max_acquire_time", max_acquire_time),
+            ttl=check_seconds("ttl", ttl),
             cancel_task_after_ttl=check_flag("cancel_task_after_ttl", cancel_task_after_ttl),
             heartbeat_max_interval=check_seconds("heartbeat_max_interval", heartbeat_max_interval),
             ping_interval=check_seconds("ping_interval", ping_interval),
             cancel_task_on_loss=check_flag("cancel_task_on_loss", cancel_task_on_loss),
-            max_idle_keys=self._max_idle_keys,
-            overload=overload,
-            unreachable=unreachable,
+            max_idle_keys=check_limit("max_idle_keys", max_idle_keys),
+            max_waiting=check_max_waiting(max_waiting),
+            shed=check_shed(shed),
+            unreachable=check_unreachable(on_unreachable, local_value, unreachable_after),
+            order=order,
+            fair_by=fair_by,
+            weight=weight,
+            fair_cost=fair_cost,
             closed_error=closed_error,
         )
+        options.check_with(tiers)
+        specs = fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost)
+        self._name, self._max_acquire_time = options.name, options.max_acquire_time
+        self._backend = choose_backend(specs, options, options.overload_of(tiers))
         self._calls = PathCalls(
             self._backend,
             self._arguments,
             max_acquire_time=self._max_acquire_time,
-            max_idle_keys=self._max_idle_keys,
+            max_idle_keys=options.max_idle_keys,
             closed_error=closed_error,
         )
         # Makes the context manager of a path; its arguments have been checked.
@@ -212,7 +172,8 @@ class Tiers(SameWhenCopied):
             self._context = self._backend.cm
 
     def _recipe(self) -> Recipe | None:
-        return None if self._private else Recipe(Tiers, self.tiers, self._options)
+        is_private = self._name is None and (self.url is None or isinstance(self.url, str))
+        return None if is_private else Recipe(Tiers, self.tiers, self._options.arguments())
 
     @property
     def name(self) -> str | None:
@@ -221,12 +182,12 @@ class Tiers(SameWhenCopied):
     @property
     def url(self) -> str | RedisConfig | None:
         """Where the slots are kept."""
-        return self._url
+        return self._options.url
 
     @property
     def atomic(self) -> bool:
         """Whether all tiers are taken at one instant."""
-        return bool(self._options["atomic"])
+        return self._options.atomic
 
     @property
     def max_acquire_time(self) -> float | None:
@@ -236,7 +197,7 @@ class Tiers(SameWhenCopied):
     @property
     def ttl(self) -> float | None:
         """The longest hold in seconds; None is no limit."""
-        return self._ttl
+        return self._options.ttl
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -246,73 +207,73 @@ class Tiers(SameWhenCopied):
     @property
     def cancel_task_after_ttl(self) -> bool:
         """Whether the task that took slots is cancelled when their ttl ends."""
-        return bool(self._options["cancel_task_after_ttl"])
+        return self._options.cancel_task_after_ttl
 
     @property
     def cancel_task_on_loss(self) -> bool:
         """Whether the task whose slots were lost by silence is cancelled."""
-        return bool(self._options["cancel_task_on_loss"])
+        return self._options.cancel_task_on_loss
 
     @property
     def heartbeat_max_interval(self) -> float | None:
         """How long a process may be silent, in seconds; None for the driver's default."""
-        return check_seconds("heartbeat_max_interval", self._options["heartbeat_max_interval"])
+        return self._options.heartbeat_max_interval
 
     @property
     def ping_interval(self) -> float | None:
         """How often a heartbeat is sent, in seconds; None for the driver's default."""
-        return check_seconds("ping_interval", self._options["ping_interval"])
+        return self._options.ping_interval
 
     @property
     def order(self) -> str:
         """Who is next: "fifo" or "fair"."""
-        return str(self._options["order"])
+        return self._options.order
 
     @property
     def fair_by(self) -> str | None:
         """The tier whose keys take turns, in fair order."""
-        return cast("str | None", self._options["fair_by"])
+        return self._options.fair_by
 
     @property
     def weight(self) -> float | Callable[[str], float]:
         """How much more than others a key gets, or a function of the key, in fair order."""
-        return cast("float | Callable[[str], float]", self._options["weight"])
+        return self._options.weight
 
     @property
     def fair_cost(self) -> str | None:
         """The rate whose reserved units count, in fair order."""
-        return cast("str | None", self._options["fair_cost"])
+        return self._options.fair_cost
 
     @property
     def max_idle_keys(self) -> int:
         """How many idle keys of each tier are kept."""
-        return self._max_idle_keys
+        return self._options.max_idle_keys
 
     @property
     def max_waiting(self) -> int | None:
         """How many may wait before newcomers are refused; None for any number."""
-        return check_max_waiting(self._options["max_waiting"])
+        return self._options.max_waiting
 
     @property
     def shed(self) -> str | None:
         """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
-        return check_shed(self._options["shed"])
+        return self._options.shed
 
     @property
     def on_unreachable(self) -> str:
         """What is done while a server is away: "raise", "open" or "local"."""
-        return str(self._options["on_unreachable"])
+        return self._options.unreachable.policy
 
     @property
     def local_value(self) -> LocalValue | None:
         """The values of the tiers in each process while a server is away, with "local"."""
-        given: LocalValue | None = self._options["local_value"]
+        given: LocalValue | None = self._options.unreachable.local_value
         return given
 
     @property
     def unreachable_after(self) -> float:
         """For how many seconds a server may be silent before it counts as away."""
-        return float(self._options["unreachable_after"])
+        return self._options.unreachable.after
 
     # ------------------------------------------------------------- acquiring
 

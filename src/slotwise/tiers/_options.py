@@ -1,0 +1,94 @@
+"""TiersOptions: what a Tiers object is made with, checked; some of it only goes together.
+
+`Tiers` documents the arguments, `_fair` checks those of fair order, and `_backends` chooses the
+driver by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from slotwise._core.adaptive import Adaptive
+from slotwise._core.overload import Overload, overload_of
+from slotwise._core.rates import Rate
+from slotwise._core.redaction import kind_of
+from slotwise._core.unreachable import UnreachableOptions, local_specs
+from slotwise.errors import SemaphoreClosed
+from slotwise.tiers._tier import Tier
+
+if TYPE_CHECKING:
+    from slotwise.redis import RedisConfig
+
+# The values of tiers while a server is away.
+LocalValue: TypeAlias = int | Mapping[str, int | Rate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiersOptions:
+    """The arguments of a Tiers object, apart from its tiers."""
+
+    atomic: bool
+    url: str | RedisConfig | None
+    name: str | None
+    max_acquire_time: float | None
+    ttl: float | None
+    cancel_task_after_ttl: bool
+    heartbeat_max_interval: float | None
+    ping_interval: float | None
+    cancel_task_on_loss: bool
+    max_idle_keys: int
+    max_waiting: int | None
+    shed: str | None
+    unreachable: UnreachableOptions
+    order: str
+    fair_by: str | None
+    weight: float | Callable[[str], float]
+    fair_cost: str | None
+    closed_error: Callable[..., SemaphoreClosed]
+
+    def check_with(self, tiers: Sequence[Tier]) -> None:
+        """Raise if these options don't go together, or not with ``tiers``."""
+        if not self.atomic:
+            self._check_staged(tiers)
+        if self.unreachable.policy == "local":
+            local_specs([tier.spec for tier in tiers], self.unreachable.local_value)
+
+    def _check_staged(self, tiers: Sequence[Tier]) -> None:
+        refused = {
+            "adaptive values need": any(isinstance(tier.value, Adaptive) for tier in tiers),
+            "fair order needs": self.order != "fifo",
+            "max_waiting and shed need": self.overload_of(tiers) is not None,
+            "on_unreachable needs": self.unreachable.policy != "raise",
+            "cancel_task_after_ttl and cancel_task_on_loss need": (
+                self.cancel_task_after_ttl or self.cancel_task_on_loss
+            ),
+        }
+        for what, is_wanted in refused.items():
+            if is_wanted:
+                raise TypeError(f"{what} atomic tiers")
+
+    def overload_of(self, tiers: Sequence[Tier]) -> Overload | None:
+        """Return which newcomers are refused at once; None if none are."""
+        return overload_of(self.max_waiting, self.shed, [tier.max_waiting for tier in tiers])
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them as `Tiers` takes them."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        policy, local_value, after = given.pop("unreachable")
+        return given | {
+            "on_unreachable": policy,
+            "local_value": local_value,
+            "unreachable_after": after,
+        }
+
+
+def check_tiers(tiers: Sequence[object]) -> None:
+    """Raise unless these are one or more tiers with different names."""
+    if not tiers or not all(isinstance(tier, Tier) for tier in tiers):
+        given = ", ".join(kind_of(each) for each in tiers) or "none"
+        raise TypeError(f"Tiers takes one or more Tier objects, not {given}")
+    names = [tier.name for tier in tiers if isinstance(tier, Tier)]
+    if len({*names}) < len(names):
+        raise ValueError(f"two tiers have the same name: {', '.join(names)}")
