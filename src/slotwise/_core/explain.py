@@ -1,6 +1,6 @@
-"""Explanation: why a request waits, or would; made of what holders, waiters and statistics say.
+"""Explanation: why a request waits, or would wait, worked out from statistics and claimants.
 
-Nothing here asks a backend: limits do, and pass on the answers.
+Nothing here asks a backend: limits do, and pass the answers on.
 """
 
 from __future__ import annotations

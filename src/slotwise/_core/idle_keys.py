@@ -1,4 +1,4 @@
-"""IdleKeys: which keys of keyed tiers a Tiers object has used, and nobody uses here now.
+"""IdleKeys: the keys that a Tiers object has used, and that are idle in this process now.
 
 A server, or the file that processes share, forgets a key as soon as nobody holds or waits for
 it, so this is all that is remembered of idle ones; it is only counted and shown.

@@ -1,4 +1,4 @@
-"""Totals: what this process has got of each limit since `keep_totals`, in constant memory.
+"""Totals: count what this process acquires of each limit, in constant memory.
 
 Times go into buckets whose bounds grow by a tenth, so a percentile is right to about 5 %.
 """

@@ -1,8 +1,8 @@
-"""Save where the waiters of a PathLedger are parked, and fill a new ledger as another one was.
+"""Save where the waiters of a PathLedger are parked, and restore a ledger from what was saved.
 
-A restored ledger decides everything as the saved one does. What is left out makes no
-difference to that: which slot numbers circulate, and nodes that nobody uses. What is in buckets
-has to be put back between holders and waiters.
+A restored ledger decides everything as the saved one would. What is left out makes no
+difference to that: which slot numbers circulate, and idle nodes. The contents of buckets have to
+be restored after the holders and before the waiters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ranks: the order of those who wait for a semaphore once somebody has a head start.
+"""Ranks: the order of a semaphore's waiters once one of them has a head start.
 
-A rank is the time of arrival in microseconds, or one more than the last one, less the head start.
-Whoever comes later has a later time, whatever the head starts before it were: a head start moves
-nobody but its claim. So nobody who has waited longer than the difference is passed.
+A rank is the time of arrival in microseconds, or the last time plus one, less the head start.
+Later arrivals have later times, whatever the head starts before them were: a head start moves
+only its own claim. So a claim that has waited longer than the difference is never passed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queue for a file's lock: whoever found it taken is served before later arrivals.
+"""Queue for a file's lock: a process that found it taken gets it before later arrivals.
 
 Kernel locks have no order. So a process that finds the lock taken writes into the file since
 when it has been waiting, and processes that came later don't even try the lock. It has to

@@ -1,4 +1,4 @@
-"""Read what the state of tiers says: statistics, and who holds and waits."""
+"""Read statistics, holders and waiters from the state of tiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the tiers in a directory, and what they are, in what their files have."""
+"""Find the tiers in a directory, and read from their files what they are."""
 
 from __future__ import annotations
 

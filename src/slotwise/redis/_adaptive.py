@@ -1,4 +1,4 @@
-"""Adaptive values on Redis: the samples that releases carry, and what the server says of changes.
+"""Adaptive values on Redis: the samples sent with releases, and the changes the server reports.
 
 How a value moves is in lua/base/adaptation.lua. A sample needs no command of its own.
 """

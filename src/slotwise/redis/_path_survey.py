@@ -1,4 +1,4 @@
-"""Find the tiers on a server, and what they are, in what the server knows of them."""
+"""Find the tiers on a server, and read from its keys what they are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""SharedClient: what one process shares with one server: loop clients, holders and waiters.
+"""SharedClient: what a process has on one server: connections, holders, and waiters to be woken.
 
+A message of the server, on any connection, is dispatched here to the waiter it is for.
 Configurations of one server share a `SharedClient`, whatever their namespaces, which are only
 a prefix of the keys, and their limits, which belong to each call. A forked child starts with
 none: it closes the sockets that it inherited, and holds none of its parent's acquisitions.

@@ -1,4 +1,4 @@
--- semaphore/close.lua: refuse everybody who is here or comes, until reopen.lua.
+-- semaphore/close.lua: refuse all waiters and newcomers, until reopen.lua.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the value the caller was made with, or its rules   4 the reason (only if there is one)

@@ -1,4 +1,4 @@
--- semaphore/inspect.lua: how full a semaphore is, and, if asked, who is there.
+-- semaphore/inspect.lua: how full a semaphore is and, on request, who holds or waits.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 "counts", "holders", "waiters", "estimate" or
 --       "changes"

@@ -1,5 +1,5 @@
--- semaphore/kick.lua: end somebody's acquisition, all its slots; the next ones get them at once, or
--- after its grace if it has one and does not release it before.
+-- semaphore/kick.lua: end somebody's acquisition, with all its slots; the next waiters get them at once, or
+-- after its grace, if it has one and isn't released before.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists

@@ -1,5 +1,4 @@
--- semaphore/kick_rule.lua: end somebody's acquisition, or have it end after its grace; grants nothing. Not a
--- script.
+-- semaphore/kick_rule.lua: end somebody's acquisition, now or after its grace; grants nothing. Not a script.
 -- include semaphore/rules.lua
 
 -- For how long (s) a claim keeps its slots after a kick, or nil.

@@ -1,5 +1,5 @@
--- semaphore/queued_reply.lua: what the fast halves of request.lua and request_many.lua reply to
--- requests that wait, and whether they may. Not a script.
+-- semaphore/queued_reply.lua: whether requests may wait, and what the fast halves of request.lua and
+-- request_many.lua reply to them then. Not a script.
 
 -- Whether this many more may wait, by a word like "wait 5", which says how many at most. Whether
 -- they will be served in time is not checked here.

@@ -1,4 +1,4 @@
--- semaphore/release.lua: release an acquisition, or remove it from the queue; the next ones get the
+-- semaphore/release.lua: release an acquisition, or remove it from the queue; the next waiters get the
 -- slots at once.
 -- KEYS  1-7 the semaphore (semaphore/rules.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id, perhaps with a sample (base/window.lua)

@@ -1,4 +1,4 @@
--- semaphore/rules.lua: what is kept of a semaphore, and who is served when: Ledger
+-- semaphore/rules.lua: grant the slots of a semaphore: its keys, and who is served when. It is Ledger
 -- (slotwise/_ledger/ledger.py, which has the rules) in Lua. Not a script.
 --
 -- One semaphore is seven keys, in this order in KEYS:

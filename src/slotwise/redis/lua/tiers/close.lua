@@ -1,4 +1,4 @@
--- tiers/close.lua: refuse everybody who is here or comes, until tiers/reopen.lua.
+-- tiers/close.lua: refuse all waiters and newcomers, until tiers/reopen.lua.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls
 --       3 the reason (only if there is one)

@@ -1,4 +1,4 @@
--- tiers/kick.lua: end somebody's acquisition, of all its tiers; the next ones get its slots at once.
+-- tiers/kick.lua: end somebody's acquisition in all its tiers; the next waiters get its slots at once.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 acquisition id   3 the loop client that calls, or empty
 -- Returns {1 if it held, else 0}, followed by messages for the caller. The process of the

@@ -1,4 +1,4 @@
--- tiers/release.lua: release paths, or leave the queue; whoever fits then is served at once.
+-- tiers/release.lua: release paths, or remove them from the queue; waiters that fit then are served at once.
 -- KEYS  1-12 the Tiers object (tiers/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 the loop client that calls, or empty
 --       3... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes

@@ -1,5 +1,5 @@
--- tiers/repair.lua: what is done when a key of a Tiers object was lost, or has other contents than
--- were written. Not a script.
+-- tiers/repair.lua: repair a Tiers object that has lost a key, or whose keys have contents that our
+-- scripts did not write. Not a script.
 --
 -- The claims in state are the truth: all other keys, and the counts in state, are rebuilt from
 -- them. A claim is written and removed together with its entries in the other keys, so one without

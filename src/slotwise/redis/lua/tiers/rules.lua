@@ -1,5 +1,5 @@
--- tiers/rules.lua: who is served, and when: PathLedger (slotwise/_ledger/paths.py, which has the
--- rules) in Lua. Not a script.
+-- tiers/rules.lua: grant paths through tiers: who is served, and when. It is PathLedger
+-- (slotwise/_ledger/paths.py, which has the rules) in Lua. Not a script.
 -- include tiers/state.lua
 -- include tiers/numbers.lua
 -- include tiers/fair.lua
