@@ -20,6 +20,7 @@ from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.main import main as command_line
 from slotwise._core.redaction import WITHHELD, redact
 from slotwise.errors import BackendError
+from slotwise.integrations.asgi import LimitMiddleware
 from slotwise.pipeline import bounded_map
 from slotwise.purge import PurgeOptions
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -53,6 +54,11 @@ URL = f"redis://bob:{WRITTEN}@127.0.0.1:1/0"
         f"{{'host': 'h', 'password': '{PART}'}}",
         f'{{"secret" : "{PART}"}}',
         f"password: '{PART}'",
+        f"{{'password': 'x&{PART}', 'host': 'h'}}",
+        f"{{'password': b'x, {PART}'}}",
+        f'password="x; {PART}"',
+        f"{{'password': 'it\\'s {PART}'}}",
+        f"{{'password': 'cut off {PART}",
         f"PASSWORD:{PART}",
         f"REDIS_PASSWORD={PART} was set",
         f"client-secret = {PART}",
@@ -130,6 +136,20 @@ CREDENTIALS: list[Any] = [URL, URL.encode(), [URL], {"url": URL}, {"password": P
         lambda given: slotwise.semaphore("s", given),
         lambda given: slotwise.semaphore("s", 1, [given]),
         lambda given: slotwise.semaphore("s", 1, "memory://", max_acquire_time=given),
+        lambda given: slotwise.Adaptive(given, 1, 2),
+        lambda given: slotwise.Adaptive(1, 1, 2, algorithm=given),
+        lambda given: slotwise.Adaptive(1, 1, 2, drop_on=given),
+        lambda given: MemorySemaphore(1).release_sync("id", outcome=given),
+        lambda given: slotwise.Rate(given, per=1),
+        lambda given: slotwise.RateLimit("s", given),
+        lambda given: slotwise.RateLimit("s", slotwise.Rate(1, per=1), url=[given]),
+        lambda given: slotwise.RateLimit("s", slotwise.Rate(1, per=1), on_unreachable=given),
+        lambda given: Tiers(Tier("t", 1), order=given),
+        lambda given: Tiers(Tier("t", 1)).resize_sync(given, 1),
+        lambda given: Tiers(Tier("t", 1)).pause_sync(given),
+        lambda given: slotwise.limited("s", 1, on_full=given),
+        lambda given: LimitMiddleware(None, MemorySemaphore(1), on_disconnect=given),  # type: ignore[arg-type]
+        lambda given: LimitMiddleware(None, [given]),  # type: ignore[arg-type]
         lambda given: bounded_map(lambda _: None, [1], limit=given),
         lambda given: bounded_map(lambda _: None, [1], limit=1, on_error=given),
         lambda given: bounded_map(lambda _: None, [1], limit=1, semaphore=given),

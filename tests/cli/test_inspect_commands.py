@@ -87,6 +87,13 @@ def test_a_name_that_nobody_uses_suggests_near_ones(any_shell: Shell):
         assert ran.stderr.count("\n") == 1
 
 
+def test_an_empty_name_is_nobodys(any_shell: Shell):
+    for words in (["show"], ["explain"], ["resize", "2"], ["pause", "1"], ["close", "--yes"]):
+        ran = any_shell.here(words[0], "", *words[1:])
+        assert (ran.returncode, ran.stdout) == (1, ""), words
+        assert ran.stderr.startswith(f"slotwise {words[0]}: there is no semaphore '' "), ran.stderr
+
+
 def test_one_damaged_file_does_not_hide_the_others(shell: Shell):
     for name in ("api", "backup"):
         shell.occupy(name)()

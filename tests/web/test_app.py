@@ -265,6 +265,27 @@ async def test_what_makes_no_sense_is_400_and_what_is_unknown_404(url: str, fold
             assert (await steer(page, wanted)).code == 404, wanted
 
 
+async def test_hostile_requests_are_refused_and_change_nothing(url: str, folder: Path) -> None:
+    page = app(url, allow_steer=True)
+    tiers = Tiers(Tier("t", 3, keyed=True), name="T", url=url)
+    json_type = {"content_type": "application/json"}
+    async with tiers.cm(t="a"):
+        deep = await ask(page, "/steer", "POST", body=b"[" * 9_000, **json_type)
+        assert deep.code == 400
+        resize = {"action": "resize", "name": "T", "value": 2}
+        for more in ({"tier": "t", "key": 5}, {"tier": ["t"]}, {"tier": "t", "key": {"a": 1}}):
+            assert (await steer(page, resize | more)).code == 400, more
+        for action in ("resize", "close", "open", "freeze", "thaw"):
+            wanted = {"action": action, "name": "", "value": 2}
+            assert (await steer(page, wanted)).code == 404, action
+        assert (await ask(page, "/snapshot?name=")).code == 200
+        for name in ("%00", "%ED%A0%80", "%FF", "x" * 5000):
+            assert (await ask(page, f"/snapshot?name={name}")).code == 200, name
+        stats = (await tiers.stats())["t"]
+    assert (stats.value, stats.keys["a"].value) == (3, 3)
+    await tiers.close()
+
+
 async def test_steering_does_it_and_is_logged_with_who(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -109,7 +109,7 @@ class Backend(ABC):
         Raises:
             NotFound: there is none.
         """
-        found = self._lookup(name)
+        found = self._lookup(name) if name else None  # nothing has an empty name
         if found is None:
             raise self._not_found(name)
         return found
@@ -120,6 +120,8 @@ class Backend(ABC):
         Raises:
             NotFound: there is neither.
         """
+        if not name:
+            raise self._not_found(name, tiers=only_tiers)
         semaphore = None if only_tiers else self._lookup(name)
         if semaphore is not None:
             return semaphore

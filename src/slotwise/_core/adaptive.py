@@ -9,7 +9,7 @@ from typing import Literal
 
 from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_seconds
 from slotwise._core.frozen import Frozen
-from slotwise._core.redaction import kind_of
+from slotwise._core.redaction import kind_of, redacted_repr
 
 Outcome = Literal["ok", "dropped", "ignored"]
 """How the work under a slot ended, as far as the limit is concerned."""
@@ -24,7 +24,7 @@ def check_outcome(given: object) -> Outcome:
             return outcome  # type: ignore[return-value]
     if not isinstance(given, str):
         raise TypeError(f"outcome must be a str, not {kind_of(given)}")
-    raise ValueError(f"outcome must be 'ok', 'dropped' or 'ignored', not {given!r}")
+    raise ValueError(f"outcome must be 'ok', 'dropped' or 'ignored', not {redacted_repr(given)}")
 
 
 class Latency(Frozen):
@@ -111,7 +111,7 @@ class Adaptive(Frozen):
                 f"min <= start <= max must hold, not min={min}, start={start}, max={max}"
             )
         if not isinstance(algorithm, Latency | Errors):
-            raise TypeError(f"algorithm must be Latency() or Errors(), not {algorithm!r}")
+            raise TypeError(f"algorithm must be Latency() or Errors(), not {kind_of(algorithm)}")
         given: object = drop_on
         if not isinstance(given, tuple) or not all(
             isinstance(each, type) and issubclass(each, BaseException) for each in given

@@ -36,7 +36,7 @@ _IN_A_QUERY = r"(?<=[?&])(?!namespace=|db=)([\w.\-]+=)[^&#\s'\")\]]+"
 _ASSIGNED = (
     r"((?<![/\w\-])[\w\-]*(?i:password|passwd|secret)"
     r"(?:['\"]?\s?=\s?|:(?!//)(?=\S)|['\"]\s?:\s?|:\s(?=['\"])))"
-    r"[^&\s,;]+"
+    r"(?:b?'(?:[^'\\]|\\.)*'?|b?\"(?:[^\"\\]|\\.)*\"?|[^&\s,;]+)"
 )
 # How Redis quotes a command that it doesn't know: the words of AUTH may be among them.
 _ECHO = r"(?s),? with args beginning with.*"

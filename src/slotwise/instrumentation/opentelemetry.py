@@ -54,7 +54,7 @@ def instrument(
     """
     global _current
     if isinstance(keys, str):
-        raise TypeError(f"keys must be an iterable of names, not the str {keys!r}")
+        raise TypeError("keys must be an iterable of names, not a str")
     uninstrument()
     provider = meter_provider or metrics.get_meter_provider()
     if provider not in _instruments:

@@ -13,7 +13,7 @@ from slotwise._core.arguments import check_count, check_limit, check_text
 from slotwise._core.paths import NO_RATES, Needs, Path, RankedNeeds
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import kind_of
+from slotwise._core.redaction import kind_of, redacted_repr
 from slotwise.tiers._tier import Tier
 
 # Compared by identity, which is quick and tells it from True and 1.0.
@@ -160,7 +160,8 @@ class PathArguments:
 
     def check_tier(self, tier: str, *, keyed: bool) -> None:
         if tier not in self.tiers:
-            raise ValueError(f"there is no tier {tier!r}; there are: {', '.join(self.tiers)}")
+            known = ", ".join(self.tiers)
+            raise ValueError(f"there is no tier {redacted_repr(tier)}; there are: {known}")
         if keyed and not self.tiers[tier].keyed:
             raise TypeError(f"tier {tier!r} has no keys")
 

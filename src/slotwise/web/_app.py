@@ -185,7 +185,7 @@ class App:
             return
         try:
             wanted = json.loads(await request.body(_MOST_BODY))
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter if it is nested too deeply
             await reply.json(400, {"error": "the body is not JSON, or is too long"})
             return
         code, answer = await asyncio.to_thread(
