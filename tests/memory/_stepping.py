@@ -66,7 +66,6 @@ _SHARED = {
     "busy",
     "circulating",
     "free",
-    "has_moved",
     "home",
     "line",
     "tables",
@@ -82,7 +81,7 @@ _ATOMIC = re.compile(
     r"|(?:line|_numbers)\.(?:append|clear|extend)\(|\.done\(|set_result\(|future\.cancel\("
 )
 _LOOK_AT_LINE = re.compile(r"\b(?:while|if|not|and|or) line\b|\bin line\b")
-_TABLE = re.compile(r"holders\[|young_deadlines\[|young\[|self\.nodes\[")
+_TABLE = re.compile(r"holders\[|young\[|self\.nodes\[")
 _NODE = re.compile(r"\bnodes\[(?:key|part)\]")
 
 

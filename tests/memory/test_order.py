@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from slotwise import MemorySemaphore, Tier, Tiers
 from slotwise.testing import settle
 
@@ -69,6 +71,88 @@ async def test_newcomers_that_wait_for_a_woken_one_enter_in_their_order() -> Non
     await visit("newcomer")  # which has asked before the waiter comes again
     await waiting
     assert entered == ["waiter", "newcomer", "waiter again"]
+    assert not semaphore._tracker.woken
+
+
+async def blocks_in_line(
+    semaphore: MemorySemaphore, entered: list[str], names: str
+) -> list[asyncio.Task[None]]:
+    """Let tasks queue for blocks, in this order."""
+
+    async def visit(name: str) -> None:
+        async with semaphore:
+            entered.append(name)
+
+    tasks = [asyncio.create_task(visit(name)) for name in names]
+    await settle()
+    return tasks
+
+
+@pytest.mark.parametrize("by", ["the loop", "a thread"])
+async def test_a_newcomer_lets_a_woken_one_pass_when_the_last_in_line_was_cancelled(
+    by: str,
+) -> None:
+    semaphore = MemorySemaphore(2)
+    first, second = await semaphore.acquire(), await semaphore.acquire()
+    entered: list[str] = []
+    waiter, gives_up = await blocks_in_line(semaphore, entered, "wx")
+    await semaphore.release(first)  # granted to the waiter, which has not run yet
+    gives_up.cancel()
+    if by == "the loop":
+        await semaphore.release(second)
+    else:
+        thread = threading.Thread(target=semaphore.release_sync, args=(second,))
+        thread.start()
+        thread.join()  # here, so that the loop can't run meanwhile
+    async with semaphore:
+        entered.append("newcomer")
+    await asyncio.gather(waiter, gives_up, return_exceptions=True)
+    assert entered == ["w", "newcomer"]
+    await settle()
+    assert not semaphore._tracker.woken
+
+
+async def test_a_newcomer_lets_a_woken_one_pass_when_a_line_of_cancelled_ones_was_tidied() -> None:
+    semaphore = MemorySemaphore(2)
+    first, second = await semaphore.acquire(), await semaphore.acquire()
+    entered: list[str] = []
+    waiter, *give_up = await blocks_in_line(semaphore, entered, "w" + 100 * "x")
+
+    async def newcomer() -> None:
+        assert not semaphore._tracker.line, "it was tidied"
+        await semaphore.release(second)
+        async with semaphore:
+            entered.append("newcomer")
+
+    for task in give_up:
+        task.cancel()
+    coming = asyncio.create_task(newcomer())  # runs after those, and before the waiter
+    await semaphore.release(first)
+    await asyncio.gather(waiter, coming, *give_up, return_exceptions=True)
+    assert entered == ["w", "newcomer"]
+    await settle()
+    assert not semaphore._tracker.woken
+
+
+def test_a_loop_that_is_closed_before_its_turn_leaves_the_quick_lane_open() -> None:
+    semaphore = MemorySemaphore(2)
+    loop = asyncio.new_event_loop()
+
+    async def leave_a_turn() -> None:
+        first, second = await semaphore.acquire(), await semaphore.acquire()
+        tasks = await blocks_in_line(semaphore, [], "wx")
+        tasks[1].cancel()
+        await semaphore.release(first)
+        await semaphore.release(second)
+        assert semaphore._tracker.woken
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.stop()
+
+    task = loop.create_task(leave_a_turn())
+    loop.run_forever()
+    del task
+    loop.close()
     assert not semaphore._tracker.woken
 
 

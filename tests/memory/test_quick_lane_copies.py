@@ -111,9 +111,10 @@ def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
 def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> MemoryAcquisition:
     if kind is TimedMemoryAcquisition:
         semaphore._ttl, semaphore._is_plain = 30.0, False
-        semaphore._tracker.young_deadlines = {1: 30.0}
+        semaphore._tracker.timed().set(1, 30.0)
     if kind is QuickAdaptiveMemoryAcquisition:
-        semaphore._quick_options, semaphore._is_plain = Adaptive(10, 1, 20), False
+        semaphore._adaptive = semaphore._quick_options = Adaptive(10, 1, 20)
+        semaphore._is_plain = False
     lease = semaphore.cm()
     assert type(lease) is kind
     lease.since = 0.0

@@ -160,7 +160,7 @@ class World:
     def _glance(self) -> tuple[object, ...]:
         seen: list[object] = []
         for sem in self._semaphores:
-            ledger, home = sem._tracker, sem._tracker.home
+            ledger, home = sem._tracker, sem._tracker.home.loop
             seen += [
                 (ledger.attention, ledger.circulating, ledger.value),
                 (len(ledger.line), ledger.line.maxlen, *ledger.free),

@@ -11,6 +11,8 @@ import weakref
 import pytest
 
 from slotwise import MemorySemaphore, SemaphoreStats
+from slotwise._ledger import base
+from slotwise._ledger.deadlines import Deadlines
 from slotwise.testing import FakeClock, settle
 
 
@@ -231,3 +233,29 @@ async def test_a_dropped_semaphore_with_a_ttl_can_be_collected(clock: FakeClock)
     gc.collect()
     assert tracker() is None
     clock.advance(3601)
+
+
+def test_threads_that_are_the_first_to_give_a_name_a_ttl_share_its_deadlines(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = MemorySemaphore(2, name="shared deadlines")  # so that there is a tracker
+    held = []
+
+    def acquire() -> None:
+        held.append(MemorySemaphore(2, name="shared deadlines", ttl=10).acquire_sync())
+
+    other = threading.Thread(target=acquire)
+
+    class SlowDeadlines(Deadlines):
+        def __init__(self) -> None:
+            super().__init__()
+            if other.ident is None:
+                other.start()
+                other.join(0.1)  # it must not get in between
+
+    monkeypatch.setattr(base, "Deadlines", SlowDeadlines)
+    acquire()
+    other.join()
+    assert len(held) == 2
+    clock.advance(10)
+    assert plain.stats_sync().acquired_slots == 0

@@ -315,10 +315,10 @@ async def test_a_line_moves_to_another_loop_when_nobody_waits() -> None:
         await asyncio.gather(*[work() for _ in range(3)])
 
     await contend()
-    home = semaphore._tracker.home
+    home = semaphore._tracker.home.loop
     assert home is asyncio.get_running_loop()
     await asyncio.to_thread(asyncio.run, contend())
-    assert semaphore._tracker.home is not home
+    assert semaphore._tracker.home.loop is not home
     await contend()
     check(semaphore)
     assert await semaphore.stats() == SemaphoreStats(0, 1)

@@ -104,7 +104,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         ledgers share one between them; keys are unique, and no rule here goes
         through the table.
         """
-        super().__init__(value)
+        NumberedSlots.__init__(self, value)
         # What it was made with and has been resized from, the oldest first.
         self.former_values: tuple[int, ...] = ()
         self.holders: dict[Hashable, C] = {} if holders is None else holders

@@ -51,6 +51,19 @@ class Woken(set[Any]):
         """Whether any of them is of ``loop``; or perhaps, if they are many."""
         return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
 
+    def stay_for_a_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Not be empty until the tasks of ``loop`` that are ready to run now have run."""
+        place = _Newcomer(loop)
+        self.add(place)
+        turn = _Turn(self, place)
+        try:
+            if loop is asyncio._get_running_loop():
+                loop.call_soon(turn)
+            else:
+                loop.call_soon_threadsafe(turn)
+        except RuntimeError:
+            pass  # it is closed: `turn` ends here
+
     async def let_pass(self) -> None:
         """Let those that are woken now run first; meanwhile later newcomers let the caller pass.
 
@@ -84,6 +97,20 @@ class _Newcomer:
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
+
+
+class _Turn:
+    """The callback of `stay_for_a_turn`, which ends when a loop has called it, or dropped it."""
+
+    __slots__ = ("_place", "_woken")
+
+    def __init__(self, woken: Woken, place: _Newcomer) -> None:
+        self._woken, self._place = woken, place
+
+    def __call__(self) -> None: ...
+
+    def __del__(self) -> None:
+        self._woken.discard(self._place)
 
 
 # What a semaphore has that never had anybody to wake. Shared, so nothing is added to it.

@@ -17,6 +17,7 @@ from slotwise._core.messages import context_reused
 from slotwise._core.outcomes import asked_pauses
 from slotwise._ledger import SlotClaim
 from slotwise._wait import clock
+from slotwise._wait.at_once import DONE
 from slotwise._wait.clock import glance
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_acquisition import BaseAcquisition, running_task
@@ -125,10 +126,10 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
             is_logged = True
         if is_logged:
             return tracker.take_back(self)
-        tracker.last_used = glance.time
         if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
             tracker.hand_over(self._slot_number)
         else:
+            tracker.last_used = glance.time
             try:
                 heappush(tracker.free, self._slot_number)
             finally:
@@ -158,25 +159,26 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
         await self.semaphore._acquire(self)
         return self
 
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
         tracker = self.semaphore._tracker
         try:
             if not logged[DEBUG]:
                 del tracker.holders[self.key]
-                tracker.last_used = glance.time
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
+                    tracker.last_used = glance.time
                     heappush(tracker.free, self._slot_number)
                     if tracker.line or tracker.attention:
                         tracker.look_after_waiters()
-                return
+                return DONE
         except KeyError:  # it has ended before, was never entered, or is perhaps logged
             pass
         except BaseException:
             self.leave_interrupted()
             raise
         self._leave()
+        return DONE
 
     def leave_interrupted(self) -> None:
         super().leave_interrupted()
@@ -220,7 +222,8 @@ class TimedMemoryAcquisition(MemoryAcquisition):
         if self.semaphore._cancel_task_after_ttl:
             self.task = running_task()
         self.since = since = clock.now()
-        tracker.young_deadlines[self.key] = deadline = since + self.ttl  # type: ignore[operator]
+        deadline = since + self.ttl  # type: ignore[operator]
+        tracker.deadlines.young[self.key] = deadline  # type: ignore[union-attr]
         if deadline < tracker.alarm:
             tracker.arm(deadline)
 
@@ -228,8 +231,7 @@ class TimedMemoryAcquisition(MemoryAcquisition):
         if not MemoryAcquisition.give(self):
             return False
         tracker = self.semaphore._tracker
-        if tracker.young_deadlines.pop(self.key, None) is None:
-            tracker.forget_deadline(self.key)
+        tracker.forget_deadline(self.key)
         return True
 
     async def __aenter__(self) -> Self:
@@ -247,7 +249,8 @@ class TimedMemoryAcquisition(MemoryAcquisition):
                 if self.semaphore._cancel_task_after_ttl:
                     self.task = running_task()
                 self.since = since = clock.now()
-                tracker.young_deadlines[key] = deadline = since + self.ttl  # type: ignore[operator]
+                deadline = since + self.ttl  # type: ignore[operator]
+                tracker.deadlines.young[key] = deadline  # type: ignore[union-attr]
                 if deadline < tracker.alarm:
                     tracker.arm(deadline)
                 return self
@@ -259,27 +262,30 @@ class TimedMemoryAcquisition(MemoryAcquisition):
         await self.semaphore._acquire(self)
         return self
 
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        tracker = self.semaphore._tracker
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
+        tracker, key = self.semaphore._tracker, self.key
         try:
             if not logged[DEBUG]:
-                del tracker.holders[self.key]
-                tracker.last_used = glance.time
+                del tracker.holders[key]
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
+                    tracker.last_used = glance.time
                     heappush(tracker.free, self._slot_number)
                     if tracker.line or tracker.attention:
                         tracker.look_after_waiters()
-                if tracker.young_deadlines.pop(self.key, None) is None:
-                    tracker.forget_deadline(self.key)
-                return
+                try:
+                    del tracker.deadlines.young[key]  # type: ignore[union-attr]
+                except KeyError:
+                    tracker.forget_deadline(key)
+                return DONE
         except KeyError:  # it has ended before, was never entered, or is perhaps logged
             pass
         except BaseException:
             self.leave_interrupted()
             raise
         self._leave()
+        return DONE
 
 
 class GeneralMemoryAcquisition(TimedMemoryAcquisition):

@@ -203,10 +203,10 @@ class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
                 and not logged[DEBUG]
             ):
                 del tracker.holders[self.key]
-                tracker.last_used = glance.time
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(self._slot_number)
                 else:
+                    tracker.last_used = glance.time
                     heappush(tracker.free, self._slot_number)
                     if tracker.line or tracker.attention:
                         tracker.look_after_waiters()

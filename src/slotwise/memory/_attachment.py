@@ -30,18 +30,17 @@ DETACHED = Tracker(1)
 DETACHED.retire_if_idle()
 
 
-def find_tracker(name: str, value: int | Adaptive) -> Tracker:
-    """Return the tracker for a new instance, *in the section*.
+def attach(semaphore: MemorySemaphore, name: str, value: int | Adaptive) -> None:
+    """Attach a new instance to the tracker of its name, *in the section*.
 
     In conflict, or while the name is closing, it is one that can't be used: the
     instance asks again when it needs a slot.
     """
     tracker = registry.tracker_for(name, value)
-    if tracker is not None and tracker.accepts(value) and not tracker.is_ended:
-        return tracker
-    detached = new_tracker(value, name, registry)
-    detached.retire_if_idle()
-    return detached
+    if tracker is None or (tracker.closed and (tracker.is_ended or not tracker.accepts(value))):
+        tracker = new_tracker(value, name, registry)
+        tracker.retire_if_idle()
+    semaphore._attach(tracker)
 
 
 def current(semaphore: MemorySemaphore) -> Tracker:

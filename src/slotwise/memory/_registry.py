@@ -55,7 +55,10 @@ class Registry:
         return len(self._trackers)
 
     def tracker_for(self, name: str, value: int | Adaptive) -> Tracker | None:
-        """Return the tracker of ``name``, made if needed; None if another value is in use."""
+        """Return the tracker of ``name``, made if needed; None if another value is in use.
+
+        One that is closed is returned whatever its value.
+        """
         tracker = self._trackers.get(name)
         if tracker is not None:
             if tracker.accepts(value) or tracker.closed:
@@ -66,10 +69,14 @@ class Registry:
         glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
-        tracker = new_tracker(value, name, self, self._holders)
-        closure = self.closure_of(name)
-        if closure is not None:
-            tracker.suspend(closure)
+        if type(value) is int:  # `new_tracker`, without the call
+            tracker = Tracker(value, name, self, self._holders)
+        else:
+            tracker = new_tracker(value, name, self, self._holders)
+        if self._closures:
+            closure = self.closure_of(name)
+            if closure is not None:
+                tracker.suspend(closure)
         self._trackers[name] = tracker
         self._look_again(tracker, now)
         return tracker

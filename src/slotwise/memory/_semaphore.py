@@ -123,9 +123,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         # Names come and go by the hundred thousand, so valid arguments are not checked twice.
         self._adaptive: Adaptive | None = None
         self._value: int
-        if isinstance(value, int):
-            if type(value) is not int or value < 1:
-                check_count("value", value)
+        if type(value) is int and value > 0:
             self._value = value
         elif isinstance(value, Adaptive):
             self._adaptive, self._value = value, value.start
@@ -148,6 +146,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._overload = overload_of(max_waiting, shed)
         # Whether blocks may wait in the tracker's line, where nobody counts or times them.
         self._waits_in_line = max_acquire_time is None and self._overload is None
+        # Whether a block needs no claim: nothing of it can expire, or is timed.
+        self._is_plain = ttl is None and self._adaptive is None
+        # Set if it is adaptive and its blocks may take the quick lane.
+        self._quick_options = self._adaptive if ttl is None else None
         # The slot numbers of `async with` blocks of this instance that need no
         # claim. Nobody sees which block has which, so a stack will do.
         self._numbers: list[int] = []
@@ -155,20 +157,16 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if name is None:
             self._attach(new_tracker(value))
             return
-        self._attach(exclusive(_attachment.find_tracker, name, value))
+        exclusive(_attachment.attach, self, name, value)
 
     def _attach(self, tracker: Tracker) -> None:
-        self._tracker = self._lane = tracker
+        """Use ``tracker`` from now on, *in the section* unless nobody else knows it."""
+        if self._ttl is not None:
+            tracker.timed()  # its quick lane writes there
+        self._tracker = tracker
+        self._lane = tracker if self._is_plain else _attachment.DETACHED
         if self._overload is not None and self._overload.sheds:
             tracker.time_all_holds()
-        self._is_plain = self._ttl is None and self._adaptive is None
-        # Set if it is adaptive and its blocks may take the quick lane.
-        self._quick_options = self._adaptive if self._ttl is None else None
-        if self._ttl is not None:
-            tracker.young_deadlines = tracker.timed().young
-        if not self._is_plain:
-            # Such a block needs a claim: one that can expire, or that is timed.
-            self._lane = _attachment.DETACHED
 
     def __repr__(self) -> str:
         return f"<MemorySemaphore {display(self._name)} value={self.value}>"
@@ -202,80 +200,72 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             and label is None
             and on_full is _WAIT
             and priority is _NO_PRIORITY
-        ):  # as below, in the fewest steps
+        ):  # `_acquisition` of these, in the fewest steps
+            timeout = self._max_acquire_time
             if self._is_plain:
                 lease = MemoryAcquisition()
-                lease.key = None
-                lease.semaphore = self
-                lease.timeout = self._max_acquire_time
-                return lease
-            if self._quick_options is not None:
-                lease = quick = QuickAdaptiveMemoryAcquisition()
-                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
-                quick.key = None
-                quick.semaphore = self
-                quick.timeout = self._max_acquire_time
-                return lease
-        if timeout is UNSET:
-            timeout = self._max_acquire_time
-        else:
-            timeout = check_seconds("timeout", timeout, zero=True)
-        if (
-            slots is not _ONE
-            or label is not None
-            or on_full != "wait"
-            or priority is not _NO_PRIORITY
-            or not self._is_plain
-        ):
-            if (
-                self._quick_options is not None
-                and slots is _ONE
-                and label is None
-                and on_full == "wait"
-                and priority is _NO_PRIORITY
-            ):
-                lease = quick = QuickAdaptiveMemoryAcquisition()
-                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
-                quick.key = None
-                quick.semaphore = self
-                quick.timeout = timeout
-                return lease
-            head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
-            if self._adaptive is not None:
-                lease = adaptive = self._adaptive_acquisition(slots, label, on_full, self._adaptive)
-                adaptive.head_start = head_start
-            elif on_full != "wait" and check_on_full(on_full):
-                lease = replacing = ReplacingMemoryAcquisition()
-                replacing.slots = check_count("slots", slots)
-                replacing.label = check_label(label)
-                replacing.ttl = self._ttl
-                replacing.head_start = 0  # it comes before all others
-                replacing.replaced = ()
-            elif slots is _ONE and label is None and not head_start and self._ttl is None:
-                lease = MemoryAcquisition()  # of a priority of 0.0
-            elif slots is _ONE and label is None and not head_start:
+            elif self._adaptive is None:
                 lease = timed = TimedMemoryAcquisition()
                 timed.ttl = self._ttl
-            elif slots is _ONE and self._ttl is None and not head_start:
-                lease = labelled = LabelledMemoryAcquisition()
-                labelled.label = check_label(label)
+            elif self._quick_options is not None:
+                lease = quick = QuickAdaptiveMemoryAcquisition()
+                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
             else:
-                lease = general = GeneralMemoryAcquisition()
-                general.slots = check_count("slots", slots)
-                general.label = check_label(label)
-                general.ttl = self._ttl
-                general.head_start = head_start
+                lease = self._acquisition(slots, label, on_full, priority)
         else:
-            lease = MemoryAcquisition()
+            if timeout is UNSET:
+                timeout = self._max_acquire_time
+            else:
+                timeout = check_seconds("timeout", timeout, zero=True)
+            lease = self._acquisition(slots, label, on_full, priority)
         lease.key = None
         lease.semaphore = self
         lease.timeout = timeout
         return lease
 
+    def _acquisition(
+        self, slots: int, label: str | None, on_full: str, priority: float
+    ) -> MemoryAcquisition:
+        """Return an acquisition of the kind that has room for all of this, and no more."""
+        replaces = on_full != "wait" and check_on_full(on_full)
+        head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
+        is_simple = slots is _ONE and not replaces and not head_start
+        if self._adaptive is not None:
+            if is_simple and label is None and self._quick_options is not None:
+                quick: QuickAdaptiveMemoryAcquisition = QuickAdaptiveMemoryAcquisition()
+                quick._expect_outcome(self._quick_options)
+                return quick
+            adaptive = self._adaptive_acquisition(slots, label, replaces, self._adaptive)
+            adaptive.head_start = head_start
+            return adaptive
+        if is_simple and self._ttl is None:
+            if label is None:
+                lease: MemoryAcquisition = MemoryAcquisition()
+                return lease
+            labelled: LabelledMemoryAcquisition = LabelledMemoryAcquisition()
+            labelled.label = check_label(label)
+            return labelled
+        if is_simple and label is None:
+            timed: TimedMemoryAcquisition = TimedMemoryAcquisition()
+            timed.ttl = self._ttl
+            return timed
+        general: GeneralMemoryAcquisition
+        if replaces:
+            general = replacing = ReplacingMemoryAcquisition()
+            replacing.replaced = ()
+            head_start = 0  # it comes before all others
+        else:
+            general = GeneralMemoryAcquisition()
+        general.slots = check_count("slots", slots)
+        general.label = check_label(label)
+        general.ttl = self._ttl
+        general.head_start = head_start
+        return general
+
     def _adaptive_acquisition(
-        self, slots: int, label: str | None, on_full: str, options: Adaptive
+        self, slots: int, label: str | None, replaces: bool, options: Adaptive
     ) -> AdaptiveMemoryAcquisition:
-        if on_full != "wait" and check_on_full(on_full):
+        if replaces:
             raise not_replaceable(self._title)
         lease: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
         lease.slots = check_count("slots", slots)
@@ -494,20 +484,29 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     async def _enter(self) -> None:
         """Enter a block that the quick lane didn't let in."""
         tracker = self._lane
-        if not tracker.attention and not perhaps_wanted(DEBUG, True):
-            loop: Any = tracker.asyncio_home
-            if loop is None or loop._thread_id != get_ident():
+        try:
+            has_to_ask = tracker.attention or logged[DEBUG]
+        except KeyError:  # it isn't known whether anything is logged
+            has_to_ask = True
+        if not has_to_ask:
+            future: Future[int] | None = None
+            loop = tracker.home.asyncio_loop
+            if loop._thread_id == get_ident() and tracker.line:
+                if self._waits_in_line:
+                    future = Future(loop=loop)
+            else:
                 try:
                     loop = get_running_loop()
                 except RuntimeError:
                     loop = running_trio()
-            if not tracker.line and (tracker.free or tracker.circulating < tracker.value):
-                number = tracker.take_another(loop)
-                if number:
-                    self._numbers.append(number)
-                    return
-            if self._waits_in_line and (loop is tracker.home or tracker.at_home(loop)):
-                future = Future(loop=loop) if loop is tracker.asyncio_home else loop.create_future()
+                if not tracker.line and (tracker.free or tracker.circulating < tracker.value):
+                    number = tracker.take_another(loop)
+                    if number:
+                        self._numbers.append(number)
+                        return
+                if self._waits_in_line and tracker.at_home(loop):
+                    future = loop.create_future()
+            if future is not None:
                 try:
                     tracker.line.append(future)
                     # The last check after queueing, in the ledger's order. `busy` comes first: a
@@ -517,7 +516,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                         section.busy
                         or tracker.free
                         or tracker.circulating < tracker.value
-                        or loop is not tracker.home
+                        or loop is not tracker.home.loop
                         or tracker.attention
                     ):
                         tracker.settle_newcomer(future)
@@ -527,7 +526,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 except BaseException:
                     tracker.leave_line(future)
                     raise
-                tracker.woken.discard(future)
+                if tracker.woken:
+                    tracker.woken.discard(future)
                 if number:
                     self._numbers.append(number)
                     return
@@ -549,10 +549,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 raise
             else:
                 tracker = self._tracker
-                tracker.last_used = glance.time
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
+                    tracker.last_used = glance.time
                     try:
                         heappush(tracker.free, number)
                     finally:
@@ -600,10 +600,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 raise
             else:
                 tracker = self._tracker
-                tracker.last_used = glance.time
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
+                    tracker.last_used = glance.time
                     try:
                         heappush(tracker.free, number)
                     finally:
@@ -646,7 +646,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             lease._leave_with(exc_type)
             cast("MemoryAcquisition", lease).give()
             return
-        self._tracker.last_used = glance.time
         self._tracker.hand_over(number)
 
     # ------------------------------------------------------ looking, steering

@@ -42,6 +42,7 @@ from slotwise.memory._acquisition import (
     ReplacingMemoryAcquisition,
 )
 from slotwise.memory._base_tracker import BaseTracker, nothing
+from slotwise.memory._line_home import NO_HOME, SHUT, LineHome
 from slotwise.memory._quick_lane import Snapshot
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ _FEW_ENDED = 32
 # How many entries of a long table are searched for holders to name in a message.
 _HOLDERS_LOOKED_AT = 100
 
-_NO_DEADLINES: dict[Hashable, float] = {}
+
+class _AllHoldTimes(HoldTimes):
+    """Those of a tracker that times every hold."""
+
+    __slots__ = ()
 
 
 class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
@@ -66,21 +71,16 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     __slots__ = (
         "__weakref__",
         "alarm",
-        "asyncio_home",
         "closure",
         "ended_tickets",
         "generation",
-        "has_moved",
-        "has_no_line",
         "holds",
         "home",
         "last_used",
         "name",
         "registry",
         "retired",
-        "times_all",
         "woken",
-        "young_deadlines",
     )
 
     def __init__(
@@ -100,21 +100,12 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.closure: Closure | None = None
         self.last_used = glance.time
         self.alarm = NEVER  # when `_ring` is called next
-        # The ledger's own, for the quick lane of semaphores with a ttl.
-        self.young_deadlines = _NO_DEADLINES
-        # The one event loop that may use the ledger's line outside the section.
-        self.home: asyncio.AbstractEventLoop | None = None
-        # The same, if it is one of asyncio's own. That has the id of the thread that it runs in:
-        # asking for the running loop instead is a system call in Python 3.11.
-        self.asyncio_home: asyncio.AbstractEventLoop | None = None
-        self.has_moved = False  # whether another loop was its home before
+        self.home = NO_HOME  # who may use the ledger's line outside the section
         self.ended_tickets = 0  # about how many futures in the line are done
         self.woken = NOBODY_WOKEN
         # How long slots are held, once somebody has waited outside the line. It is timed only
         # while somebody does, or with `times_all`.
         self.holds: HoldTimes | None = None
-        self.times_all = False
-        self.has_no_line = False  # so that everybody who waits is timed
 
     @property
     def is_ended(self) -> bool:
@@ -149,10 +140,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return [claim] if self.try_request(claim, now) else []
 
     def _queue(self, claim: MemoryClaim, now: float, until: float | None) -> list[MemoryClaim]:
-        if self.times_all:
-            self._timed_holds().pass_time(now, self.in_use)
+        holds = self._timed_holds() if self.holds is None else self.holds
+        if type(holds) is _AllHoldTimes:
+            holds.pass_time(now, self.in_use)
         elif not self.waiting:
-            self._timed_holds().begin(now)
+            holds.begin(now)
         if claim.head_start:
             self._close_line()  # the line doesn't record since when they wait
         return self.request(claim, now, wait_until=until)
@@ -248,37 +240,48 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
-        line, woken = self.line, self.woken
-        home: Any = self.asyncio_home  # read once: it may change meanwhile
-        if home is None:
-            home = self.home
-            is_here = _get_running_loop() is home
-        else:
-            is_here = home._thread_id == get_ident()
-        if is_here and not self.attention and not woken.under_way:
+        home = self.home  # read once: it may change meanwhile
+        if (
+            (home.asyncio_loop._thread_id == get_ident() or home.is_running_here())
+            and not self.attention
+            and not self.woken.under_way
+        ):
             # The quick lane, continued: straight to the first in the line.
+            line = self.line
             while line:
                 try:
                     future = line.popleft()
                 except IndexError:
                     break
-                if not self.has_moved or future.get_loop() is home:
-                    woken.add(future)
-                    try:
-                        future.set_result(number)
-                        return
-                    except asyncio.InvalidStateError:  # cancelled, and still in the line
-                        woken.discard(future)
-                        self.ended_tickets -= 1
-                else:  # it came while the home was about to change
+                if home.has_moved and future.get_loop() is not home.loop:
+                    # It came while the home was about to change.
+                    self._keep_order()
                     self.change_or_later(list, (_line_grant(future, number),))
                     return
+                try:
+                    if not line:  # else newcomers see the line, and wait in it
+                        self.woken.add(future)
+                    future.set_result(number)
+                    return
+                except asyncio.InvalidStateError:  # cancelled, and still in the line
+                    self.woken.discard(future)
+                    self.ended_tickets -= 1
+                    self._keep_order()
+        self.last_used = glance.time
         if self.attention:
             self.change_or_later(self._put_back_in_section, number)
             return
         heappush(self.free, number)
         if self.line or self.attention:
             self.look_after_waiters()
+
+    def _keep_order(self) -> None:
+        """If nobody is left in the line, let those who were woken from it run before newcomers.
+
+        Only the last of a line is in ``woken``. If that one was cancelled, nobody is.
+        """
+        if not self.line and self.home.loop is not None:
+            self.woken.stay_for_a_turn(self.home.loop)
 
     def look_after_waiters(self) -> None:
         """Serve those who wait, when somebody on the quick lane saw them."""
@@ -289,9 +292,10 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return self._after_change(self.settle(now), now)
 
     def forget_deadline(self, key: Hashable) -> None:
-        """Take back the deadline of a quickly given lease that was not young any more."""
-        if self.deadlines is not None:
-            exclusive_or_later(self.deadlines.discard, key, then=nothing)
+        """Take back the deadline of a lease that was given back by the quick lane."""
+        deadlines = self.deadlines
+        if deadlines is not None and deadlines.young.pop(key, None) is None:
+            exclusive_or_later(deadlines.discard, key, then=nothing)
 
     def _after_change(self, granted: list[MemoryClaim], now: float) -> list[MemoryClaim]:
         if granted:
@@ -309,13 +313,19 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _time_all_holds(self) -> None:
         if not self.times_all:
-            self.times_all = self.attention = True
+            self.attention = True
             self._close_line()
-            self._timed_holds().begin(clock.now())
+            known = self._timed_holds()
+            self.holds = _AllHoldTimes(known.busy, known.ended)
+            self.holds.begin(clock.now())
 
     def _close_line(self) -> None:
-        self.asyncio_home = None
-        self.home, self.has_moved, self.has_no_line = None, True, True
+        self.home = SHUT
+
+    @property
+    def times_all(self) -> bool:
+        """Whether every hold is timed."""
+        return type(self.holds) is _AllHoldTimes
 
     def _timed_holds(self) -> HoldTimes:
         if self.holds is None:
@@ -354,22 +364,22 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
+        if self.home.loop is loop:
+            return True
         if isinstance(cast("object", loop), TrioRun):
             return False  # its tasks wait one by one, as those of other loops do
         return exclusive(self._at_home, loop)
 
     def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if not (self.line or self.waiting or self.closed or self.has_no_line):
-            # Before anybody of the new home can queue: then a future of either may be found there.
-            self.has_moved = self.has_moved or self.home not in (None, loop)
-            self.home = loop
-            self.asyncio_home = None
-            if _is_of_asyncio(loop):
-                self.asyncio_home = loop
+        if not (self.line or self.waiting or self.closed or self.home.is_shut):
+            # Once it has moved, futures of either loop may be found in the line.
+            has_moved = self.home.has_moved or self.home.loop not in (None, loop)
+            self.home = home = LineHome(loop, has_moved=has_moved)
+            if home.asyncio_loop is loop:
                 _at_asyncio_homes.add(self)
             self.open_line()
             self._expect_waking()
-        return self.home is loop
+        return self.home.loop is loop
 
     def _expect_waking(self, waker: Waker | None = None) -> None:  # noqa: ARG002 - of tiers
         if self.woken is NOBODY_WOKEN:
@@ -404,9 +414,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if (
             self.ended_tickets > _FEW_ENDED
             and self.ended_tickets * 2 > len(self.line)
-            and _get_running_loop() is self.home
+            and _get_running_loop() is self.home.loop
         ):
-            exclusive_or_later(self._tidy_line, then=nothing)
+            exclusive_or_later(self._tidy_line, then=lambda _: self._keep_order())
 
     def _tidy_line(self) -> None:
         # Home is here and all others are outside the section. A giver that looks
@@ -524,6 +534,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         )
 
     def _pass_on(self, claims: list[MemoryClaim]) -> None:
+        self._keep_order()
         while claims:
             claim = claims[-1]
             del claims[-1]  # first: it would be passed on twice if a signal handler raised
@@ -599,23 +610,20 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return messages.too_many_slots(display(self.name), claim.slots, self.value)
 
 
-# In a forked child the loops of the parent run in no thread, though they have the id of one.
 _at_asyncio_homes: WeakSet[Tracker] = WeakSet()
 
 
 def _leave_asyncio_homes() -> None:
+    """In a forked child: the loops of the parent run in no thread."""
     for tracker in list(_at_asyncio_homes):
-        tracker.asyncio_home = None
+        home = tracker.home
+        tracker.home = LineHome(
+            home.loop, has_moved=home.has_moved, is_shut=home.is_shut, is_copied=True
+        )
     _at_asyncio_homes.clear()
 
 
 fork.in_child(fork.Step.FORGET, _leave_asyncio_homes)
-
-
-def _is_of_asyncio(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether it has the id of its thread, and makes the usual futures."""
-    usual = asyncio.BaseEventLoop.create_future
-    return hasattr(loop, "_thread_id") and getattr(type(loop), "create_future", None) is usual
 
 
 def _line_grant(future: asyncio.Future[int], number: int) -> MemoryClaim:
