@@ -4,6 +4,9 @@ It knows the promises and their documented limits, and nothing of how they are k
 shares no code with slotwise. What it sees is what callers see, so a hold begins when the
 caller has its grant and ends when the caller begins to release it. That is inside of what the
 server thinks, hence two holds that overlap here did overlap.
+
+A machine that has too much to do makes everybody late. What is subtracted for that is what the
+kernel has measured for these processes at that time (`_starved`), and nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.soak._history import Event, Fault, fault_of
+from tests.soak._starved import Starved
 
 # A task learns of its loss through a thread and an event loop, on a busy machine.
 NOTICE = 0.25
 # A service that is not disturbed grants at least this often, in seconds.
 PULSE = 1.0
+# How long callers wait for an answer at least, and how long one takes at most that is not kept
+# from running.
+PATIENCE, ANSWER = 2.0, 0.5
 # How far apart calls of two processes must be to have an order, where no server tells it.
 APART = 0.5
 
@@ -61,6 +68,9 @@ class Report:
     in_order: int = 0
     explained_losses: int = 0
     explained_errors: int = 0
+    starved_losses: int = 0  # that the machine explains
+    starved_errors: int = 0
+    excused: float = 0.0  # the longest that it kept those from running who were late
     back: float = 0.0
     over: float = 0.0  # the longest that more than the value was held, excused or not
     stood_still: float = 0.0  # the longest that a process did not run; it excuses nothing
@@ -82,10 +92,12 @@ class _History:
         self.ended: set[int] = set()
         self.deaf: list[tuple[float, float]] = []
         self.stood_still = 0.0
+        self.starved = Starved()
         seen: list[tuple[float, list[str]]] = []
         ids: dict[str, Hold] = {}
         for event in events:
             kind = event["kind"]
+            self.starved.add(event)
             if kind == "object":
                 self.values.update(event["limits"])
                 interval = event["interval"]
@@ -100,6 +112,8 @@ class _History:
                 self.stood_still = max(self.stood_still, event["at"] - event["since"])
             elif kind == "end":
                 self.ended.add(event["pid"])
+            elif kind == "waited":
+                pass
             else:
                 hold = self._note(kind, event)
                 if kind == "grant":
@@ -113,6 +127,7 @@ class _History:
             if not any(hold.asked < at and hold.granted > since for since, at in self.deaf):
                 hold.arrival = arrivals.get(claim_id)
         self.faults.sort(key=lambda fault: fault.at)
+        self._silences: dict[tuple[int, str], list[Fault]] = {}
         self.granted = sorted(
             (hold for hold in self.holds.values() if hold.granted < math.inf),
             key=lambda hold: hold.granted,
@@ -149,6 +164,19 @@ class _History:
             and (fault.pids is None or hold.pid in fault.pids)
             and (fault.objects is None or hold.object in fault.objects)
         ]
+
+    def starvations_of(self, hold: Hold) -> list[Fault]:
+        """When the machine kept its process, or the server, from running for the interval."""
+        times = self.intervals[hold.object]
+        if times is None:
+            return []
+        key = hold.pid, hold.object
+        if key not in self._silences:
+            self._silences[key] = [
+                Fault("no processor", "stopped", start, end, pids=(hold.pid,))
+                for start, end in self.starved.silences(hold.pid, *times)
+            ]
+        return self._silences[key]
 
     def silence_ends_it(self, fault: Fault, hold: Hold) -> bool:
         """Whether it lasted long enough for the server to give the slot to others."""
@@ -245,7 +273,7 @@ def _excused(history: _History, hold: Hold) -> Iterable[tuple[float, float]]:
     if times is None:
         return
     interval, ping = times
-    for fault in history.faults_of(hold, "stopped"):
+    for fault in history.faults_of(hold, "stopped") + history.starvations_of(hold):
         # Silent for the interval it is not live any more, and has a ping to learn of it. That goes
         # for a grant it had; one that is read after the stop was confirmed before.
         if hold.granted <= fault.at and history.silence_ends_it(fault, hold):
@@ -294,8 +322,14 @@ def _check_losses(history: _History, report: Report) -> None:
         )
         if explained:
             report.explained_losses += 1
+        elif _is_during(history.starvations_of(hold), hold.lost_at, grace):
+            report.starved_losses += 1
         else:
             report.losses.append(f"{_who(hold)} at {hold.lost_at:.3f}: {hold.loss}")
+
+
+def _is_during(faults: list[Fault], at: float, grace: float) -> bool:
+    return any(fault.at <= at <= fault.until + grace for fault in faults)
 
 
 def _check_errors(history: _History, report: Report) -> None:
@@ -303,6 +337,8 @@ def _check_errors(history: _History, report: Report) -> None:
         faults = history.faults_of(hold, "amnesia", "stopped", "silence", "trouble")
         if any(fault.at <= at <= fault.until + fault.within for fault in faults):
             report.explained_errors += 1
+        elif history.starved.call(hold.pid, at - PATIENCE, at) > PATIENCE - ANSWER:
+            report.starved_errors += 1
         else:
             report.errors.append(f"{_who(hold)} at {at:.3f}: {error}")
 
@@ -318,7 +354,9 @@ def _check_order(history: _History, report: Report) -> None:
             continue
         line = lines[hold.object, *hold.limits]
         if history.intervals[hold.object] is None:
-            line.append((hold.asked, APART, hold))
+            # It arrives when its process runs, and whoever has the file's lock.
+            waited = history.starved.service(hold.asked, hold.granted, has_server=False)
+            line.append((hold.asked, APART + waited, hold))
         elif hold.arrival is not None:
             line.append((float(hold.arrival), 0.0, hold))
     for holds in lines.values():
@@ -341,7 +379,7 @@ def _may_lose_its_place(history: _History, hold: Hold) -> bool:
             fault
             for fault in history.faults_of(hold, "amnesia", "stopped", "silence")
             if fault.effect == "amnesia" or history.silence_ends_it(fault, hold)
-        ]
+        ] + history.starvations_of(hold)
     return any(hold.asked <= fault.until + PULSE and hold.granted >= fault.at for fault in faults)
 
 
@@ -368,25 +406,43 @@ def _check_service(history: _History, report: Report) -> None:
                 continue  # the history ends before it could tell
             if last is fault:
                 report.back = max(report.back, after - fault.until)
-            if after > due:
+            if after > due and _excuse(history, report, name, last.until, after) < after - due:
                 report.late.append(
                     f"{name}: {after - last.until:.3f} s after {last.name} at {last.until:.3f}"
                 )
         for earlier, later in pairwise(times):
-            if later - earlier - _disturbed(history, name, earlier, later) > PULSE:
-                report.late.append(f"{name}: nothing from {earlier:.3f} to {later:.3f}")
+            if later - earlier <= PULSE:
+                continue
+            spans = list(_undisturbed(history, name, earlier, later))
+            pause = sum(stop - start for start, stop in spans)
+            if pause > PULSE:
+                excused = sum(_excuse(history, report, name, *span) for span in spans)
+                if pause - excused > PULSE:
+                    report.late.append(f"{name}: nothing from {earlier:.3f} to {later:.3f}")
 
 
-def _disturbed(history: _History, name: str, start: float, end: float) -> float:
-    """For how long of that time a fault was going on, or had just ended."""
-    total, reached = 0.0, start
+def _excuse(history: _History, report: Report, name: str, start: float, end: float) -> float:
+    """For how long of that time those who serve it have waited for a processor."""
+    has_server = history.intervals[name] is not None
+    excused = history.starved.service(start, min(end, start + 60), has_server=has_server)
+    report.excused = max(report.excused, excused)
+    return excused
+
+
+def _undisturbed(
+    history: _History, name: str, start: float, end: float
+) -> Iterator[tuple[float, float]]:
+    """When in that time no fault was going on, or had just ended."""
+    reached = start
     for fault in history.faults:
         if fault.objects is None or name in fault.objects:
             begin, stop = max(fault.at, reached), min(fault.until + fault.within, end)
             if begin < stop:
-                total += stop - begin
+                if reached < begin:
+                    yield reached, begin
                 reached = stop
-    return total
+    if reached < end:
+        yield reached, end
 
 
 def _who(hold: Hold) -> str:

@@ -15,6 +15,9 @@ killed leaves at most one incomplete line, its last.
     error     at, pid, n, error
     end       at, pid                              an orderly end of a process
     stood still  at, pid, since                    no thread of the process ran between these
+    waited    at, pid, is_server                   tells only ``waited``, as most events do: how
+                                                   many seconds its main thread, and its heartbeat
+                                                   threads, have waited for a processor
     arrival   at, ids                              the server ran a script for these requests; at is
                                                    the server's time, and lines are in its order;
                                                    servers of one machine share a clock
@@ -32,7 +35,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.soak._processor import ProcessorWaits, Waits
+
 Event = dict[str, Any]
+
+_WITH_WAITS = frozenset({"request", "grant", "release", "released", "end"})
 
 Effect = Literal[
     "death",  # processes ended at `at`
@@ -64,12 +71,18 @@ class Recorder:
     """Appends the events of this process to its file."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        self._waits = ProcessorWaits(os.getpid())
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._descriptor = os.open(folder / f"{name}.jsonl", flags, 0o600)
 
     def write(self, kind: str, **fields: object) -> None:
         event = {"kind": kind, "at": time.monotonic(), "pid": os.getpid(), **fields}
+        if kind in _WITH_WAITS:
+            event["waited"] = self._waits.so_far()
         os.write(self._descriptor, json.dumps(event).encode() + b"\n")
+
+    def write_waits(self, pid: int, waited: Waits, *, is_server: bool) -> None:
+        self.write("waited", pid=pid, waited=waited, is_server=is_server)
 
     def write_fault(self, fault: Fault) -> None:
         self.write("fault", **asdict(fault))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -18,6 +21,7 @@ from tests.soak._deployments import Deployment, OneServer
 from tests.soak._history import Effect, Fault, Recorder, read
 from tests.soak._monitor import Monitor
 from tests.soak._objects import INTERVAL, Objects, write_objects
+from tests.soak._processor import Watch
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 4
@@ -66,6 +70,8 @@ class Stage:
             self._open.enter_context(self.proxy)
             self._url = self.proxy.url
         write_objects(self.recorder)
+        record = partial(self.recorder.write_waits, is_server=True)
+        self._open.enter_context(Watch(self._server_pids, record))
         for _ in range(WORKERS):
             self.start_worker()
         self.wait_for_workers()
@@ -77,6 +83,10 @@ class Stage:
             worker.wait(10)
         self.recorder.close()
         self._open.close()
+
+    def _server_pids(self) -> list[int]:
+        processes = [server.process for server in self.deployment.servers]
+        return [process.pid for process in processes if process is not None]
 
     @property
     def server(self) -> Server:
@@ -132,7 +142,8 @@ class Stage:
     def finish(self) -> Report:
         """End the workers, see that nothing is left behind, and check the history."""
         grown = [
-            f"process {worker.pid} grew from {self._sizes[worker.pid]} to {size}"
+            f"process {worker.pid} grew from {self._sizes[worker.pid]} to {size}:"
+            f" {kinds_of_descriptors(worker.pid)}"
             for worker in self.workers
             if worker.poll() is None and worker.pid in self._sizes
             for size in [size_of(worker.pid)]
@@ -169,3 +180,12 @@ def size_of(pid: int) -> dict[str, int]:
         "descriptors": len([*(process / "fd").iterdir()]),
         "threads": len([*(process / "task").iterdir()]),
     }
+
+
+def kinds_of_descriptors(pid: int) -> dict[str, int]:
+    """How many sockets, pipes and files a process has open."""
+    kinds: Counter[str] = Counter()
+    for descriptor in (Path("/proc") / str(pid) / "fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            kinds[re.sub(r"\d+", "", str(descriptor.readlink()))] += 1
+    return dict(kinds)

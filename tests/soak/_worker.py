@@ -17,11 +17,14 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.soak._history import Recorder
 from tests.soak._objects import INTERVAL, LIMITS, Objects, Wish
+from tests.soak._processor import Watch
 
 from slotwise import AcquireTimeout, BackendError
 
@@ -98,19 +101,26 @@ def fork(objects: Objects, history: Path) -> None:
         for n, (name, semaphore) in itertools.product(range(3), objects.semaphores.items()):
             number = 2 * n + (name == "redis")
             recorder.write("request", n=number, object=name, limits=[name], slots=1)
-            acquired = semaphore.acquire_sync()
-            id_, token = acquired.acquisition_id, acquired.fencing_token
-            recorder.write("grant", n=number, id=id_, token=token)
-            if acquired.lost.wait(0.005):
-                recorder.write("lost", n=number, reason=acquired.lost.reason)
-                continue
-            recorder.write("release", n=number)
-            freed = semaphore.release_sync(acquired)
-            recorder.write("released", n=number, freed=freed)
+            try:
+                _use_blocking(semaphore, number, recorder)
+            except BackendError as error:
+                recorder.write("error", n=number, error=f"{type(error).__name__}: {error}")
         recorder.write("end")
         code = 0
     finally:
         os._exit(code)
+
+
+def _use_blocking(semaphore: Any, number: int, recorder: Recorder) -> None:
+    acquired = semaphore.acquire_sync()
+    id_, token = acquired.acquisition_id, acquired.fencing_token
+    recorder.write("grant", n=number, id=id_, token=token)
+    if acquired.lost.wait(0.005):
+        recorder.write("lost", n=number, reason=acquired.lost.reason)
+        return
+    recorder.write("release", n=number)
+    freed = semaphore.release_sync(acquired)
+    recorder.write("released", n=number, freed=freed)
 
 
 async def main(url: str, folder: Path, history: Path, seed: str) -> None:
@@ -123,7 +133,8 @@ async def main(url: str, folder: Path, history: Path, seed: str) -> None:
     loop.add_signal_handler(signal.SIGUSR1, fork, objects, history)
     loop.add_signal_handler(signal.SIGCHLD, _reap)
     threading.Thread(target=record_stand_stills, args=(recorder,), daemon=True).start()
-    await worker.run()
+    with Watch(lambda: [os.getpid()], partial(recorder.write_waits, is_server=False)):
+        await worker.run()
     recorder.write("end")
 
 

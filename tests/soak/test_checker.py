@@ -342,3 +342,76 @@ def test_a_history_is_read_up_to_an_incomplete_last_line(tmp_path: Path) -> None
     path = tmp_path / "worker-1.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind": "gra')
     assert [event["kind"] for event in read(tmp_path)] == ["end", "fault"]
+
+
+def _starve(
+    history: History, pid: int, *, is_server: bool = False, heartbeats: bool = False
+) -> None:
+    """From 1.0 to 4.0 it waits for a processor half of the time, or its heartbeats all of it."""
+    for at, waited in ((0.0, 0.0), (1.0, 0.0), (4.0, 1.5), (9.0, 1.5)):
+        main = 0.0 if heartbeats else waited
+        event = {"kind": "waited", "at": at, "pid": pid, "is_server": is_server}
+        history.events.append({**event, "waited": [main, 2 * waited if heartbeats else 0.0]})
+
+
+@pytest.mark.parametrize("is_server", [False, True])
+def test_a_pause_is_shorter_by_what_the_machine_was_measured_to_take(is_server: bool) -> None:
+    def paused(until: float) -> Report:
+        history = History()
+        history.hold(1, 0.0, 0.95, 1.0, token=1)
+        history.hold(1, 1.5, 1.9, 2.0, token=2)
+        history.hold(1, 2.0, until, 5.0, token=3)
+        _starve(history, 7, is_server=is_server)
+        return history.check()
+
+    assert paused(3.7).late == [], "1.8 s, of which it waited 0.9 s"
+    assert paused(3.7).excused == pytest.approx(0.9)
+    assert len(paused(4.2).late) == 1, "2.3 s, of which it waited 1.05 s"
+
+
+def test_what_the_machine_took_at_another_time_excuses_nothing() -> None:
+    history = History()
+    history.hold(1, 4.0, 4.1, 4.5, token=1)
+    history.hold(1, 4.5, 5.9, 6.0, token=2)
+    _starve(history, 1)
+    assert len(history.check().late) == 1
+
+
+def test_a_loss_is_explained_by_heartbeats_that_could_not_run_for_the_interval() -> None:
+    def lost(pid: int, at: float) -> Report:
+        history = History()
+        history.hold(1, 0.0, 0.1, at, token=1, end="lost")
+        _starve(history, pid, heartbeats=True)
+        return history.check()
+
+    assert (lost(1, 4.1).losses, lost(1, 4.1).starved_losses) == ([], 1)
+    assert len(lost(2, 4.1).losses) == 1, "another process could not run"
+    assert len(lost(1, 0.9).losses) == 1, "it was lost before"
+
+
+def test_a_file_that_was_asked_for_late_because_its_process_did_not_run_has_no_order() -> None:
+    def passed(*, starved: bool) -> list[str]:
+        history = History(value=2, interval=None)
+        history.hold(1, 1.0, 4.5, 5.0, token=2)
+        history.hold(2, 2.2, 4.4, 5.0, token=1)
+        if starved:
+            _starve(history, 1)
+            _starve(history, 2)
+        return history.check().passed
+
+    assert len(passed(starved=False)) == 1
+    assert passed(starved=True) == []
+
+
+def test_an_error_is_explained_by_a_server_that_could_not_run_for_as_long() -> None:
+    def failed(at: float) -> Report:
+        history = History()
+        n = history.hold(1, 0.0, 0.1, 0.5, token=1)
+        history.add("error", at, 1, n, error="Unreachable: did not answer in 2 s")
+        for pid in (1, 7):
+            _starve(history, pid, is_server=pid == 7)
+        return history.check()
+
+    assert (failed(3.5).errors, failed(3.5).starved_errors) == ([], 1)
+    assert len(failed(2.0).errors) == 1
+    assert len(failed(5.5).errors) == 1

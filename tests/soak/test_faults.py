@@ -37,7 +37,9 @@ def test_nothing_is_broken_by(
             f" {report.in_order} of them in order,"
             f" {report.explained_losses} losses and {report.explained_errors} errors explained,"
             f" back within {report.back:.2f} s, over the value for {report.over:.2f} s,"
-            f" a worker stood still for {report.stood_still:.2f} s",
+            f" a worker stood still for {report.stood_still:.2f} s; for want of a processor"
+            f" {report.starved_losses} losses, {report.starved_errors} errors"
+            f" and pauses of up to {report.excused:.2f} s",
             *(f"{kind}: {line}" for kind, lines in report.broken.items() for line in lines),
             sep="\n    ",
         )
