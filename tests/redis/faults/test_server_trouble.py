@@ -14,6 +14,7 @@ from tests.redis._client import Worker
 from tests.redis._server import BUSY, Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
+from slotwise import Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 
@@ -244,3 +245,35 @@ async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the
         started = time.monotonic()
         await semaphore.release(await asyncio.wait_for(semaphore.acquire(), 20))
         assert time.monotonic() - started < 4 + BUSY
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers", "one key of tiers"])
+async def test_a_pause_ends_though_the_clock_is_set_back(tmp_path: Path, kind: str) -> None:
+    """Else a pause of half a second would last for the hour by which it was set back."""
+    steps = tmp_path / "shift"
+    steps.write_text("0")
+    server = Server(tmp_path / "redis")
+    server.environment = {
+        "LD_PRELOAD": str(build_shifted_clock(tmp_path)),
+        "CLOCK_SHIFT_FILE": str(steps),
+    }
+    with server, server.client() as client:
+        config, limit = RedisConfig(server.url), None
+        if kind == "semaphore":
+            limit = RedisSemaphore(1, name="s", config=config)
+        else:
+            tiers = Tiers(Tier("host", 1, keyed=True), Tier("all", 2), name="t", url=config)
+            limit = tiers if kind == "tiers" else tiers.at(host="a")
+        keys = {"host": "a"} if kind == "tiers" else {}
+        await limit.pause(0.5)
+        waiting = asyncio.create_task(limit.acquire(**keys))
+        before = client.time()[0]
+        steps.write_text("-3600")
+        await until(lambda: client.time()[0] < before - 1000, "another time")
+        acquired = await asyncio.wait_for(waiting, 30)
+        assert acquired.waited > 0.2
+        await limit.release(acquired)
+        async with asyncio.timeout(30):  # nor does anything else think that it is paused
+            acquired = await limit.acquire(**keys)
+        assert acquired.waited < 0.5 + BUSY
+        await limit.release(acquired)

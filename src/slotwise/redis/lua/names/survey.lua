@@ -46,7 +46,7 @@ function look_at.semaphore(name)
       or queued ~= redis.call('ZCARD', waiting_heartbeat) then
     return false
   end
-  local paused_us = (tonumber(facts[5] or nil) or 0) - now_us
+  local paused_us = (tonumber(string.match(facts[5] or '', '^%d+')) or 0) - now_us
   if paused_us > 0 then queued = whole(queued) .. ' ' .. whole(math.ceil(paused_us / 1000)) end
   local is_frozen = facts[6] and string.byte(facts[6]) == 2
   return {'semaphore', name, value, held, queued, closed_of(facts[2], facts[3]), facts[3] or '', is_frozen and 1 or 0}

@@ -16,7 +16,8 @@
 --                            one: a score may be in the future then, and must not push later arrivals back,
 --                            .hold, how long slots are held (base/hold_times.lua), and
 --                            .life, until when (us) state, max and numbers live at least,
---                            .paused, until when (us) nothing is granted;
+--                            .paused, "until seen" (us): until when nothing is granted, and the last time of the
+--                            clock while that was so;
 --                            if the value adapts, .values has its rules, "min max start window_us samples" or
 --                            "min max start", and there are .adapt and .window (base/adaptation.lua,
 --                            base/window.lua) and .changes, a line "at_us old new reason" for each;
@@ -686,10 +687,16 @@ local function agree_on_value(declared, held, queued, interval)
   return value
 end
 
--- Until when (us) nothing is granted, of what '.paused' says; nil if it is over, which is forgotten then.
+-- Until when (us) nothing is granted, of what '.paused' says; nil if it is over, which is forgotten then. If the clock
+-- was set back, so is its end: what was left of it is left.
 local function paused_until(text)
-  local until_us = tonumber(text or nil)
-  if until_us and until_us > now_us then return until_us end
+  local until_us, seen = string.match(text or '', '^(%d+) (%d+)$')
+  until_us, seen = tonumber(until_us), tonumber(seen)
+  if until_us and seen > now_us then until_us = until_us - (seen - now_us) end
+  if until_us and until_us > now_us then
+    if math.abs(now_us - seen) > 100000 then redis.call('HSET', state, '.paused', whole(until_us) .. ' ' .. whole(now_us)) end
+    return until_us
+  end
   if text then redis.call('HDEL', state, '.paused') end
 end
 
@@ -702,8 +709,8 @@ end
 
 -- Grant nothing for that long (us); if there are several pauses, the one that ends last counts.
 local function begin_pause(length_us, interval)
-  local before = tonumber(redis.call('HGET', state, '.paused') or nil) or 0
-  redis.call('HSET', state, '.paused', whole(math.max(before, now_us + length_us)))
+  local before = paused_until(redis.call('HGET', state, '.paused')) or 0
+  redis.call('HSET', state, '.paused', whole(math.max(before, now_us + length_us)) .. ' ' .. whole(now_us))
   have_waiters_look()
   -- Not for longer, as `outlive` would have it: a pause may be one of weeks.
   local ms = math.ceil(length_us / 1000 + 4000 * interval)

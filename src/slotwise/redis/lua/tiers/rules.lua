@@ -685,7 +685,18 @@ function pauses.write()
   local texts = {}
   for name, until_us in pairs(pauses.ends) do texts[#texts + 1] = name .. '=' .. whole(until_us) end
   put('.pauses', #texts > 0 and table.concat(texts, ' '))
+  put('.paused_at', #texts > 0 and whole(now_us))
   if #texts == 0 then pauses.ends = nil end
+end
+
+-- If the clock was set back, set the ends of pauses back too: what was left of them is left.
+function pauses.follow_clock()
+  local seen = tonumber(get('.paused_at') or nil) or now_us
+  if math.abs(now_us - seen) < STEP then return end
+  for name, until_us in pairs(pauses.ends) do
+    pauses.ends[name] = until_us - math.max(seen - now_us, 0)
+  end
+  pauses.write()
 end
 
 -- Pause a node, or a whole tier, for that long (us). Waiters are told when to come back.
@@ -778,6 +789,7 @@ end
 -- time is up.
 local function expire()
   is_finished = false
+  if pauses.ends then pauses.follow_clock() end
   if known['.timed'] then
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
       if release(id, 'd-') == 0 then redis.call('ZREM', ttls, id) end

@@ -21,6 +21,7 @@
 --                     .large, how many wait that need several slots of a node,
 --                     .closed, .until, until when (us) they would have been kept if they were not,
 --                     .pauses, "node=until ..." (us), with its number for a whole tier: nothing there has room before that,
+--                     .paused_at, the last time of the clock (us) while that was so,
 --                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
 --                     (s) nothing is granted, since .unaware holders don't know yet that state was
