@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from datetime import datetime
 
@@ -9,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from tests.cli._shell import Shell, command
 
-from slotwise import ProcessSemaphore
+from slotwise import ProcessSemaphore, Tier, Tiers, semaphore
 from slotwise.processes import _inspect
 
 
@@ -105,6 +106,31 @@ def test_one_damaged_file_does_not_hide_the_others(shell: Shell):
     assert ran.stdout.splitlines()[1:] == ["backup      1     0        0"]
     assert ran.stderr.count("\n") == 1
     assert str(damaged) in ran.stderr
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+def test_what_is_not_a_file_hides_no_other_and_is_named(shell: Shell, kind: str):
+    url = f"process://{shell.folder}/slots"
+    if kind == "semaphore":
+        semaphore("api", 1, url=url).acquire_sync()
+    else:
+        Tiers(Tier("all", 1), name="api", url=url).acquire_sync()
+    shell.occupy("backup")
+    [replaced] = shell.folder.glob("slots/api*")
+    replaced.unlink()
+    os.mkfifo(replaced)
+    ran = shell.here("ls")
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines()[1:] == ["backup      1     1        0"]
+    assert f"{replaced}: not a file of slotwise: remove it" in ran.stderr
+    ran = shell.here("doctor")
+    assert ran.returncode == 1
+    assert str(replaced) in ran.stdout
+    # Holders of others are found all the same.
+    acquisition_id = shell.here("show", "backup").stdout.split()[-1]
+    assert shell.here("kick", acquisition_id, "--yes").returncode == 0
+    ran = shell.here("kick", "nobody", "--yes")
+    assert (ran.returncode, str(replaced) in ran.stderr) == (1, True)
 
 
 def test_a_reader_that_goes_away_is_no_error(shell: Shell):

@@ -359,15 +359,25 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
 
     Raises:
         NotFound: nobody does.
+        SlotwiseError: nobody does of what can be read, and something can't be.
     """
-    known = []
-    for found, limit in _limits(backend, name):
-        for holder in limit.holders_sync():
+    known: list[str] = []
+    errors: list[SlotwiseError] = []
+    for found, limit in _limits(backend, name, errors):
+        try:
+            holders = limit.holders_sync()
+            waiters = limit.waiters_sync()
+        except SlotwiseError as error:  # it may still be a holder of another one
+            errors.append(error)
+            continue
+        for holder in holders:
             if holder.acquisition_id == acquisition_id:
                 return HolderFound(found, limit, holder)
-            known.append(holder.acquisition_id)
-        if any(each.acquisition_id == acquisition_id for each in limit.waiters_sync()):
+        known += (holder.acquisition_id for holder in holders)
+        if any(each.acquisition_id == acquisition_id for each in waiters):
             raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
+    if errors:
+        raise errors[0]
     near = similar(acquisition_id, known)
     show = command_hint("show", "NAME", url=backend.url)
     raise NotFound(
@@ -376,14 +386,23 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
     )
 
 
-def _limits(backend: Backend, only: str | None) -> Iterator[tuple[str, Claimed]]:
+def _limits(
+    backend: Backend, only: str | None, errors: list[SlotwiseError]
+) -> Iterator[tuple[str, Claimed]]:
+    """Yield all limits that can be read; why the others can't is added to ``errors``."""
     for name in backend.names() if only is None else [only]:
         try:
-            yield name, backend.find(name)
+            found = backend.find(name)
         except NotFound:  # deleted just now
             continue
-    for name, tiers in backend.tiers(None if only is None else [only])[0].items():
-        yield name, tiers.paths
+        except SlotwiseError as error:
+            errors.append(error)
+        else:
+            yield name, found
+    tiers, more_errors = backend.tiers(None if only is None else [only])
+    errors += more_errors
+    for name, each in tiers.items():
+        yield name, each.paths
 
 
 def similar(wanted: str, known: Collection[str]) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from slotwise._core.arguments import check_count, check_name, check_names
@@ -39,17 +40,19 @@ def names(directory: str, suffix: str = SUFFIX) -> list[str]:
     filenames = [
         entry.name
         for entry in process.directory.entries()
-        if entry.name.endswith(suffix) and _size(entry)  # an empty one has no state yet
+        if entry.name.endswith(suffix) and not _is_empty(entry)  # that has no state yet
     ]
     found = (name_from(filename) or process.name_of(filename) for filename in filenames)
     return sorted(name for name in found if name is not None)
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _is_empty(entry: os.DirEntry[str]) -> bool:
+    """Whether it is an empty file, or gone; what is no file at all is listed, and can't be read."""
     try:
-        return entry.stat(follow_symlinks=False).st_size
-    except OSError:  # it is gone
-        return 0
+        found = entry.stat(follow_symlinks=False)
+    except OSError:
+        return True
+    return S_ISREG(found.st_mode) and not found.st_size
 
 
 def get_acquired_stats(
