@@ -361,7 +361,7 @@ class PathModel:
         request.deadline = None if request.ttl is None else now + request.ttl
         self.holding.append(request)
 
-    def settle(self, now: float) -> list[Hashable]:
+    def serve(self, now: float) -> list[Hashable]:
         return self._grant(now)
 
     def _grant(self, now: float) -> list[Hashable]:

@@ -25,7 +25,7 @@ def test_an_estimate_is_zero_exactly_if_a_newcomer_is_granted_at_once(seed: int)
         path = dice.choice(["a", "b", "c"]), None
         needs = dice.choice([1, 1, 2]), dice.choice([1, 1, 2])
         while ledger.unfinished:
-            ledger.settle(now)
+            ledger.serve(now)
         if ledger.unfit(needs, path) is None:
             expected = path_in(ledger, path, needs, now, 2.0)
             assert expected is not None

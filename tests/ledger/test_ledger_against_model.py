@@ -205,7 +205,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             if ledger.deadlines is not None:
                 ledger.deadlines.discard(key)
         heappush(ledger.free, number)
-        granted = ledger.settle(self.now) if ledger.line or ledger.attention else []
+        granted = ledger.serve(self.now) if ledger.line or ledger.attention else []
         self.assert_same(granted, self.model.release(key, self.now))
 
     @rule()
@@ -220,7 +220,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         ledger.line.append(key)
         granted = []
         if ledger.free or ledger.circulating < ledger.value or ledger.attention:
-            granted = ledger.settle(self.now)
+            granted = ledger.serve(self.now)
         self.assert_same(granted, self.model.request(Entry(key), self.now, None))
 
     @rule(number=which)
@@ -231,7 +231,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             return
         self.tickets.discard(key)
         self.ledger.line.remove(key)
-        self.assert_same(self.ledger.settle(self.now), self.model.cancel(key, self.now))
+        self.assert_same(self.ledger.serve(self.now), self.model.cancel(key, self.now))
 
     # ---------------------------------------------------------- always the same
 

@@ -193,7 +193,7 @@ def test_one_call_examines_a_bounded_number_of_heads():
     # Who comes meanwhile does not pass those who were there.
     assert not office.ask("newcomer", None, key="newcomer")
     while office.ledger.unfinished:
-        granted += office.ledger.settle()
+        granted += office.ledger.serve()
     assert len(office.ledger.holders) == 1000
     check(office.ledger)
 

@@ -101,7 +101,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
 
     def assert_same(self, granted: list[Any], expected: list[Hashable]) -> None:
         while self.ledger.unfinished:
-            granted += self.ledger.settle(self.now)
+            granted += self.ledger.serve(self.now)
         self.is_late = False
         assert [claim.key for claim in granted] == expected
 
@@ -167,11 +167,11 @@ class PathsAgainstModel(RuleBasedStateMachine):
         weight = self.weight_of(path)
         request = Request(key, path, ttl, needs, head_start=head_start, weight=weight)
         claim = claim_of(key, ttl, needs, head_start)
-        self.assert_same(self.ledger.settle(self.now), self.model.settle(self.now))
+        self.assert_same(self.ledger.serve(self.now), self.model.serve(self.now))
         if not self.model.can_never_fit(request):
             expected = self.model.try_request(request, self.now)
             assert self.ledger.try_request(claim, path, self.now, weight) is expected
-            self.assert_same(self.ledger.settle(self.now), self.model.settle(self.now))
+            self.assert_same(self.ledger.serve(self.now), self.model.serve(self.now))
 
     @rule(tenant=tenants, model=models)
     def take_quickly(self, tenant: str, model: str) -> None:
@@ -376,7 +376,7 @@ class RatesAgainstModel(PathsAgainstModel):
         needs = self.needs(needs)
         claim = claim_of(key, None, needs)
         if take_at_once(self.ledger, claim, path, self.now):
-            assert self.model.settle(self.now) == []
+            assert self.model.serve(self.now) == []
             assert self.model.try_request(Request(key, path, None, needs), self.now)
 
     @precondition(lambda self: self.model.holding)

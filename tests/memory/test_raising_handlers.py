@@ -53,7 +53,7 @@ def test_an_interrupt_anywhere_in_the_ledger_repeats_no_number(
         ledger = prepared(value)
         if not interrupted(number, lambda: call(ledger)):  # noqa: B023 - called at once
             break
-        ledger.settle()
+        ledger.serve()
         held = [number for claim in ledger.holders.values() for number in claim.numbers]
         for key, slots in enumerate((1, 1, 1, 1, 6, 5, *[1] * 40)):
             claim = Claim(key, slots)

@@ -146,7 +146,7 @@ class AdaptivePathPair(Pair):
             self.note(self.ledger.freeze(tier, value, key, self.now, one=True))
         else:
             self.ledger.tiers[tier].thaw(key, self.now, one=True)
-            self.note(self.ledger.settle(self.now))
+            self.note(self.ledger.serve(self.now))
         assert reply[1] == node.value
 
 

@@ -108,7 +108,7 @@ class AdaptivePair(Pair):
                 ledger._free(holder, self.now)
             elif waiter is not None:
                 ledger._leave(waiter, self.now)
-        self.note(ledger.settle(self.now))
+        self.note(ledger.serve(self.now))
 
     def compare_told(self, messages: list[str]) -> None:
         """The caller hears of each change, and why."""
@@ -132,7 +132,7 @@ class AdaptivePair(Pair):
             assert reply == ["outside", self.options.min, self.options.max]
             return
         self.ledger._follow()
-        self.note(self.ledger.settle(self.now))
+        self.note(self.ledger.serve(self.now))
         assert reply == ["done", self.ledger.value]
 
     def compare(self) -> None:

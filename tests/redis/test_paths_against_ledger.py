@@ -147,11 +147,11 @@ class Pair:
         claim = claim_of(claim_id, ttl)
         needs = claim.needs
         if needs is not None and (unfit := self.ledger.unfit(needs, path)) is not None:
-            self.note(self.ledger.settle(self.now))
+            self.note(self.ledger.serve(self.now))
             assert reply[:3] == ["refused", unfit.most(path[unfit.index]), unfit.index]
             return
         if overload is not None:
-            granted = self.ledger.settle(self.now)
+            granted = self.ledger.serve(self.now)
             if self.ledger.try_request(claim, path, self.now, self.weight_of(path)):
                 granted.append(claim)
             elif (waiting := overload.exceeded(*self.waiting_on(path))) is not None:
@@ -161,7 +161,7 @@ class Pair:
             else:
                 self.wait(claim, path)
                 if claim.head_start and self.ledger.unfinished:
-                    granted += self.ledger.settle(self.now)
+                    granted += self.ledger.serve(self.now)
         elif wait:
             granted = self.ledger.request(
                 *(claim, path, self.now),
@@ -169,7 +169,7 @@ class Pair:
                 weight=self.weight_of(path),
             )
         else:
-            granted = self.ledger.settle(self.now)
+            granted = self.ledger.serve(self.now)
             if self.ledger.try_request(claim, path, self.now, self.weight_of(path)):
                 granted.append(claim)
         self.note(granted)
@@ -223,7 +223,7 @@ class Pair:
             args += (claim_id, write_path(path))
         each, *replies = self.run("tiers/request", *args)
         assert each == "each"
-        self.note(self.ledger.settle(self.now))  # once, and not for each
+        self.note(self.ledger.serve(self.now))  # once, and not for each
         for (claim_id, path), reply in zip(requests.items(), replies, strict=True):
             claim = claim_of(claim_id, None)
             if claim.needs is not None and self.ledger.unfit(claim.needs, path) is not None:
@@ -270,7 +270,7 @@ class Pair:
                 self.ledger._free(holders.pop(claim_id), self.now)
             elif claim_id in waiting:
                 self.ledger._leave(waiting[claim_id], self.now)
-        self.note(self.ledger.settle(self.now))
+        self.note(self.ledger.serve(self.now))
         reply = self.run("tiers/release", "", *ids)
         assert reply[0] == "".join(digits)
         assert "unfinished" in reply[5:] or not self.is_unfinished()
@@ -302,7 +302,7 @@ class Pair:
             self.note(self.ledger.charge(claim_id, costs, self.now))
         except LookupError:
             assert reply[0] == 0
-            self.note(self.ledger.settle(self.now))  # the script goes on with what is unfinished
+            self.note(self.ledger.serve(self.now))  # the script goes on with what is unfinished
         else:
             assert reply[0] == 1
             self.settled += 1
@@ -312,7 +312,7 @@ class Pair:
         self.end_what_is_over()
         if claim_id in self.ledger.waiting:
             self.ledger._leave(self.ledger.waiting[claim_id], self.now)
-            self.note(self.ledger.settle(self.now))
+            self.note(self.ledger.serve(self.now))
         else:
             self.note(self.ledger.undo_grant(claim_id, self.now))
         self.run("tiers/release", "", f"~{claim_id}")

@@ -168,7 +168,7 @@ def quick_user(world, key, path):
                     yield Checkpoint()
                 if taken and ledger.attention:
                     ledger.look_after(taken)
-                    ledger.settle()
+                    ledger.serve()
                 quick = False
                 break
             taken.append(node)
@@ -193,7 +193,7 @@ def quick_user(world, key, path):
         yield Checkpoint()
     if ledger.attention:
         ledger.look_after(claim.nodes)
-        ledger.settle()
+        ledger.serve()
 
 
 @do

@@ -69,7 +69,7 @@ class BaseLedger(ABC, Generic[C]):
                     waiters.append(self.waiting[key])
                     self._leave(waiters[-1], now)
         # Only now, when no waiter is left whose own time is up, is anything granted.
-        return holders, waiters, self.settle(now)
+        return holders, waiters, self.serve(now)
 
     def _file(self, claim: C, number: int, now: float) -> None:
         """Make a claim that got its slots a holder."""
@@ -90,7 +90,7 @@ class BaseLedger(ABC, Generic[C]):
         """Remove a waiter from the queue; one that does not wait is left alone."""
 
     @abstractmethod
-    def settle(self, now: float = 0.0) -> list[C]:
+    def serve(self, now: float = 0.0) -> list[C]:
         """Grant what is free to those who wait, and return who got it."""
 
     @abstractmethod

@@ -16,14 +16,14 @@ operations on a list, dict or deque, each atomic in CPython:
                 ledger.line.append(ticket)
                 if (somebody has the lock or ledger.free or ledger.attention
                         or ledger.circulating < ledger.value):
-                    ledger.settle(now)              # under the lock
+                    ledger.serve(now)              # under the lock
     give    ledger.holders.pop(key, None)           # None: has ended already
             if ledger.attention:
                 ledger.give_number(number, now)     # under the lock
             else:
                 heappush(ledger.free, number)
                 if ledger.line or ledger.attention:
-                    ledger.settle(now)              # under the lock
+                    ledger.serve(now)              # under the lock
 
 It is safe because the two sides check in opposite order. A waiter shows itself (in ``line``, or by
 raising ``attention``) before it checks ``free`` a last time, and a giver fills ``free`` before it
@@ -165,12 +165,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             self.timed().set(claim.key, wait_until)
         self.attention = True
         if self.ranks is not None:
-            return self.settle(now)  # it may be the first now, and fit
+            return self.serve(now)  # it may be the first now, and fit
         # A giver on the quick lane may have come between the check of `free` and the flag, or a
         # pause be over.
         deadlines = self.deadlines
         if self.free or (deadlines is not None and deadlines.paused_until):
-            return self.settle(now)
+            return self.serve(now)
         return []
 
     def try_request(self, claim: C, now: float = 0.0) -> bool:
@@ -184,7 +184,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.paused_until:
             if now < self.paused_until:
                 return False
-            if not self.waiting:  # else `settle` ends it, and serves them
+            if not self.waiting:  # else `serve` ends it, and serves them
                 self._end_pause()
         if not self._try_grant(claim, now):
             return False
@@ -200,7 +200,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         It comes behind others that were queued like that. Return who is granted now.
         """
         if self.try_grant_first(claim, now):
-            return [claim, *self.settle(now)]
+            return [claim, *self.serve(now)]
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
         waiting = self.waiting
@@ -214,7 +214,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if wait_until is not None:
             self.timed().set(claim.key, wait_until)
         self.attention = True
-        return self.settle(now)
+        return self.serve(now)
 
     def try_grant_first(self, claim: C, now: float) -> bool:
         """Grant ``claim`` its slots if that many are free, whoever waits; serve nobody else."""
@@ -255,12 +255,12 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller took out of ``holders``."""
         self._free(claim, now)
-        return self.settle(now)
+        return self.serve(now)
 
     def give_number(self, number: int, now: float = 0.0) -> list[C]:
         """Take back one slot by its number."""
         self._put_back(number)
-        return self.settle(now)
+        return self.serve(now)
 
     def _free(self, claim: C, now: float) -> None:
         if claim.slots == 1:
@@ -274,7 +274,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
                 self._follow()
 
     def _follow(self) -> None:
-        """Take over the limit that the adaptation has now; the caller settles."""
+        """Take over the limit that the adaptation has now; the caller then serves."""
         assert self.adaptation is not None
         self.value = self.adaptation.limit
         self._rebalance()
@@ -302,7 +302,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if claim is None:
             return []
         self._leave(claim, now)
-        return self.settle(now)
+        return self.serve(now)
 
     def _leave(self, claim: C, now: float) -> None:  # noqa: ARG002 - paths need the time
         del self.waiting[claim.key]
@@ -330,7 +330,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         for claim in refused:
             self._leave(claim, now)
         self._rebalance()
-        return refused, self.settle(now)
+        return refused, self.serve(now)
 
     @property
     def paused_until(self) -> float:
@@ -369,7 +369,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.deadlines is not None:
             for claim in waiters:
                 self.deadlines.discard(claim.key)
-        return self.settle() + waiters
+        return self.serve() + waiters
 
     def reopen(self, now: float = 0.0) -> list[C]:
         """Undo `close` and `pause`: slots are granted again. Return who is granted now."""
@@ -377,7 +377,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         if self.deadlines is not None:
             self.deadlines.paused_until = 0.0
         self._rebalance()
-        return self.settle(now)
+        return self.serve(now)
 
     def retire(self) -> bool:
         """Close for good if nobody holds or waits; False, and no change, otherwise.
@@ -394,7 +394,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.closed = True
         return True
 
-    def settle(self, now: float = 0.0) -> list[C]:
+    def serve(self, now: float = 0.0) -> list[C]:
         """Hand free slots to those who wait, strictly in order, and return who got them.
 
         Every verb ends with it. On a closed ledger it refuses those in the line; on a paused one it
@@ -552,7 +552,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
             self.ranks = Ranks.restore([claim for claim, *_ in waiting], tickets, last_ticket)
         self.attention = True
-        if self.closed or self.settle():
+        if self.closed or self.serve():
             raise ValueError("a waiter could have been granted its slots, or refused")
 
     def _lower_attention(self) -> None:

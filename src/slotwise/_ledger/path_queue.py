@@ -231,7 +231,7 @@ class PathQueue(Generic[C]):
 
     # ----------------------------------------------------------------- serving
 
-    def settle(self, now: float) -> list[C]:
+    def serve(self, now: float) -> list[C]:
         """Continue with what is unfinished, by rule 4.
 
         Return the claims that got their slots and numbers; the ledger makes them holders.

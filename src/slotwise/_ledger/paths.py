@@ -258,7 +258,7 @@ class PathLedger(BaseLedger[C]):
         granted: list[C] = []
         nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
         if self.queue.work or self.refills or self.paused:
-            granted = self.settle(now)
+            granted = self.serve(now)
         if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
             return granted
@@ -272,7 +272,7 @@ class PathLedger(BaseLedger[C]):
                 if wait_until is not None:
                     self.timed().set(claim.key, wait_until)
                 if claim.head_start and self.unfinished:
-                    granted += self.settle(now)  # it may be the head of its path now, and fit
+                    granted += self.serve(now)  # it may be the head of its path now, and fit
                 return granted
         self._lower_attention()
         granted.append(claim)
@@ -355,7 +355,7 @@ class PathLedger(BaseLedger[C]):
         claim = self.holders.pop(key, None)
         if claim is not None:
             self._free(claim, now)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
     def cancel(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a wait; a claim that doesn't wait is left alone."""
@@ -367,7 +367,7 @@ class PathLedger(BaseLedger[C]):
             claim = self.waiting.get(key)
             if claim is not None:
                 self._leave(claim, now)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
     def resize(
         self,
@@ -398,7 +398,7 @@ class PathLedger(BaseLedger[C]):
         for claim in refused:
             self._leave(claim, now)
         self.look_after(nodes)
-        return refused, self.settle(now)
+        return refused, self.serve(now)
 
     def freeze(
         self, tier: int, value: int | None, key: Hashable, now: float, *, one: bool
@@ -412,7 +412,7 @@ class PathLedger(BaseLedger[C]):
         for node in nodes:
             self._follow(node)
         self.look_after(nodes)
-        return self.settle(now)
+        return self.serve(now)
 
     def _follow(self, node: Node) -> None:
         """Give a node the value that its adaptation has arrived at."""
@@ -452,7 +452,7 @@ class PathLedger(BaseLedger[C]):
     def end_pauses(self, now: float = 0.0) -> list[C]:
         """End all pauses at once; return who is granted now."""
         self._end_pauses(NEVER)
-        return self.settle(now)
+        return self.serve(now)
 
     def _end_pauses(self, now: float) -> None:
         for tier in self.tiers:
@@ -481,7 +481,7 @@ class PathLedger(BaseLedger[C]):
             self._charge_node(index, path[index], actual - needs[index], now)
             needs[index] = actual
         known.needs = (*needs,)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
     def undo_grant(self, key: Hashable, now: float = 0.0) -> list[C]:
         """Take back a grant that was never delivered; return who is granted now.
@@ -493,13 +493,13 @@ class PathLedger(BaseLedger[C]):
         if claim is not None:
             self._free(claim, now)
         elif self.queue.widest is not None:
-            return self._serve(now)
+            return self._serve_if_needed(now)
         ended = self.recent.pop(key, None)
         if ended is not None and ended.needs is not None:
             for index, tier in enumerate(self.tiers):
                 if isinstance(tier, RateTier):
                     self._charge_node(index, _path_of(ended)[index], -ended.needs[index], now)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
     def _charge_node(self, index: int, key: Hashable, units: int, now: float) -> None:
         tier = self.tiers[index]
@@ -518,7 +518,7 @@ class PathLedger(BaseLedger[C]):
         if node is not None:
             node.fill(now)
             self.queue.look_at(node)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
     def next_deadline(self) -> float:
         earliest = super().next_deadline()
@@ -542,11 +542,11 @@ class PathLedger(BaseLedger[C]):
         if not self.groups:
             self._lower_attention()
 
-    def settle(self, now: float = 0.0) -> list[C]:
+    def serve(self, now: float = 0.0) -> list[C]:
         """Continue with what is unfinished, by rule 4, and return who is granted."""
         if self.paused:
             self._end_pauses(now)
-        granted = self.queue.settle(now)
+        granted = self.queue.serve(now)
         for claim in granted:
             self._file(claim, claim._slot_number, now)
         if not self.groups:
@@ -555,7 +555,7 @@ class PathLedger(BaseLedger[C]):
 
     @property
     def unfinished(self) -> bool:
-        """Whether `settle` has to be called again."""
+        """Whether `serve` has to be called again."""
         return bool(self.queue.work)
 
     # -------------------------------------------------------- steps of the verbs
@@ -575,11 +575,11 @@ class PathLedger(BaseLedger[C]):
     def give(self, claim: C, now: float = 0.0) -> list[C]:
         """Take back the slots of a claim that the caller has removed from ``holders``."""
         self._free(claim, now)
-        return self._serve(now)
+        return self._serve_if_needed(now)
 
-    def _serve(self, now: float) -> list[C]:
-        """`settle`, if anything may be unfinished."""
-        return self.settle(now) if self.queue.work or self.refills or self.paused else []
+    def _serve_if_needed(self, now: float) -> list[C]:
+        """`serve`, if anything may be unfinished."""
+        return self.serve(now) if self.queue.work or self.refills or self.paused else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
         if self.queue.widest is not None:

@@ -207,7 +207,7 @@ def give_number(semaphore: Semaphore, number: int) -> None:
         heappush(ledger.free, number)
         return
     heappush(ledger.free, number)
-    _deliver(semaphore, ledger.settle())
+    _deliver(semaphore, ledger.serve())
 
 
 def _call(semaphore: Semaphore, place: Place, number: int) -> None:
@@ -242,7 +242,7 @@ def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
                 semaphore._places_left -= 1
                 heappush(ledger.free, claim._slot_number)
                 passed_over = True
-        granted = ledger.settle() if passed_over else []
+        granted = ledger.serve() if passed_over else []
 
 
 def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:

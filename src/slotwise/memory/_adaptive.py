@@ -125,7 +125,7 @@ class AdaptiveTracker(Tracker):
         if self.adaptation.freeze(microseconds(now), value):
             super()._follow()  # whoever froze it tells the hooks
         self._look_later(now)
-        self.post(self._after_change(self.settle(now), now))
+        self.post(self._after_change(self.serve(now), now))
 
     def thaw(self) -> None:
         """Move again, *in the section*."""

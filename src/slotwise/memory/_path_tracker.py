@@ -180,7 +180,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
         self.check_request(claim, claim.path, now)  # what is granted next has to be returned
-        granted = self.settle(now)
+        granted = self.serve(now)
         if self.try_request(claim, claim.path, now, claim.share_weight):
             granted.append(claim)
         if self.has_keys:
@@ -371,11 +371,11 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _after_giving(self, now: float) -> list[MemoryPathAcquisition]:
         if len(self.tables[0]) > self.roomy:
             trim(self, now)
-        return self._after_change(self.settle(now), now) if self.queue.work else []
+        return self._after_change(self.serve(now), now) if self.queue.work else []
 
     def go_on(self, now: float) -> list[MemoryPathAcquisition]:
         """Serve those for whom there may be slots, *in the section*."""
-        return self._after_change(self.settle(now), now)
+        return self._after_change(self.serve(now), now)
 
     # --------------------------------------------------------------- waking
 

@@ -519,7 +519,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                         or loop is not tracker.home.loop
                         or tracker.attention
                     ):
-                        tracker.settle_newcomer(future)
+                        tracker.serve_newcomer(future)
                         if future.done():
                             await tracker.woken.let_pass()
                     number = await future

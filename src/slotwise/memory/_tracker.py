@@ -163,8 +163,8 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                     replaced.append(each)
             cast("ReplacingMemoryAcquisition", claim).replaced = replaced
             if self.try_grant_first(claim, now):  # else somebody was quicker
-                return [*self.settle(now), claim]
-        return self.settle(now)
+                return [*self.serve(now), claim]
+        return self.serve(now)
 
     def ask_now(self, claim: MemoryClaim) -> bool:
         """Ask for slots without waiting, *in the section*."""
@@ -289,7 +289,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     def _look_after_waiters(self) -> list[MemoryClaim]:
         now = clock.now()
-        return self._after_change(self.settle(now), now)
+        return self._after_change(self.serve(now), now)
 
     def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of a lease that was given back by the quick lane."""
@@ -385,11 +385,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if self.woken is NOBODY_WOKEN:
             self.woken = Woken()
 
-    def settle_newcomer(self, future: asyncio.Future[int]) -> None:
+    def serve_newcomer(self, future: asyncio.Future[int]) -> None:
         """Look after a future whose loop saw the quick lane close while it queued."""
-        self.change_or_later(self._settle_newcomer, future)
+        self.change_or_later(self._serve_newcomer, future)
 
-    def _settle_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
+    def _serve_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
         # If the home changed in that very moment, the new one may have tidied
         # the line and missed it. Being in it twice does no harm.
         if not future.done() and future not in self.line:

@@ -463,7 +463,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
             while self.unfinished:  # nobody else can continue it
-                events += self._granted(self.settle(now), now, wall_us)
+                events += self._granted(self.serve(now), now, wall_us)
             if self.has_rates:
                 self._forget_full(now)
         claim: Any
