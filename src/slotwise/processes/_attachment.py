@@ -28,19 +28,19 @@ INLINE_LOCK_TIMEOUT = 0.002
 class Attachment:
     """Leads from an instance to the SemaphoreFile of its name in this process."""
 
-    __slots__ = ("_file", "_incarnation", "_made_in", "directory", "name", "suffix")
+    __slots__ = ("_file", "_fork_epoch", "_made_in", "directory", "name", "suffix")
 
     def __init__(self, directory: str, name: str, suffix: str = SUFFIX) -> None:
         self.directory = directory
         self.name = name  # private ones have one too, by which their file is found
         self.suffix = suffix
-        self._made_in = processes.incarnation
+        self._made_in = processes.fork_epoch
         self._file: SemaphoreFile | None = None  # until it is first used
-        self._incarnation: object = None
+        self._fork_epoch: object = None
 
     @property
     def made_in(self) -> object:
-        """The incarnation of this process that the instance was made in."""
+        """The fork epoch that the instance was made in."""
         return self._made_in
 
     @property
@@ -51,11 +51,11 @@ class Attachment:
     def file(self) -> SemaphoreFile:
         """Return the file; another one after a fork, or after it was closed."""
         file = self._file
-        if file is None or file.retired or self._incarnation is not processes.incarnation:
-            self._incarnation = processes.incarnation
+        if file is None or file.retired or self._fork_epoch is not processes.fork_epoch:
+            self._fork_epoch = processes.fork_epoch
             process = processes.process_for(self.directory)
             self._file = file = process.file(self.name, self.suffix)
-            if self.suffix in PRIVATE_SUFFIXES and self._made_in is self._incarnation:
+            if self.suffix in PRIVATE_SUFFIXES and self._made_in is self._fork_epoch:
                 process.private[self.name] = self.suffix
         return file
 

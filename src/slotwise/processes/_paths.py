@@ -312,9 +312,9 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     def _idle_keys(self) -> IdleKeys:
         """Return the keys that this object has used, in this process."""
-        if self._idle_in is not processes.incarnation:
+        if self._idle_in is not processes.fork_epoch:
             self._idle = IdleKeys(self._declared, self._max_idle_keys)
-            self._idle_in = processes.incarnation
+            self._idle_in = processes.fork_epoch
         return self._idle
 
     async def release_on_exit(self, acquisition_id: str) -> None:

@@ -155,7 +155,7 @@ _inherited: dict[str, int] = {}
 generations = Generations()
 
 # Another object after each fork.
-incarnation = object()
+fork_epoch = object()
 
 
 def process_for(directory: str) -> LocalProcess:
@@ -196,7 +196,7 @@ def is_inherited(acquisition_id: str) -> bool:
 def on_collected(directory: str, name: str, suffix: str, made_in: object) -> None:
     """Delete the file of a private semaphore that was garbage-collected where it was made."""
     process = _processes.get(directory)
-    if made_in is incarnation and process is not None:
+    if made_in is fork_epoch and process is not None:
         process.on_collected(name, suffix)
 
 
@@ -210,12 +210,12 @@ def _boot_id() -> str:
 
 
 def _forget_parent() -> None:
-    global _processes, incarnation
+    global _processes, fork_epoch
     for process in _all_processes:
         _inherited.setdefault(process.owner, process.next_number())
         process.abandon()
     _processes = {}
-    incarnation = object()
+    fork_epoch = object()
 
 
 fork.in_child(fork.Step.FORGET, _forget_parent)
