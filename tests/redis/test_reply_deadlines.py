@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
+from tests.redis._server import BUSY
 
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._reply_limits import _GRACE, ReplyDeadlines, _NoReply, reply_within
+from slotwise.redis._reply_limits import ReplyDeadlines, _NoReply, reply_within
 
 
 async def outcome(deadlines: ReplyDeadlines, reply: asyncio.Future, seconds: float) -> object:
     loop = asyncio.get_running_loop()
     started = loop.time()
-    deadlines.add(reply, started + seconds - _GRACE)
+    deadlines.add(reply, seconds)
     try:
         return await reply
     except _NoReply:
@@ -77,3 +79,47 @@ async def test_one_late_reply_of_a_server_that_answers_others_is_no_outage(
     with pytest.raises(BackendError, match="did not answer"):
         await late
     assert not caplog.records
+
+
+@pytest.mark.parametrize("blocked", [0.45, 0.7])
+async def test_a_call_right_before_the_loop_is_blocked_has_time_for_its_reply(
+    blocked: float,
+) -> None:
+    """It is sent when the loop runs again: when its time is nearly over, or later."""
+    loop = asyncio.get_running_loop()
+    reply = loop.create_future()
+
+    async def block() -> None:
+        time.sleep(blocked)  # noqa: ASYNC251
+        loop.call_later(0.1, reply.set_result, "the reply")  # and then it is sent
+
+    got, _ = await asyncio.gather(outcome(ReplyDeadlines(loop), reply, EXIT_LIMIT), block())
+    assert got == "the reply"
+
+
+async def test_a_server_that_does_not_answer_is_awaited_no_longer_because_of_that() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = ReplyDeadlines(loop)
+    took = await outcome(deadlines, loop.create_future(), 0.5)
+    assert isinstance(took, float)
+    assert 0.49 < took < 0.5 + BUSY
+
+
+async def test_thousands_of_late_replies_are_looked_at_a_few_times() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = ReplyDeadlines(loop)
+    rings = 0
+    ring = deadlines._ring
+
+    def counted() -> None:
+        nonlocal rings
+        rings += 1
+        ring()
+
+    deadlines._ring = counted  # type: ignore[method-assign]
+    limits = [0.1 + n / 50_000 for n in range(5_000)]
+    waited = await asyncio.gather(
+        *(outcome(deadlines, loop.create_future(), seconds) for seconds in limits)
+    )
+    assert all(took >= seconds - 0.001 for took, seconds in zip(waited, limits, strict=True))
+    assert rings < 20

@@ -29,8 +29,12 @@ INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
 # The shortest silence that counts as an outage: a caller with a short timeout proves nothing.
 _OUTAGE = EXIT_LIMIT
 
-# How long reading a reply that waits in the socket may take once the event loop runs again.
-_GRACE = 0.02
+# How long a reply may take, at the least, once the event loop runs again: it may have been blocked
+# before the call was sent, or with the reply waiting in the socket. So this long before the end it
+# is seen that the loop runs; half of the time, if that is shorter.
+_GRACE = 0.25
+# The shortest time between two looks at the deadlines.
+_GRAIN = 0.01
 
 
 def look_limit(at_most: float | None) -> float:
@@ -53,7 +57,7 @@ async def reply_within(
     """
     # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
     deadlines = client.reply_deadlines
-    deadlines.add(reply, client.loop.time() + seconds - _GRACE)
+    deadlines.add(reply, seconds)
     client.awaited += 1
     try:
         return await reply
@@ -72,18 +76,22 @@ class ReplyDeadlines:
     """
 
     # Between any two ticks:
-    #   D1  if a reply is awaited, the timer is set to its deadline or earlier
+    #   D1  if a reply is awaited, the timer is set to when its last grace begins, or earlier,
+    #       or that has begun, and another timer ends it
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._deadlines: dict[asyncio.Future[Any], float] = {}
+        # When the last grace of each begins, and how long that is; inf if it has begun.
+        self._deadlines: dict[asyncio.Future[Any], tuple[float, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = math.inf
 
-    def add(self, reply: asyncio.Future[Any], deadline: float) -> None:
-        self._deadlines[reply] = deadline
-        if deadline < self._rings_at:
-            self._set_timer(deadline)
+    def add(self, reply: asyncio.Future[Any], seconds: float) -> None:
+        grace = _GRACE if seconds >= 2 * _GRACE else seconds / 2
+        when = self._loop.time() + seconds - grace
+        self._deadlines[reply] = (when, grace)
+        if when < self._rings_at:
+            self._set_timer(when)
 
     def remove(self, reply: asyncio.Future[Any]) -> None:
         del self._deadlines[reply]
@@ -97,18 +105,24 @@ class ReplyDeadlines:
     def _ring(self) -> None:
         self._timer, self._rings_at = None, math.inf
         now = self._loop.time()
-        for reply, deadline in self._deadlines.items():
-            if deadline <= now:
-                # The event loop may have been blocked, with the reply waiting in the socket.
-                self._loop.call_later(_GRACE, _stop_waiting, reply)
-        left = [deadline for deadline in self._deadlines.values() if deadline > now]
-        if left:
-            self._set_timer(min(left))
+        ending: dict[float, list[asyncio.Future[Any]]] = {}
+        soonest = math.inf
+        for reply, (when, grace) in self._deadlines.items():
+            if when <= now:
+                self._deadlines[reply] = (math.inf, 0.0)
+                ending.setdefault(grace, []).append(reply)
+            elif when < soonest:
+                soonest = when
+        for grace, replies in ending.items():
+            self._loop.call_later(grace, _stop_waiting, replies)
+        if soonest < math.inf:
+            self._set_timer(max(soonest, now + _GRAIN))
 
 
-def _stop_waiting(reply: asyncio.Future[Any]) -> None:
-    if not reply.done():
-        reply.set_exception(_NoReply())
+def _stop_waiting(replies: list[asyncio.Future[Any]]) -> None:
+    for reply in replies:
+        if not reply.done():
+            reply.set_exception(_NoReply())
 
 
 def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:
