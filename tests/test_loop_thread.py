@@ -42,6 +42,21 @@ def test_the_outcome_of_a_coroutine_is_returned_or_raised() -> None:
     until(lambda: threads_called("outcomes") == 0)
 
 
+def test_a_call_after_threads_were_exhausted_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loop = LoopThread("exhausted")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        coroutine = double(3)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            loop.run(coroutine)
+        coroutine.close()
+    assert loop.run(double(3)) == 6
+    loop.close()
+
+
 def test_stop_cancels_what_runs_and_starts_nothing_more() -> None:
     loop = LoopThread("stopping")
     begun = threading.Event()

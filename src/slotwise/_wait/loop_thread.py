@@ -83,10 +83,14 @@ class LoopThread:
         if self._given is not None:
             return self._given
         if self._loop is None or self._started_in != os.getpid():
-            self._started_in = os.getpid()
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(self._loop,), name=self._name, daemon=True).start()
-            self._end = weakref.finalize(self, _stop, self._loop)
+            loop = asyncio.new_event_loop()
+            try:
+                threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True).start()
+            except RuntimeError:  # threads are exhausted
+                loop.close()
+                raise
+            self._started_in, self._loop = os.getpid(), loop
+            self._end = weakref.finalize(self, _stop, loop)
         return self._loop
 
 

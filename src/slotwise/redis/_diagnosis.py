@@ -64,6 +64,11 @@ def unreachable(server: object, error: BaseException) -> BackendError:
     return Unreachable(f"the connection to {server} broke: {said_by(server, error)}")
 
 
+def no_thread(server: object, error: RuntimeError) -> BackendError:
+    """Return the error for a connection that couldn't be opened because threads are exhausted."""
+    return Unreachable(f"no thread could be started to connect to {server} ({error})")
+
+
 def unusable(server: object, error: BaseException) -> BackendError:
     """Return the error for a failure of code: the user's, redis-py's or ours."""
     said = said_by(server, error)

@@ -9,7 +9,6 @@ the sentinels were asked (`Reconnector._verify`).
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
@@ -17,6 +16,7 @@ from slotwise.redis._endpoint import Address
 from slotwise.redis._net.connection import Call, Connection
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, primary_command
+from slotwise.redis._net.threads import start_thread
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
@@ -67,8 +67,10 @@ class PrimaryWatch:
             self._connection.close_socket()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        name = "slotwise-sentinel"
-        threading.Thread(target=self._open_in_thread, args=(loop,), name=name, daemon=True).start()
+        start_thread(
+            *("sentinel", lambda: self._open_in_thread(loop)),
+            on_failure=lambda _: loop.call_soon(self._opened, loop, None, None),
+        )
 
     def _open_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         handshake, primary = None, None

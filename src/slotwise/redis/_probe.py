@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import math
 import socket
-import threading
 import time
 from collections.abc import Callable
 from random import SystemRandom
@@ -25,6 +24,7 @@ from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.preparation import open_connection
+from slotwise.redis._net.threads import start_thread
 
 _jitter = SystemRandom()
 
@@ -64,8 +64,10 @@ class ServerProbe:
             return
         self._is_running, self._is_ended = True, False
         loop = asyncio.get_running_loop()
-        name = "slotwise-probe"
-        threading.Thread(target=self._ask, args=(loop,), name=name, daemon=True).start()
+        start_thread(
+            *("probe", lambda: self._ask(loop)),
+            on_failure=lambda _: loop.call_soon(self._ended, self._asked_at, False),
+        )
 
     def _is_worth_asking(self, silent_since: float, now: float) -> bool:
         if silent_since <= self._asked_at:  # it was asked because of this one already

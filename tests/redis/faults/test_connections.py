@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from tests.redis.faults._proxy import (
 )
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import AcquireTimeout
+from slotwise import AcquireTimeout, BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 
@@ -292,3 +293,46 @@ async def test_a_loop_polls_for_replies_only_while_they_come_quickly(server: Ser
         connection = semaphore._shared.client().connection_for(None)
         assert connection is not None
         assert 1 <= connection._failed_polls <= 6
+
+
+@pytest.mark.parametrize("kind", ["open", "heartbeat"])
+async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with Proxy(server.port) as proxy:  # which this process hasn't connected to yet
+        refused = refuse_threads(monkeypatch, f"slotwise-{kind}", 2)
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        acquired = None
+        while acquired is None:
+            try:
+                acquired = await semaphore.acquire(timeout=30)
+            except RuntimeError:
+                if kind == "open":
+                    raise
+        assert len(refused) == 2
+        assert await semaphore.release(acquired) is True
+
+
+async def test_a_call_fails_plainly_when_no_thread_can_be_started(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server.port) as proxy:
+        refuse_threads(monkeypatch, "slotwise-open", 1_000)
+        config = RedisConfig(proxy.url, attempts=3)
+        with pytest.raises(BackendError, match="no thread could be started to connect to Redis"):
+            await RedisSemaphore(name="s", value=1, config=config).stats()
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
+    """Let the system have no thread left, so many times, for those of a name."""
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def start_unless_refused(thread: threading.Thread) -> None:
+        if thread.name == name and len(refused) < times:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_unless_refused)
+    return refused

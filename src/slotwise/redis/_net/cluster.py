@@ -7,7 +7,6 @@ map isn't used: it makes a client with a connection pool for every node.
 from __future__ import annotations
 
 import asyncio
-import threading
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -19,6 +18,7 @@ from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.handshake import greet
+from slotwise.redis._net.threads import start_thread
 
 
 class ClusterMap:
@@ -80,7 +80,10 @@ class ClusterMap:
             except RuntimeError:  # closed in the meantime
                 pass
 
-        threading.Thread(target=ask, name="slotwise-cluster", daemon=True).start()
+        def fail(error: RuntimeError) -> None:
+            loop.call_soon_threadsafe(then, _diagnosis.no_thread(self._endpoint, error))
+
+        start_thread("cluster", ask, on_failure=fail)
 
     def parse_redirection(self, text: str) -> tuple[bool, int, Address]:
         """Parse ``MOVED 42 host:port`` or ``ASK ...``: (for one call only, slot, address)."""

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
+from slotwise.redis._net.threads import start_thread
 from slotwise.redis._scripts import Script, in_use
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
@@ -156,7 +156,12 @@ class Reconnector:
         if attempt == self._attempt:
             self._opening_since = time.monotonic()
             self._backlog.begin_attempt()
-            _in_thread(self._open_in_thread, attempt)
+            start_thread(
+                *("open", lambda: self._open_in_thread(attempt)),
+                on_failure=lambda error: self.loop.call_soon(
+                    self._opened, attempt, _diagnosis.no_thread(self._endpoint, error)
+                ),
+            )
 
     def _open_in_thread(self, attempt: int) -> None:
         result: Handshake | BackendError
@@ -336,7 +341,7 @@ class Reconnector:
                     ConnectionResetError("no sentinel names it as the primary any more")
                 )
 
-        _in_thread(ask)
+        start_thread("verify", ask, on_failure=lambda _: self.loop.call_soon(verified, None))
 
     # --------------------------------------------------------------- replies
 
@@ -466,10 +471,6 @@ class Reconnector:
         # It was opened, but the loop was closed before it could take the socket over.
         if self._handshake_sock is not None:
             self._handshake_sock.close()
-
-
-def _in_thread(run: Callable[..., object], *args: object) -> None:
-    threading.Thread(target=run, args=args, name="slotwise-open", daemon=True).start()
 
 
 def _is_release(call: Call) -> bool:
