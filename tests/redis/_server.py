@@ -22,8 +22,10 @@ from redis.retry import Retry
 
 from slotwise.redis import RedisConfig
 
+# How many times slower than an idle machine this one may be: runnable threads for each processor.
+LOAD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 # What tests allow above a promised number of seconds, for a machine that has other things to do.
-BUSY = 5.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+BUSY = 5.0 * LOAD
 
 # The namespace of tests that give the scripts a clock of their own. A late call of an earlier test
 # has the server's time, for which theirs is hours ahead, and must not find their keys.
@@ -167,7 +169,7 @@ def as_another_process(config: RedisConfig) -> RedisConfig:
     return config.with_options(url=f"{config.url}?client_name=other-{next(_numbers)}")
 
 
-async def until(condition: Callable[[], object], what: str, *, within: float = 20) -> None:
+async def until(condition: Callable[[], object], what: str, *, within: float = 20 * LOAD) -> None:
     """Wait for a state, by looking; the limit is only there for tests that hang."""
     deadline = time.monotonic() + within
     while True:

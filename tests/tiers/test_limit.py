@@ -71,7 +71,7 @@ async def test_a_path_tells_that_its_tiers_are_closed_everywhere_and_why(tiers):
 async def test_max_acquire_time_is_the_timeout_of_those_who_give_none(tiers):
     limits = tiers(Tier("all", 1), max_acquire_time=0.05)
     assert limits.max_acquire_time == 0.05
-    held = await limits.acquire()
+    held = await limits.acquire(timeout=None)
     for wait in (limits.acquire(), limits.cm().__aenter__(), limits.at().acquire()):
         with pytest.raises(TimeoutError, match=r"in 0\.05 s"):
             await wait
