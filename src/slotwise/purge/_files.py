@@ -171,12 +171,13 @@ class Files:
         nobody. Returns how many names were processed before others had to help, or the run was
         stopped.
         """
-        run, tally, gates = self._run, self._tally, self._gates
-        workers, done = run.workers, 0
+        tally, gates, workers = self._tally, self._gates, self._run.workers
         fd, cutoff, age_of = node.fd, self._cutoff_ns, self._age_of
         read_stat, unlink = os.stat, os.unlink
-        kept = False
-        old = purged = freed = 0
+        kind, regular = _KIND, S_IFREG
+        # Counted are those that are not deleted, since most are.
+        before = tally.files_scanned
+        not_old = not_deleted = freed = 0
         # In the same order as a re-read of an age: other workers may still be active, and a
         # different order could deadlock.
         gates.delete_in()
@@ -185,28 +186,32 @@ class Files:
             for name in names:
                 if not workers.one_works:
                     break
-                done += 1
                 tally.files_scanned += 1  # the other counts can wait: this one shows the speed
                 try:
                     found = read_stat(name, dir_fd=fd, follow_symlinks=False)
-                    if age_of(found) >= cutoff or found.st_mode & _KIND != S_IFREG:
-                        kept = True
-                        continue
-                    old += 1
-                    unlink(name, dir_fd=fd)
                 except OSError as error:
+                    not_old += 1
                     self._failed(node, name, error)
                     continue
-                purged += 1
+                if age_of(found) >= cutoff or found.st_mode & kind != regular:
+                    not_old += 1
+                    self._kept = True
+                    continue
+                try:
+                    unlink(name, dir_fd=fd)
+                except OSError as error:
+                    not_deleted += 1
+                    self._failed(node, name, error)
+                    continue
                 if found.st_nlink == 1:
                     freed += found.st_size
         finally:
             gates.scan_out()
             gates.delete_out()
-            tally.files_to_purge += old
-            tally.files_purged += purged
+            done = tally.files_scanned - before
+            tally.files_to_purge += done - not_old
+            tally.files_purged += done - not_old - not_deleted
             tally.bytes_freed += freed
-            self._kept = self._kept or kept
         return done
 
     # --------------------------------- with a cap, a pace, an audit, a shared limit, or dry

@@ -189,9 +189,7 @@ class Walker:
         run, node, tally = self._run, visit.node, self.tally
         if run.stopping:
             return False
-        files: list[str] = []
-        directories: list[str] = []
-        more, kept = self._read(visit, files, directories)
+        files, directories, more, kept = self._read(visit)
         node.batches += 1
         if self._filtered and (files or directories):
             files, directories, left_out = self._select(visit, files, directories)
@@ -211,36 +209,54 @@ class Walker:
             run.counts.keep(node)
         return more or bool(visit.todo)
 
-    def _read(self, visit: Visit, files: list[str], directories: list[str]) -> tuple[bool, bool]:
-        """Sort the next names; return whether there are more, and whether some stay."""
-        run, node, tally = self._run, visit.node, self.tally
-        kept = False
-        count = 0
+    def _read(self, visit: Visit) -> tuple[list[str], list[str], bool, bool]:
+        """Return the next files and directories, whether there are more, and whether some stay."""
+        entries: list[os.DirEntry[str]] = []
+        failed = False
         self._gates.scan_in()
         try:
-            for entry in islice(visit.listing, BATCH):
-                count += 1
-                try:
-                    if entry.is_file(follow_symlinks=False):
-                        files.append(entry.name)
-                    elif entry.is_dir(follow_symlinks=False):
-                        directories.append(entry.name)
-                    else:
-                        kept = True
-                        if entry.is_symlink():
-                            tally.symlinks += 1
-                        else:
-                            tally.special_files += 1
-                except OSError as error:  # the file system lists no types and had to be asked
-                    if error.errno != errno.ENOENT:
-                        run.error("stat", node, entry.name, error)
-                        kept = True
-        except OSError as error:  # what was read so far is processed
-            run.error("list", node, None, error)
-            return False, True
+            try:
+                entries += islice(visit.listing, BATCH)
+            except OSError as error:  # what was read so far is processed
+                self._run.error("list", visit.node, None, error)
+                failed = True
+            more = len(entries) == BATCH and not failed
+            try:
+                files = [each.name for each in entries if each.is_file(follow_symlinks=False)]
+                if len(files) == len(entries):
+                    return files, [], more, failed
+            except OSError:  # seen to below
+                pass
+            files, directories, kept = self._sort(visit.node, entries)
         finally:
             self._gates.scan_out()
-        return count == BATCH, kept
+        return files, directories, more, kept or failed
+
+    def _sort(
+        self, node: DirectoryNode, entries: list[os.DirEntry[str]]
+    ) -> tuple[list[str], list[str], bool]:
+        """Return the files, the directories, and whether there is anything else, which stays."""
+        files: list[str] = []
+        directories: list[str] = []
+        tally = self.tally
+        kept = False
+        for entry in entries:
+            try:
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.name)
+                else:
+                    kept = True
+                    if entry.is_symlink():
+                        tally.symlinks += 1
+                    else:
+                        tally.special_files += 1
+            except OSError as error:  # the file system lists no types and had to be asked
+                if error.errno != errno.ENOENT:
+                    self._run.error("stat", node, entry.name, error)
+                    kept = True
+        return files, directories, kept
 
     def _select(
         self, visit: Visit, files: list[str], directories: list[str]
