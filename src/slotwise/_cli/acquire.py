@@ -51,7 +51,7 @@ class _AcquireParser(SlotParser):
 def _acquire_parser() -> Parser:
     parser = _AcquireParser(
         "acquire",
-        details="They are held until that process ends, even by kill -9, or until\n"
+        details="The slots are held until the script ends, even by kill -9, or until\n"
         "'slotwise release' releases them. It waits for them if necessary.",
         examples=_EXAMPLES,
     )
@@ -218,7 +218,7 @@ def _close(fd: int) -> None:
 def _release_parser() -> Parser:
     parser = Parser(
         "release",
-        details="It is an error (exit code 1) if they were already released, or lost.",
+        details="It is an error (exit code 1) if the slots were already released, or lost.",
         examples='  slotwise release "$id"',
     )
     parser.add_argument("id", metavar="ID", help="the id that 'slotwise acquire' printed")

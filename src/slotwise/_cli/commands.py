@@ -33,7 +33,7 @@ class Command:
 
 SUMMARIES = {
     "run": "Hold a slot of a semaphore while a command runs",
-    "acquire": "Hold slots for the script that calls it, until that ends",
+    "acquire": "Hold slots for the calling script, until the script ends",
     "release": "Give back what 'slotwise acquire' holds",
     "ls": "List semaphores and tiers: value, slots held, waiting",
     "show": "Show who holds a semaphore or tiers, and who waits",

@@ -42,9 +42,9 @@ def _parser() -> Parser:
         examples="  slotwise export --url redis://cache:6379\n"
         "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
-        "--port", type=port, default=9184, metavar="P", help="port to listen at; 0: any [9184]"
+        "--port", type=port, default=9184, metavar="P", help="port to listen on; 0: any [9184]"
     )
     parser.add_url()
     return parser

@@ -47,7 +47,7 @@ exit code:
   0    done; reaching a limit of files or directories, or the deadline, is not an error
   1    done, but some things could not be deleted
   2    not done: bad usage, declined, a refused root, too little memory
-  130  Ctrl-C ended it, in order (143: SIGTERM)
+  130  Ctrl-C stopped it cleanly (143: SIGTERM)
 
 Each flag can also be given in the environment, as {_ENV}MAX_AGE_DAYS=14; patterns for
 --include and --exclude are separated by spaces there, and those given here are added."""
@@ -165,7 +165,7 @@ def make_parser() -> Parser:
     decimal: dict[str, Any] = {"type": number, "metavar": "X"}
     whole: dict[str, Any] = {"type": whole_number, "metavar": "N"}
     parser.add_max_age()
-    flag("--age-by", "which time of a file is its age", "mtime", choices=tuple(AGES))
+    flag("--age-by", "the timestamp that tells the age of a file", "mtime", choices=tuple(AGES))
     flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, **whole)
     flag("--max-concurrency-deletion", "deletions in flight", 1000, **whole)
     flag(
@@ -174,7 +174,7 @@ def make_parser() -> Parser:
         800.0,
         **decimal,
     )
-    flag("--deadline", "stop in order after this time, such as 2h", type=some_seconds, **some_time)
+    flag("--deadline", "stop cleanly after this time, such as 2h", type=some_seconds, **some_time)
     flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
     flag("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, **whole)
     flag("--max-files-to-delete", "delete at most N files; 0: no limit", 0, **whole)

@@ -31,7 +31,7 @@ _MARGIN = 0.5
 
 _EXAMPLES = """\
   slotwise run backup --limit 1 -- ./backup.sh          one at a time; others wait
-  slotwise run nightly --no-wait --quiet --busy-exit 0 -- ./job   cron: skip it if it still runs
+  slotwise run nightly --no-wait --quiet --busy-exit 0 -- ./job   cron: not twice at once
   slotwise run gpu --limit 4 --slots 2 -- python train.py
   slotwise run api --limit 10 --wait 30 --ttl 10m --label "$USER" -- ./call-api
   ls *.png | xargs -P 32 -I{} slotwise run convert --limit 4 -- convert {} {}.jpg

@@ -41,14 +41,14 @@ class SlotParser(Parser):
     """A parser with the flags of commands that take slots."""
 
     def add_slot_flags(self, who: str) -> None:
-        self.add_name("the semaphore; made if there is none")
+        self.add_name("the semaphore; created if it does not exist")
         add = self.add_argument
         add(
             "--limit",
             type=limit,
             metavar="N",
             help="how many may run at once: a number, or 50%% of the cores that slotwise may use"
-            " [as many as the semaphore has; 1 if there is none];"
+            " [the value of the semaphore; 1 if it is new];"
             " a value set by 'slotwise resize' wins",
         )
         add("--slots", type=count, default=1, metavar="n", help=f"how many slots {who} takes [1]")

@@ -167,12 +167,12 @@ def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[C
 
 def add_tiers_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tiers", action="store_true", help="the tiers NAME, where a semaphore has that name too"
+        "--tiers", action="store_true", help="the tiers NAME, if a semaphore has the same name"
     )
 
 
 def add_tier_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", metavar="T", help="one tier of tiers")
+    parser.add_argument("--tier", metavar="T", help="one of the tiers")
     parser.add_argument("--key", metavar="K", help="one key of a keyed tier")
 
 

@@ -28,10 +28,10 @@ _DETAILS = """\
 Without a terminal, or without the package rich, it prints once what it saw in two samples.
 
 Keys: n name, v value, h held, w waiting, o oldest hold, s seen/s, 5 and 9 waits sort by
-that column; pressed again, the other way round. The arrow keys choose a row, Enter shows who
+that column; the same key again reverses the order. The arrow keys choose a row, Enter shows who
 holds it and who waits; there the arrow keys choose a holder, k kicks it, and Escape goes back.
 r changes the number of slots; f and t freeze and thaw an adaptive value. All ask first. q quits.
-What is full is red, and what is waited for yellow.
+Full limits are red, and others that somebody waits for are yellow.
 
 'seen/s' and the waits are those of the last minute, as seen from outside: an acquisition
 that came and went between two samples was not seen, so the rate is a lower bound. A wait

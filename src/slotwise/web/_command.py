@@ -31,9 +31,9 @@ def _parser() -> Parser:
         "  slotwise web --url redis://cache:6379 --allow-steer\n"
         '  slotwise web --host 0.0.0.0 --token "$(openssl rand -hex 16)"',
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at [127.0.0.1]")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
     parser.add_argument(
-        "--port", type=port, default=8765, metavar="P", help="port to listen at; 0: any [8765]"
+        "--port", type=port, default=8765, metavar="P", help="port to listen on; 0: any [8765]"
     )
     parser.add_argument("--open", action="store_true", help="open it in a browser")
     parser.add_argument("--token", metavar="T", help="what browsers have to send to read the page")
