@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 from tests.redis._server import Server
 
+from slotwise import Adaptive, Rate, RateLimit, SlotwiseError, Tier, Tiers
+from slotwise._cli.backends import open_backend
 from slotwise._cli.main import main as command_line
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -147,3 +151,46 @@ async def test_a_value_of_garbage_is_called_unreadable_and_not_a_number(
     for words in (["ls"], ["show", "bad"], ["close", "bad", "--yes"], ["open", "bad"]):
         assert command_line([*words, "--url", server.url]) == 1
         assert said in capfd.readouterr().err
+
+
+SPOILT = (b"", b"\xff\xfe", b"inf", b"1 2 3", b"0/0/0/0")
+
+
+def make_limit(kind: str, config: RedisConfig) -> Any:
+    if kind == "adaptive":
+        return RedisSemaphore(Adaptive(2, 1, 5), name=kind, config=config)
+    if kind == "rate":
+        return RateLimit(kind, Rate(5, per=600, burst=5), url=config)
+    user = Adaptive(2, 1, 5) if kind == "adaptive tiers" else 2
+    tiers = Tier("user", user, keyed=True), Tier("calls", rate=Rate(9, per=600, burst=9))
+    return Tiers(*tiers, name=kind, url=config).at(user="a")
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "rate", "tiers", "adaptive tiers"])
+def test_whatever_a_field_contains_no_call_ends_in_a_raw_error(
+    kind: str, config: RedisConfig, server: Server, raw: redis.Redis
+) -> None:
+    """A BackendError that names it, or an answer: nothing else, and others are shown."""
+    limit = make_limit(kind, config)
+    other = RedisSemaphore(1, name="other", config=config)
+    held = limit.acquire_sync(timeout=30)
+    shown = "tiers_state" if "tiers" in kind or kind == "rate" else "semaphore_state"
+    key = f"adv-sem:{shown}:{kind}"
+    verbs: list[tuple[str, list[Any]]] = [
+        *[(verb, []) for verb in ("stats", "level", "holders", "estimate", "explain", "changes")],
+        ("pause", [0.001]),
+    ]
+    with other.cm():
+        sound = raw.dump(key)
+        for field in raw.hkeys(key):
+            for spoilt in SPOILT:
+                raw.hset(key, field, spoilt)
+                for verb, args in verbs:
+                    call = getattr(limit, f"{verb}_sync", None)
+                    if call is not None:
+                        with contextlib.suppress(SlotwiseError):
+                            call(*args)
+                looked = open_backend(server.url).look()
+                assert "other" in looked[0], (field, spoilt, looked)
+                raw.restore(key, 0, sound, replace=True)
+    limit.release_sync(held)

@@ -358,8 +358,7 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
     """Return who holds slots by that id, and of what; if ``name`` is given, of nothing else.
 
     Raises:
-        NotFound: nobody does.
-        SlotwiseError: nobody does of what can be read, and something can't be.
+        NotFound: nobody does, of what can be read.
     """
     known: list[str] = []
     errors: list[SlotwiseError] = []
@@ -376,13 +375,12 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
         known += (holder.acquisition_id for holder in holders)
         if any(each.acquisition_id == acquisition_id for each in waiters):
             raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
-    if errors:
-        raise errors[0]
     near = similar(acquisition_id, known)
     show = command_hint("show", "NAME", url=backend.url)
+    unread = "".join(f"; can't look into all of them: {error}" for error in errors[:1])
     raise NotFound(
         f"nothing {backend.location} has a holder with the id {acquisition_id!r}{near};"
-        f" '{show}' lists the ids"
+        f" '{show}' lists the ids{unread}"
     )
 
 

@@ -20,6 +20,15 @@ class Refused(BackendError):
     """The server replied with an error that repeating the call wouldn't change."""
 
 
+# What reading a reply may raise if none of our code wrote what it is made of.
+GARBAGE = (ValueError, LookupError, TypeError, ArithmeticError)
+
+
+def not_ours(what: str) -> Refused:
+    """Return the error of a reply that is `GARBAGE`; ``what`` names the limit."""
+    return Refused(f"{what} can't be read: not what slotwise wrote")
+
+
 class Unusable(Refused):
     """No call can be made to this server: every name has the same problem."""
 

@@ -21,7 +21,7 @@ from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise.errors import SemaphoreClosed, ValueConflict
+from slotwise.errors import SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
@@ -151,7 +151,7 @@ class RedisLimit:
         def _declaration(self) -> list[Any]:
             """What it was made with, as the scripts that change it take it."""
 
-        def _conflict(self, reply: list[Any]) -> ValueConflict:
+        def _conflict(self, reply: list[Any]) -> SlotwiseError:
             """The error of one that was made with other values than those in use."""
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:

@@ -20,7 +20,7 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis import _path_survey, _statistics
-from slotwise.redis._diagnosis import Refused
+from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._keys import Keys, names_key
 from slotwise.redis._names import member_of
 from slotwise.redis._path_keys import PathKeys
@@ -170,9 +170,7 @@ class NamespaceReader:
                 *(dict(zip(records[::2], records[1::2], strict=True)), IdleKeys(tiers.specs)),
                 *(pauses, frozen),
             )
-        except (ValueError, LookupError):
-            found.errors.append(
-                Refused(f"the tiers {name!r} can't be read: not what slotwise wrote")
-            )
+        except GARBAGE:
+            found.errors.append(not_ours(f"the tiers {name!r}"))
             return
         found.tiers[name] = replace(tiers, stats=stats)

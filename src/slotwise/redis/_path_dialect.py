@@ -14,6 +14,7 @@ from slotwise._core.paths import Needs, Path, blame, most_of, part_of
 from slotwise._core.rates import Rate
 from slotwise.errors import AcquireTimeout
 from slotwise.redis._closing import read_closure
+from slotwise.redis._diagnosis import GARBAGE
 from slotwise.redis._dialect import (
     ControlScripts,
     Dialect,
@@ -137,24 +138,10 @@ class PathDialect(Dialect):
 
     def _fullness(self, acquisition: RedisAcquisition, counts: Sequence[Any]) -> str:
         """Say which tier is in the way; nothing if none is."""
-        limit: Any = acquisition.limit
-        node, value, held, written = counts
-        waiting, paused_for = read_waiting(written)
-        why = ""
-        if node:
-            tier, key = read_node(node)
-            if paused_for:
-                why = f"{messages.paused(paused_for)}, {messages.others_waiting(waiting)}"
-            elif isinstance(value, bytes):
-                cost = acquisition.needs[tier] if acquisition.needs else 1
-                rate = read_value(value.decode())
-                why = messages.what_is_left(most_of(rate) - held, rate, cost, waiting)
-            else:
-                why = messages.occupancy(value=value, held=held, waiting=waiting)
-                if acquisition.needs is not None and acquisition.needs[tier] > 1:
-                    why += f", and {acquisition.needs[tier]} are needed"
-            why = blame(limit._tiers, tier, key, why)
-        return why
+        try:
+            return _read_fullness(acquisition, *counts)
+        except GARBAGE:  # of somebody else; that it is full is certain
+            return ""
 
     def share_requested(self, acquisition: RedisAcquisition) -> str:  # noqa: ARG002
         return ""  # each tier has its own value
@@ -194,6 +181,27 @@ class PathDialect(Dialect):
 
     def read_release_many(self, reply: list[Any]) -> tuple[bytes, list[bytes]]:
         return reply[0], reply[5:]
+
+
+def _read_fullness(
+    acquisition: RedisAcquisition, node: bytes, value: Any, held: int, written: Any
+) -> str:
+    if not node:
+        return ""
+    limit: Any = acquisition.limit
+    waiting, paused_for = read_waiting(written)
+    tier, key = read_node(node)
+    need = acquisition.needs[tier] if acquisition.needs else 1
+    if paused_for:
+        why = f"{messages.paused(paused_for)}, {messages.others_waiting(waiting)}"
+    elif isinstance(value, bytes):
+        rate = read_value(value.decode())
+        why = messages.what_is_left(most_of(rate) - held, rate, need, waiting)
+    else:
+        why = messages.occupancy(value=value, held=held, waiting=waiting)
+        if need > 1:
+            why += f", and {need} are needed"
+    return blame(limit._tiers, tier, key, why)
 
 
 def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: int) -> ValueError:

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.paths import KeyStats, TierSpec, TierStats, title_of
+from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._path_keys import read_node, write_node, write_rule
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
@@ -42,7 +43,10 @@ async def collect(
             shared.continue_serving(record, client)
         if cursor == b"0":
             break
-    return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle, pauses, frozen)
+    try:
+        return read_tier_stats(tiers, texts, int(now_us), waiting, records, idle, pauses, frozen)
+    except GARBAGE as error:
+        raise not_ours(title_of(tiers, record.name)) from error
 
 
 def read_tier_stats(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.closing import Closure
 from slotwise._core.found_tiers import FoundTiers
 from slotwise.errors import BackendError
-from slotwise.redis._diagnosis import Refused, Unusable
+from slotwise.redis._diagnosis import GARBAGE, Refused, Unusable, not_ours
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._path_shape import read_shape
 from slotwise.redis._paths import RedisPaths
@@ -62,8 +62,8 @@ async def survey(shared: SharedClient, names: Iterable[str] | None, config: Redi
                 continue
             try:
                 tiers = read(name, reply, config)
-            except ValueError:
-                errors.append(Refused(f"the tiers {name!r} can't be read: not what slotwise wrote"))
+            except GARBAGE:
+                errors.append(not_ours(f"the tiers {name!r}"))
                 continue
             if reply[-1]:  # something is unfinished
                 shared.continue_serving(tiers.paths._attached()[1], shared.client())  # type: ignore[attr-defined]

@@ -37,11 +37,12 @@ from slotwise._core.paths import (
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.unreachable import UnreachableOptions, local_specs
-from slotwise.errors import SemaphoreClosed, ValueConflict
+from slotwise.errors import SemaphoreClosed, SlotwiseError
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_other_process
 from slotwise.redis._config import RedisConfig
+from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._dialect import read_estimate
 from slotwise.redis._fallback import is_fallback_id, memory_driver, settle_fallback
 from slotwise.redis._key_values import KeyValues
@@ -289,7 +290,10 @@ class RedisPaths(RedisLimit, PathBackend):
 
         async def ask() -> PathStats:
             reply = await self._inspect("path", write_path(path))
-            return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+            try:
+                return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+            except GARBAGE as error:
+                raise not_ours(self._title) from error
 
         return await self._ask(
             ask,
@@ -528,5 +532,8 @@ class RedisPaths(RedisLimit, PathBackend):
     def _declaration(self) -> list[Any]:
         return [self._shape, self._declared]
 
-    def _conflict(self, reply: list[Any]) -> ValueConflict:
-        return read_tiers_conflict(self._name, self._tiers, reply)
+    def _conflict(self, reply: list[Any]) -> SlotwiseError:
+        try:
+            return read_tiers_conflict(self._name, self._tiers, reply)
+        except GARBAGE:
+            return not_ours(self._title)
