@@ -92,7 +92,7 @@ class Backend(ABC):
         found: dict[str, Claimants | None] = {}
         for name, each in semaphores.items():
             try:
-                # Waiters first: one that is granted in between is then seen twice, and not missed.
+                # Waiters first: one granted in between is then seen twice instead of missed.
                 waiters = each.waiters_sync()
                 found[name] = Claimants(each.holders_sync(), waiters)
             except (SlotwiseError, LookupError):

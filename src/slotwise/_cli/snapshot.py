@@ -72,7 +72,7 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
 def claimants(limit: Semaphore | FoundTiers) -> Claimants:
     """Return the holders and waiters of a semaphore or of tiers."""
     where = limit.paths if isinstance(limit, FoundTiers) else limit
-    # Waiters first: one that is granted in between is then seen twice, and not missed.
+    # Waiters first: one granted in between is then seen twice instead of missed.
     waiters = where.waiters_sync()
     return Claimants(where.holders_sync(), waiters)
 

@@ -167,7 +167,7 @@ def lacks_of(
 def _same_line(
     waiters: Sequence[Claimant], found: Claimant | None, lacks: Sequence[Lack]
 ) -> list[Claimant]:
-    """Return those who wait for the same: the line in which somebody has a place."""
+    """Return the waiters for the same thing: the line in which a waiter has its place."""
     if found is not None:
         tier, key = found.lacks, found.keys.get(found.lacks or "")
     else:
@@ -214,7 +214,7 @@ def _in_line(
 def _share(
     estimate: float | None, place: int, waiting: int, paused_for: float = 0.0
 ) -> float | None:
-    """Return a waiter's part of the estimate of a newcomer, who comes after all waiters.
+    """Return a waiter's share of a newcomer's estimate: a newcomer comes after all waiters.
 
     Nobody is served before a pause ends.
     """

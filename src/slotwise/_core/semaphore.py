@@ -226,12 +226,12 @@ class Semaphore(Limit):
         """Wait for ``slots`` slots, in the order of arrival; as `Limit.acquire` says.
 
         With ``on_full="replace"`` it doesn't wait: it kicks the oldest holder, or as many as it
-        needs, and takes their slots in the same step. Those in the queue stay
-        there, and ``max_waiting`` refuses nobody then. A ``slotwise run`` that is kicked keeps its
-        slots until its command has ended; until then this waits, at the front.
+        needs, and takes their slots in the same step. Waiters keep their places, and
+        ``max_waiting`` doesn't apply. A ``slotwise run`` that is kicked keeps its slots until its
+        command has ended; until then this waits, at the front.
 
-        ``priority`` is a head start in seconds: it comes before those who have waited for
-        less than that; if it is negative, after those who arrive within that time.
+        ``priority`` is a head start in seconds: the request comes before those that arrived less
+        than that much earlier or, if it is negative, after those that arrive within that time.
         Nobody who has waited longer than the difference is passed.
         """
 
@@ -308,7 +308,7 @@ class Semaphore(Limit):
         """
         from slotwise._core.explain import explain_semaphore
 
-        # Waiters first: one that is granted in between is then seen twice, and not missed.
+        # Waiters first: one granted in between is then seen twice instead of missed.
         waiters, holders = await self.waiters(), await self.holders()
         stats, estimate = await self.stats(), await self.estimate()
         return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)

@@ -91,7 +91,7 @@ class BaseLedger(ABC, Generic[C]):
 
     @abstractmethod
     def serve(self, now: float = 0.0) -> list[C]:
-        """Grant what is free to those who wait, and return who got it."""
+        """Hand what is free to the waiters, and return those that were granted."""
 
     @abstractmethod
     def _free(self, claim: C, now: float) -> None:

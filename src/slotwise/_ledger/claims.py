@@ -23,7 +23,7 @@ class BaseClaim(AcquisitionResult):
     named: ClassVar[bool] = True
     # Whether it replaces a holder, and so comes before all others.
     replaces: bool = False
-    # In microseconds: it comes before those who have waited less than that longer.
+    # In microseconds: it comes before claims that arrived less than that much earlier.
     head_start: int = 0
 
     key: Hashable  # what the ledger files it under

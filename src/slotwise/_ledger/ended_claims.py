@@ -30,7 +30,7 @@ class EndedClaim:
 
 
 class EndedClaims:
-    """What was taken by those who have ended, by their keys.
+    """What claims that have ended took of rates, by their keys.
 
     They are forgotten many at a time: a table is dropped when all in it have been there for long
     enough, so some are kept longer than needed. Remembering one costs little, which matters, since

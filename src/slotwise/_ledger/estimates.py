@@ -4,15 +4,15 @@ This module is for semaphores; `path_estimates` does the same for a path through
 
 The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and its users):
 
-1. Whoever would be granted everything at once is served in 0 s.
-2. Otherwise each node of its path (a semaphore is one node) has to give what those ahead of it
-   and the newcomer itself need, less what is free. Slots come back at `value` per mean hold, a
+1. A newcomer that would be granted everything at once is served in 0 s.
+2. Otherwise each node of its path (a semaphore is one node) has to give what the waiters ahead of
+   it and the newcomer itself need, less what is free. Slots come back at `value` per mean hold, a
    rate's units at its own pace. The slowest node counts.
-3. Ahead of it at a node are those who are parked there: of each key at most as many as its
+3. Ahead of it at a node are the waiters parked there: of each key at most as many as its
    narrower tiers let through at once. If there are more than `SAMPLE` of them, the first stand for
    all.
-4. While no timed hold has ended, it is not known when slots come back: None. 5. Nobody is served
-before a pause ends; if nothing else is known, that is the estimate.
+4. While no timed hold has ended, it is not known when slots come back: None.
+5. Nobody is served before a pause ends; if nothing else is known, that is the estimate.
 
 It is an estimate, not a bound: holds vary, waiters leave, and others may have a head start.
 """

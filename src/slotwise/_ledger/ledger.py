@@ -227,8 +227,8 @@ class Ledger(NumberedSlots, BaseLedger[C]):
     def to_replace(self, holders: Iterable[C], slots: int) -> list[C]:
         """Choose whose slots a claim for ``slots`` takes over: the first of ``holders``.
 
-        Nobody, if all of them together are not enough, or while nothing is granted. What is free
-        is for those who wait.
+        None of them, if all together don't have enough, or while nothing is granted. Free slots
+        are left to the waiters.
         """
         if self.paused_until:
             return []
@@ -395,10 +395,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return True
 
     def serve(self, now: float = 0.0) -> list[C]:
-        """Hand free slots to those who wait, strictly in order, and return who got them.
+        """Hand free slots to the waiters, strictly in order, and return those that got some.
 
-        Every verb ends with it. On a closed ledger it refuses those in the line; on a paused one it
-        grants nothing, until the first call after the pause.
+        Every method ends with it. A closed ledger refuses the waiters in the line; a paused
+        one grants nothing, until the first call after the pause.
         """
         line = self.line
         granted: list[Any] = []
@@ -475,9 +475,9 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self.ranks.add(claim, now)
 
     def _comes_first(self, claim: C, now: float) -> bool:
-        """Whether a newcomer comes before all who wait, by its head start or theirs."""
+        """Whether a newcomer comes before all waiters, by its head start or theirs."""
         if claim.replaces:
-            return False  # it replaces a holder, and leaves what is free to those who wait
+            return False  # it replaces a holder, and leaves free slots to the waiters
         if self.ranks is None:
             if claim.head_start <= 0:
                 return False

@@ -19,12 +19,12 @@ Rank = tuple[float, int, int]
 
 
 class Ranks:
-    """A heap of claims by their ranks; some have left."""
+    """A heap of claims by their ranks; some entries are stale."""
 
     __slots__ = ("_heap", "last_ticket")
 
     def __init__(self, waiting: Mapping[Hashable, Any]) -> None:
-        """Of those who wait already, in the order of arrival."""
+        """Rank the claims that wait already, in the order of arrival."""
         self._heap: list[tuple[Rank, Any]] = []
         self.last_ticket = 0
         for claim in waiting.values():
@@ -32,7 +32,7 @@ class Ranks:
 
     @classmethod
     def restore(cls, claims: Iterable[Any], tickets: Iterable[int], last_ticket: int) -> Self:
-        """Those who wait, with the tickets that they had, and the last one that was given."""
+        """Return the ranks of claims that had these tickets, and continue after ``last_ticket``."""
         ranks = cls({})
         for claim, ticket in zip(claims, tickets, strict=True):
             heappush(ranks._heap, (ranks._rank(claim, ticket), claim))
@@ -40,12 +40,12 @@ class Ranks:
         return ranks
 
     def tickets(self, waiting: Mapping[Hashable, Any]) -> list[int]:
-        """The tickets of those who wait, in their order there."""
+        """Return the tickets of ``waiting``, in its order."""
         known = {id(claim): rank[2] for rank, claim in self._heap}
         return [known[id(claim)] for claim in waiting.values()]
 
     def in_turn(self, waiting: Mapping[Hashable, Any]) -> list[Any]:
-        """Those who wait, in the order in which they are served."""
+        """Return the claims that wait, in the order in which they are served."""
         living = [entry for entry in self._heap if waiting.get(entry[1].key) is entry[1]]
         return [claim for _, claim in sorted(living, key=lambda entry: entry[0])]
 

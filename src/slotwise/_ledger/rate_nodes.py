@@ -98,7 +98,7 @@ class RateNode(BaseNode):
     def change_rate(self, rate: Rate, now: float) -> None:
         """Continue with another rate: the level stays, cut to the new burst.
 
-        One that is full is full afterwards too, as one that was forgotten is.
+        A full bucket stays full, like one that was forgotten because it was full.
         """
         self.refill(now)
         whole, rest = divmod(self.level, self.rate.unit)

@@ -52,11 +52,11 @@ class TierNodes:
         self.keeps_idle = True  # False: whoever ends a claim calls `drop_if_idle`
         self.max_idle = UNLIMITED  # beyond that the longest idle are forgotten
         self.own_values: dict[Hashable, Any] = {}  # of keys with another value
-        # Until when keys are paused, and under None all of them, also those that come later.
+        # Until when keys are paused; under None, all of them, including later ones.
         self.pauses: dict[Hashable, float] = {}
-        # A heap of (when it was used, a number, node): no later than `used` says, so
-        # that the first one that is right is the longest idle. Of two that were used
-        # at one instant it is the one that was made first.
+        # A heap of (when it was used, a number, node). The time may be older than `used`, never
+        # later, so the first entry that agrees with `used` is the longest idle. Of two nodes last
+        # used at one instant, the one made first comes first.
         self._ages: list[tuple[float, int, BaseNode]] = []
         self._made = 0
 

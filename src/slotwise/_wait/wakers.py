@@ -2,7 +2,7 @@
 
 A task sleeps on a future of its loop, a thread on a lock that somebody else
 releases. This module doesn't decide who is woken; the ledger does. A wake-up that
-can't be delivered goes back to the sender, who passes the slot on: at once if the loop is closed,
+can't be delivered goes back to the sender, which passes the slot on: at once if the loop is closed,
 and also if it is closed while the wake-up is on its way.
 
 Order matters only within an event loop. So the wake-ups of one sender for one loop are sent
@@ -112,8 +112,8 @@ class Refusals(Generic[T]):
 class WakeUps:
     """Wake-ups for the tasks of one event loop, in the order in which they arrive.
 
-    It doesn't know its sender, who keeps it, while there is nothing to send: they would be
-    a cycle, for the garbage collector to find.
+    It refers to its sender only while there is something to send: the sender refers to it, and
+    the garbage collector would have to find the cycle.
     """
 
     __slots__ = ("_arriving", "_told", "loop", "queue")
@@ -189,7 +189,7 @@ class WakeUps:
             self._told = None
 
     def take_back(self) -> None:
-        """Have their senders handle those who can't be told any more."""
+        """Return undeliverable wake-ups to their senders."""
         while self.queue:
             try:
                 sender, claim, future, *_ = self.queue.popleft()

@@ -289,10 +289,10 @@ def _with_named_arguments(
 ) -> Callable[..., R]:
     """Return a function of a call's arguments that passes on those ``function`` names.
 
-    One with ``*args`` gets the arguments as they are.
+    A ``function`` with ``*args`` gets the arguments as they are.
 
     Raises:
-        ValueError: ``function`` needs one that there is not.
+        ValueError: ``function`` needs a parameter that the decorated function doesn't have.
     """
     own = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_POSITIONAL for each in own):

@@ -58,7 +58,7 @@ class SemaphoreClaim(ProcessClaim, Claim):
 
 
 class ReplacingClaim(SemaphoreClaim):
-    """The claim of one that replaces a holder, and waits for it to leave."""
+    """A claim that replaces a holder, and waits for it to leave."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         )
 
     def _passes(self, wanted: int, now: float) -> bool:
-        """Whether a newcomer comes before all who wait, by its head start or theirs."""
+        """Whether a newcomer comes before all waiters, by its head start or theirs."""
         claim = SemaphoreClaim("", self.wanted_to_record(wanted), None, 0, None, 0)
         return self._comes_first(claim, now)
 
@@ -436,7 +436,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             waiting.append((claim, arrived, wait_until))
             state._count(claim)
         last_ticket, *tickets = snapshot["tickets"] or [0]
-        # Nobody who was waiting fits, so this grants nothing.
+        # No waiter fits, or it would have been granted: so this grants nothing.
         state.restore_waiting(waiting, tickets if snapshot["tickets"] else None, last_ticket)
         return state
 

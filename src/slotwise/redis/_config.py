@@ -32,7 +32,7 @@ class RedisConfig:
         namespace: the prefix of all keys. A url may contain it as ``?namespace=...`` instead.
         connect_timeout: the longest time to open a connection, in seconds.
         reply_timeout: the longest time without any reply, after which the connection is
-            reopened; one that others with a longer timeout wait on stays open, and the
+            reopened. If calls with a longer timeout wait on it too, it stays open, and the
             attempt counts as failed.
         attempts: how often in a row a call tries to reach the server before it fails.
             Waiters that are already queued keep trying until their own timeout.

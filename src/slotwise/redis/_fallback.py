@@ -76,7 +76,7 @@ class FallbackAcquisition(AcquisitionResult):
         return DONE if self.inner is None else self.inner.settle(**costs)
 
     def tell_acquired(self, name: str | None, waited: float) -> None:
-        """Tell the hooks about one that no limit reports: in this process, without a value."""
+        """Tell the hooks about an acquisition that no limit reports: in memory, without a value."""
         acquisition_id, now = self._acquisition_id, time.monotonic()
         events.requested(acquisition_id, name, "memory", now - waited)
         events.acquired(acquisition_id, now)
@@ -165,7 +165,8 @@ class Fallback:
     ) -> AcquisitionResult:
         """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
 
-        Whoever waits when it goes away is served by the policy too, with what is left of its time.
+        Callers that wait when it goes away are served by the policy too, with what is left of
+        their time.
         """
         shared, record = limit._attached()
         client, slot = shared.client(), record.keys.slot

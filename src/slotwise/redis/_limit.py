@@ -149,10 +149,10 @@ class RedisLimit:
         def _title(self) -> str: ...
 
         def _declaration(self) -> list[Any]:
-            """What it was made with, as the scripts that change it take it."""
+            """Return what it was made with, in the form that the scripts take."""
 
         def _conflict(self, reply: list[Any]) -> SlotwiseError:
-            """The error of one that was made with other values than those in use."""
+            """Return the error of an object whose values are not those in use."""
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
         return closed_error(f"{self._title} is", closure)

@@ -55,7 +55,7 @@ def read_path_claimants(
 def _read(
     raw_id: bytes, claim: bytes, more: bytes, tiers: Sequence[TierSpec]
 ) -> tuple[tuple[float, int], Claimant]:
-    """A claimant and what it is sorted by; one that can't be read is named, and comes last."""
+    """Return a claimant and its sort key; an unreadable one has only its id, and comes last."""
     try:
         _, ttl, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
         # lua/base/proof.lua says what the secret in front is for; nobody is shown it.

@@ -34,7 +34,7 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
     elif simple:
         connection = client.connection_for(record.keys.slot)
         if connection is not None:
-            # Where everybody waits in one queue, one that has to wait anyway can travel with
+            # If all waiters are in one queue, a request that has to wait anyway can be sent with
             # the next release of this loop.
             linger = record in client.queued_by_name and record in client.holding
             one_queue = record.dialect.has_one_queue

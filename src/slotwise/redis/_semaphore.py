@@ -270,7 +270,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult | None:
         """Take ``slots`` slots if that neither waits nor passes anybody, else return None.
 
-        By ``priority``, a head start in seconds, it may pass those who have waited for less.
+        With ``priority``, a head start in seconds, it may pass those who have waited for less.
 
         Raises:
             BackendError: the server can't be used, or did not answer within a second.

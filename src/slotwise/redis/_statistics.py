@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
 _MOST_AT_ONCE = 500  # counted in one write
-_WITH_REASON = 2  # what semaphore/inspect.lua says of one that is closed for a reason
+_WITH_REASON = 2  # what semaphore/inspect.lua replies if it is closed with a reason
 # The keys of semaphores that are held, waited for, closed or paused.
 KINDS = (
     KeyKind("semaphore_main"),
@@ -76,7 +76,7 @@ def not_text(shared: SharedClient, key: bytes) -> BackendError:
 
 
 def read_stats(reply: list[Any], value: int) -> SemaphoreStats:
-    """What semaphore/inspect.lua replies; ``value`` is for one that the server knows none of."""
+    """Read a reply of semaphore/inspect.lua; ``value`` is used if the server knows none."""
     known_value, held, written, closed, reason, *_, frozen = reply
     waiting, paused_for = read_waiting(written)
     why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None

@@ -18,7 +18,7 @@ Which = str | AcquisitionResult | None
 async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
     """``path`` is that of a newcomer."""
     backend, specs = tiers._backend, _specs(tiers)
-    # Waiters first: one that is granted in between is then seen twice, and not missed.
+    # Waiters first: one granted in between is then seen twice instead of missed.
     waiters, holders = await backend.waiters(), await backend.holders()
     if which is not None:
         acquisition_id = acquisition_id_of(which)

@@ -32,7 +32,7 @@ class PathArguments:
     """The tiers by name, and how calls name their keys, slots and costs.
 
     Raises:
-        ValueError: a tier uses the key of one that has none.
+        ValueError: a tier uses the key of a tier without keys.
         TypeError: staged tiers have a rate.
     """
 

@@ -118,7 +118,7 @@ class Stage:
             asked = self._ask(key)
 
     def semaphore(self, key: str | None) -> Semaphore:
-        """The semaphore of a key, for those who don't acquire it: no entry is made."""
+        """Return the semaphore of a key, to inspect or control it: no entry is made."""
         with self.lock:
             entry = self._keys.get(key)
             if entry is not None:

@@ -307,9 +307,9 @@ class Tiers(SameWhenCopied):
                 wait, None waits forever. Left out, it is ``max_acquire_time``.
             label: what the slots are for; ``holders()`` and ``waiters()`` show it.
             costs: what it takes of rates, by the names of their tiers; 1 of those left out.
-            priority: seconds of head start: it comes before those who have waited for less
-                than that; if it is negative, after those who arrive within that time.
-                In fair order it orders requests of one key only.
+            priority: a head start in seconds: the request comes before those that arrived less
+                than that much earlier or, if it is negative, after those that arrive within that
+                time. In fair order it affects only requests of one key.
             keys: the key of every keyed tier, by the tier's name; and the costs of rates that
                 have no keys of their own.
 
