@@ -154,7 +154,7 @@ class _Holder:
         self._hold(slot)
 
     def _wait(self, slot: Slot) -> bool:
-        """Wait until it is decided; return False if there is nobody to tell any more."""
+        """Wait for the slot, or its refusal; return False if nobody is left to be told."""
         slot.start()
         poller = self._poller(slot)
         poller.register(self._telling, 0)  # an error: whoever waits for the outcome has ended

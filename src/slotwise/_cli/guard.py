@@ -151,7 +151,7 @@ class _Guard:
                 os._exit(0)
 
     def _reap(self) -> bool:
-        """See who has ended; return False if there is nobody left."""
+        """Reap the processes that have ended; return False if none is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)

@@ -274,7 +274,7 @@ def _change_as_dict(change: Change) -> dict[str, Any]:
 
 
 def _print_changes(changes: list[tuple[str, Change]]) -> None:
-    """The last ones, the latest at the end, with what they are of where that is not clear."""
+    """Print the last changes, the latest at the end, each with its key if there are several."""
     if not changes:
         return
     shown = changes[-_CHANGES_SHOWN:]

@@ -33,7 +33,7 @@ _TIER_KEYS = 3  # the busiest of each tier that are sampled
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How full everything is, by name, and what was wrong with what is not among it."""
+    """How full all limits are, by name, and an error for each that could not be read."""
 
     semaphores: dict[str, SemaphoreStats]
     tiers: dict[str, TiersView]

@@ -149,7 +149,7 @@ def weight_for(specs: Sequence[TierSpec], path: Sequence[object]) -> float:
 
 
 def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str) -> None:
-    """Raise unless these are the names of rates, with what may be taken of them in the end."""
+    """Raise unless these are names of rates, each with a cost that can be settled."""
     rates = {spec.name: spec.value for spec in specs if isinstance(spec.value, Rate)}
     for name, cost in costs.items():
         if name not in rates:

@@ -29,15 +29,15 @@ class Share:
         self.tag = tag  # of its next request
         self.weight = weight
         self.waiting = 0
-        # At which nodes of other tiers, where others may wait too, how many of its groups wait.
+        # How many of its groups wait at which node of other tiers, where other keys may wait too.
         self.nodes: Counter[BaseNode] = Counter()
 
 
 class FairOrder:
-    """Whose turn it is, by what each key has had while somebody waited.
+    """Decides whose turn it is, by what each key was granted while somebody waited.
 
-    ``tier`` is the one whose keys take turns, ``cost_tier`` the one whose slots or units count;
-    None if each request counts as one.
+    The keys of ``tier`` take turns; the slots or units of ``cost_tier`` count, or each request as
+    one if it is None.
     """
 
     __slots__ = ("_tags_by_age", "cost_tier", "shares", "tags", "tier", "time")
@@ -56,7 +56,7 @@ class FairOrder:
         self._tags_by_age: list[tuple[float, int, Hashable]] = []
 
     def tag_of(self, key: Hashable) -> float:
-        """The tag that a newcomer of a key has."""
+        """Return the tag of a newcomer with this key."""
         share = self.shares.get(key)
         return max(self.time, self.tags.get(key, 0.0)) if share is None else share.tag
 

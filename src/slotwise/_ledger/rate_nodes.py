@@ -43,11 +43,11 @@ class RateNode(BaseNode):
 
     @used.setter
     def used(self, when: float) -> None:
-        """It is in use by what is taken, not by what is given back."""
+        """Do nothing: only taking from a bucket puts it in use, not giving back."""
 
     def refill(self, now: float) -> None:
-        """Put in what has come back by now."""
-        # One call asks several times at the same instant.
+        """Add what has come back by now."""
+        # Called several times at the same instant.
         at = int(now * 1_000_000 + 0.5)  # `microseconds`, inlined
         if at != self.at:
             self.level = self.level_at(now)

@@ -88,7 +88,7 @@ class Woken(set[Any]):
 
 
 class _Newcomer:
-    """One that lets others pass."""
+    """A newcomer that lets woken tasks go first."""
 
     __slots__ = ("_loop",)
 

@@ -83,7 +83,7 @@ class SemaphoreFile:
         # wait. Doing it twice does no harm.
         self._pending: deque[Callable[[AfterUnlock], None]] = deque()
         self._alarm = NEVER
-        # How adaptive values were moved by what was written here, while somebody listens.
+        # The changes of adaptive values that this process wrote, while hooks are there.
         self._moved: deque[tuple[int, Any, Change]] = deque(maxlen=_MOVES)
 
     @property
@@ -96,9 +96,9 @@ class SemaphoreFile:
         return self._journal.state
 
     def take_changes(self) -> list[tuple[int, Any, Change]]:
-        """Return how adaptive values were moved by what was written here, once.
+        """Remove and return the changes of adaptive values that this process wrote.
 
-        Each with the number of its tier, 0 of a semaphore, and its key.
+        Each with the number of its tier (0 for a semaphore) and its key.
         """
         taken = []
         while self._moved:
@@ -506,9 +506,9 @@ class SemaphoreFile:
     # -------------------------------------------------------------------- time
 
     def _next_deadline(self) -> float:
-        """Return when to look again for what time alone changes, if this process has to.
+        """Return when time alone changes something next; `NEVER` if others have to care for it.
 
-        A hold or a wait expires then, a pause ends, or a bucket has enough for those who wait.
+        A hold or a wait expires then, a pause ends, or a bucket has enough for a waiter.
         """
         state = self._journal.state
         return NEVER if state is None or not self.claims.by_id else state.next_deadline()

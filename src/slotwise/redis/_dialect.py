@@ -110,7 +110,7 @@ class Dialect(ABC):
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
     ) -> AcquireTimeout:
-        """The error for a wait that timed out, by what `Released` or a reply counted."""
+        """Return the error for a wait that timed out, with the counts of `Released` or a reply."""
 
     @abstractmethod
     def share_requested(self, acquisition: RedisAcquisition) -> str:

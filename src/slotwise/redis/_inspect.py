@@ -32,7 +32,7 @@ def _read(acquisition_id: str, since: str, claim: str) -> Claimant:
     if not claim:
         return Claimant(acquisition_id, slots, _time(since))
     _, ttl, ticket, granted, number, _, owner = claim.split(" ", 6)
-    # lua/base/proof.lua says what the secret in front is for; it is nobody's to see.
+    # The secret at the beginning (lua/base/proof.lua) must not be shown.
     host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
     holds = granted != "0"
     return Claimant(

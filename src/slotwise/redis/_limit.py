@@ -1,8 +1,8 @@
 """RedisLimit: what semaphores and tiers on a Redis server have in common.
 
-It connects an object with what its process shares, and acquires, releases, closes and
-blocks threads for it. The dialect says which scripts are called; `RedisSemaphore` and `RedisPaths`
-have the arguments and their documentation.
+It connects an object with the `SharedClient` of its process, and acquires, releases and closes,
+for coroutines and for plain threads. The dialect says which scripts are called; `RedisSemaphore`
+and `RedisPaths` have the arguments and their documentation.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _read(
     """Return a claimant and its sort key; an unreadable one has only its id, and comes last."""
     try:
         _, ttl, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
-        # lua/base/proof.lua says what the secret in front is for; nobody is shown it.
+        # The secret at the beginning (lua/base/proof.lua) must not be shown.
         host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
         holds = granted != "0" and not granted.startswith("-")
         # Of a waiter it is when it began to wait, with a sign; older clients wrote 0.

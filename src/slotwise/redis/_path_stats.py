@@ -116,7 +116,7 @@ def _value_of(rule: bytes) -> int:
 
 
 def _own_value(rule: bytes, record: bytes | None) -> int:
-    """The value of a tier without keys, of which an adaptive one has a record."""
+    """Return the value of a tier without keys; an adaptive one has it in its record."""
     if b"_" in rule and record is not None and record.split()[2] != b"-":
         return int(record.split()[2])
     return _value_of(rule)

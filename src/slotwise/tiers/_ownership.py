@@ -13,7 +13,7 @@ What = tuple[Hashable, ...]
 
 
 class Ownership:
-    """The acquisitions of each task and thread, by what was acquired, the latest last."""
+    """The acquisitions of each task and thread, by kind of slot, the latest last."""
 
     def __init__(self) -> None:
         self._lock = fork.new_lock()
