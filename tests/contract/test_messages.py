@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import Limit, Rate, RateLimit, SlotwiseError, Tier, Tiers, semaphore
+from slotwise import BackendError, Limit, Rate, RateLimit, SlotwiseError, Tier, Tiers, semaphore
 
 TITLES = {
     "semaphore": "'crm'",
@@ -19,7 +19,7 @@ SUBJECTS = {kind: f"{title} {'are' if kind == 'tiers' else 'is'}" for kind, titl
 FULL = {
     "semaphore": "2 of 2 held, 0 others waiting",
     "tiers": "tenant 'acme': 2 of 2 held, 0 others waiting",
-    "rate": "0.0 left of 2 per 60 s, burst 2, and 1 needed, 0 others waiting",
+    "rate": "0.0 left of 2 per 36000 s, burst 2, and 1 needed, 0 others waiting",
 }
 PAUSED = {
     "semaphore": "paused for another N s, 2 of 2 held, 0 others waiting",
@@ -36,8 +36,8 @@ CONFLICT = {
     " value of a semaphore in use",
     "tiers": "the tiers of 'crm' are in use as tenant=2 each, not tenant=1 each;"
     " resize() changes the value of a tier in use",
-    "rate": "the rate 'crm' is in use as 2 per 60 s, burst 2, not 1 per 60 s, burst 2; resize()"
-    " changes the rate in use",
+    "rate": "the rate 'crm' is in use as 2 per 36000 s, burst 2, not 1 per 36000 s, burst 2;"
+    " resize() changes the rate in use",
 }
 
 Make = Callable[..., Any]
@@ -61,7 +61,7 @@ def make_kind(kind: str, url: str, name: str) -> Make:
         if kind == "semaphore":
             return semaphore(name, value, url=url, **options)
         if kind == "rate":
-            return RateLimit(name, Rate(value, per=60, burst=2), url=url, **options)
+            return RateLimit(name, Rate(value, per=36000, burst=2), url=url, **options)
         tiers = Tier("tenant", value, keyed=True), Tier("all", 5)
         return Tiers(*tiers, name=name, url=url, **options).at(tenant="acme")
 
@@ -69,12 +69,15 @@ def make_kind(kind: str, url: str, name: str) -> Make:
 
 
 @pytest.fixture
-def said(name: str) -> Callable[[Awaitable[Any]], Awaitable[str]]:
+def said(name: str) -> Callable[[Callable[[], Awaitable[Any]]], Awaitable[str]]:
     """What an error says, without what the drivers don't know equally well."""
 
-    async def said(call: Awaitable[Any]) -> str:
-        with pytest.raises((SlotwiseError, LookupError, ValueError)) as error:
-            await call
+    async def said(call: Callable[[], Awaitable[Any]]) -> str:
+        while True:
+            with pytest.raises((SlotwiseError, LookupError, ValueError)) as error:
+                await call()
+            if not isinstance(error.value, BackendError):  # a server that was too busy to answer
+                break
         text = str(error.value).replace(name, "crm")
         text = re.sub(r" \(oldest: [^)]*\)", "", text)  # Redis would have to read all claims
         text = re.sub(r"; a newcomer would be served in about .* s$", "", text)
@@ -83,7 +86,7 @@ def said(name: str) -> Callable[[Awaitable[Any]], Awaitable[str]]:
     return said
 
 
-Said = Callable[[Awaitable[Any]], Awaitable[str]]
+Said = Callable[[Callable[[], Awaitable[Any]]], Awaitable[str]]
 
 
 async def test_every_driver_says_the_same_of_a_full_limit(
@@ -92,14 +95,14 @@ async def test_every_driver_says_the_same_of_a_full_limit(
     limit = make_kind()
     held = [await limit.acquire(), await limit.acquire()]
     title = TITLES[kind]
-    timed_out = await said(limit.acquire(timeout=0.01))
+    timed_out = await said(lambda: limit.acquire(timeout=0.01))
     assert timed_out == f"no slot of {title} within 0.01 s: {FULL[kind]}"
-    at_once = await said(limit.acquire(timeout=0))
+    at_once = await said(lambda: limit.acquire(timeout=0))
     assert at_once == f"no slot of {title} within 0 s: {FULL[kind]}"
-    refused = await said(make_kind(max_waiting=0).acquire())
+    refused = await said(lambda: make_kind(max_waiting=0).acquire())
     assert refused == f"no slot of {title}, and too many are waiting: {FULL[kind]}"
     await limit.pause(60)
-    paused = await said(limit.acquire(timeout=0.01))
+    paused = await said(lambda: limit.acquire(timeout=0.01))
     assert paused == f"no slot of {title} within 0.01 s: {PAUSED[kind]}"
     for each in held:
         await limit.release(each)
@@ -109,22 +112,22 @@ async def test_every_driver_says_the_same_of_a_wrong_request(
     make_kind: Make, kind: str, said: Said
 ) -> None:
     limit = make_kind()
-    assert await said(limit.acquire(3)) == f"{NEVER[kind]}: that can never be granted"
-    assert await said(limit.estimate(3)) == f"{NEVER[kind]}: that can never be granted"
+    assert await said(lambda: limit.acquire(3)) == f"{NEVER[kind]}: that can never be granted"
+    assert await said(lambda: limit.estimate(3)) == f"{NEVER[kind]}: that can never be granted"
     held = [await limit.acquire(), await limit.acquire()]
 
     async def conflict() -> None:
-        await make_kind(1).acquire(timeout=0.01)
+        await make_kind(1).acquire(timeout=30)
 
-    assert await said(conflict()) == CONFLICT[kind]
+    assert await said(conflict) == CONFLICT[kind]
     again = limit.cm()
 
     async def left_first() -> None:
         await again.__aexit__(None, None, None)
 
-    assert await said(left_first()) == f"this cm() of {TITLES[kind]} was left without being entered"
+    assert await said(left_first) == f"this cm() of {TITLES[kind]} was left without being entered"
     if kind == "rate":
-        unknown = await said(limit.settle("abc", 1))
+        unknown = await said(lambda: limit.settle("abc", 1))
         title = TITLES[kind]
         assert unknown == (
             f"'abc' is not an acquisition of {title}, or ended too long ago to be settled"
@@ -140,12 +143,12 @@ async def test_every_driver_says_the_same_of_a_closed_limit(
     if kind != "rate":  # which only an operator can close everywhere
         operator = limit if kind == "semaphore" else limit.tiers
         await operator.close_everywhere("moving house")
-        closed = await said(limit.acquire(timeout=0.01))
+        closed = await said(lambda: limit.acquire(timeout=30))
         assert closed == f"{SUBJECTS[kind]} closed everywhere: moving house"
         await operator.reopen()
     await (limit.tiers if kind == "tiers" else limit).close()
-    assert await said(limit.acquire(timeout=0.01)) == f"{SUBJECTS[kind]} closed"
-    assert await said(limit.try_acquire()) == f"{SUBJECTS[kind]} closed"
+    assert await said(lambda: limit.acquire(timeout=30)) == f"{SUBJECTS[kind]} closed"
+    assert await said(limit.try_acquire) == f"{SUBJECTS[kind]} closed"
 
 
 @pytest.mark.parametrize("kind", ["tiers", "rate"], indirect=True)
@@ -158,10 +161,10 @@ async def test_nobody_advises_a_resize_where_the_tiers_themselves_differ(
     other = Tier("somebody", 1), Tier("else", 2)
 
     async def conflict() -> None:
-        await Tiers(*other, name=tiers.name, url=tiers.url).at().acquire(timeout=0.01)
+        await Tiers(*other, name=tiers.name, url=tiers.url).at().acquire(timeout=30)
 
-    used = {"tiers": "tenant=2 each, all=5", "rate": "2 per 60 s, burst 2"}[kind]
+    used = {"tiers": "tenant=2 each, all=5", "rate": "2 per 36000 s, burst 2"}[kind]
     subject = {"tiers": "the tiers of 'crm' are", "rate": SUBJECTS["rate"]}[kind]
-    assert await said(conflict()) == f"{subject} in use as {used}, not somebody=1, else=2"
+    assert await said(conflict) == f"{subject} in use as {used}, not somebody=1, else=2"
     for each in held:
         await limit.release(each)
