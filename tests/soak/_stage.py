@@ -81,8 +81,8 @@ class Stage:
             if worker.poll() is None:
                 worker.kill()
             worker.wait(10)
-        self.recorder.close()
         self._open.close()
+        self.recorder.close()
 
     def _server_pids(self) -> list[int]:
         processes = [server.process for server in self.deployment.servers]
