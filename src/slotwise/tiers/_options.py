@@ -7,8 +7,7 @@ driver by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.overload import Overload, overload_of
@@ -25,9 +24,10 @@ if TYPE_CHECKING:
 LocalValue: TypeAlias = int | Mapping[str, int | Rate]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TiersOptions:
+class TiersOptions(NamedTuple):
     """The arguments of a Tiers object, apart from its tiers."""
+
+    # Not a frozen dataclass: making one takes a tenth of the time of making the object.
 
     atomic: bool
     url: str | RedisConfig | None
@@ -75,7 +75,7 @@ class TiersOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `Tiers` takes them."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        given = self._asdict()
         policy, local_value, after = given.pop("unreachable")
         return given | {
             "on_unreachable": policy,
