@@ -41,22 +41,22 @@ _OF_AN_ACQUISITION = ("acquisition_id", "slots", "tier", "keys", "values", "need
 # What each kind means, and which fields it has besides `name` and `scope`. The docs have this
 # table.
 KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
-    "requested": ("somebody asks for slots", _OF_AN_ACQUISITION),
+    "requested": ("slots are requested", _OF_AN_ACQUISITION),
     "acquired": (
-        "it has them; `waited` seconds after it asked",
+        "they are granted, `waited` seconds after the request",
         (*_OF_AN_ACQUISITION, "waited", "fencing_token"),
     ),
     "refused": (
-        "it doesn't get them, for a `reason`: timeout, cancelled, closed, full or unreachable",
+        "they are not granted, for a `reason`: timeout, cancelled, closed, full or unreachable",
         (*_OF_AN_ACQUISITION, "waited", "reason"),
     ),
     "released": (
-        "the holder gave them back, after `held` seconds",
+        "the holder released them, after `held` seconds",
         (*_OF_AN_ACQUISITION, "held"),
     ),
     "expired": ("its ttl ended", (*_OF_AN_ACQUISITION, "held")),
     "lost": (
-        "it ended in another way: by silence, or its file or keys are gone",
+        "it ended in another way: by silence, or because its file or keys are gone",
         (*_OF_AN_ACQUISITION, "held"),
     ),
     "kicked": ("somebody kicked it", (*_OF_AN_ACQUISITION, "held")),
@@ -68,11 +68,11 @@ KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
     "paused": ("this process paused a limit, for `seconds`", ("seconds", "tier", "keys")),
     "reopened": ("this process opened a limit, or ended its pauses", ()),
     "frozen": (
-        "this process had an adaptive limit keep its value",
+        "this process froze an adaptive value",
         ("tier", "keys"),
     ),
-    "thawed": ("this process let it move again", ("tier", "keys")),
-    "unreachable": ("a server, which is the `name`, stopped answering", ("reason",)),
+    "thawed": ("this process thawed it", ("tier", "keys")),
+    "unreachable": ("a server, the `name`, stopped answering", ("reason",)),
     "back": ("it answers again, after `waited` seconds", ("waited",)),
 }
 

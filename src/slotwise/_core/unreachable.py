@@ -58,7 +58,7 @@ def local_specs(specs: Sequence[TierSpec], given: object) -> tuple[TierSpec, ...
     unknown = given.keys() - {spec.name for spec in specs}
     if unknown:
         known = ", ".join(spec.name for spec in specs)
-        raise ValueError(f"local_value names no tier of these: {known}")
+        raise ValueError(f"local_value names an unknown tier; there are: {known}")
     return tuple(
         _with_value(spec, given[spec.name]) if spec.name in given else spec for spec in specs
     )
