@@ -178,13 +178,13 @@ def tiers_conflict(
             what = "rate" if _is_rate_limit(used) else "value of a tier"
             remedy = f"; resize() changes the {what} in use"
     in_use, given = (", ".join(each) for each in words)
-    # Tiers are not named twice: first all of them, and then those that differ.
+    # Don't name the tiers twice, first all of them and then those that differ.
     subject = subject_of(used, name) if _is_rate_limit(used) else f"the tiers of {name!r} are"
     return ValueConflict(f"{subject} in use as {in_use}, not {given}{remedy}")
 
 
 def _differ_in_value(used: TierSpec, own: TierSpec) -> bool:
-    """Whether the values of two tiers differ at most, so that `resize` makes one of the other."""
+    """Whether two tiers are the same except for their values, which `resize` can change."""
     same_kind = isinstance(used.value, Rate) == isinstance(own.value, Rate)
     return same_kind and replace(used, value=0) == replace(own, value=0)
 
@@ -240,7 +240,7 @@ def _is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
 
 
 def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
-    """How messages name tiers, or the one tier of a `RateLimit`."""
+    """Return the name of tiers in messages, or of the one tier of a `RateLimit`."""
     if _is_rate_limit(tiers):
         return "a private rate" if name is None else f"the rate {display(name)}"
     names = ", ".join(tier.name for tier in tiers)
@@ -248,18 +248,18 @@ def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
 
 
 def subject_of(tiers: Sequence[TierSpec], name: str | None) -> str:
-    """`title_of` with its verb."""
+    """Return `title_of` followed by its verb."""
     return f"{title_of(tiers, name)} {'is' if _is_rate_limit(tiers) else 'are'}"
 
 
 def part_of(tiers: Sequence[TierSpec], name: str | None, index: int, key: object) -> str:
-    """How messages name one key of a tier; a `RateLimit` has nothing else."""
+    """Return the name of one key of a tier in messages; a `RateLimit` has only one."""
     title = title_of(tiers, name)
     return title if _is_rate_limit(tiers) else f"{tiers[index].node(key)} of {title}"
 
 
 def blame(tiers: Sequence[TierSpec], index: int, key: object, why: str) -> str:
-    """Say which tier is in the way, and why; a `RateLimit` has only one."""
+    """Return which tier has no room, and why; a `RateLimit` has only one."""
     return why if _is_rate_limit(tiers) else f"{tiers[index].node(key)}: {why}"
 
 

@@ -145,7 +145,7 @@ def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
 def fullness(
     ledger: PathLedger[Any], specs: Sequence[TierSpec], path: Path, needs: Needs | None, now: float
 ) -> str:
-    """Say which tier is in the way of somebody who got nothing."""
+    """Return which tier had no room, for the message to a caller that got nothing."""
     for tier, key in zip(ledger.tiers, path, strict=True):
         node = tier.nodes.get(key)
         need = 1 if needs is None else needs[tier.index]
@@ -169,7 +169,7 @@ def fullness(
 
 
 def never_fits(which: str, need: int, value: Any, adaptive: Adaptive | None) -> ValueError:
-    """The error of a request that needs more than there is: ``which`` is `part_of` the tiers."""
+    """Return the error of a request that needs more than there is; ``which`` is from `part_of`."""
     if adaptive is not None:
         return too_many_for_adaptive(which, need, adaptive)
     if isinstance(value, Rate):

@@ -52,7 +52,7 @@ class Woken(set[Any]):
         return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
 
     def stay_for_a_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Not be empty until the tasks of ``loop`` that are ready to run now have run."""
+        """Hold newcomers back until the tasks of ``loop`` that are ready now have run."""
         place = _Newcomer(loop)
         self.add(place)
         turn = _Turn(self, place)
@@ -100,7 +100,7 @@ class _Newcomer:
 
 
 class _Turn:
-    """The callback of `stay_for_a_turn`, which ends when a loop has called it, or dropped it."""
+    """The callback of `stay_for_a_turn`; it ends when a loop has called it, or dropped it."""
 
     __slots__ = ("_place", "_woken")
 

@@ -1,7 +1,7 @@
 """LineHome: which event loop may use the line of a tracker outside the section.
 
-The tracker decides when it moves. A home never changes, it is replaced: so a giver that reads
-it once has the loop and what is known of it from the same moment.
+The tracker decides when the home moves. A home never changes, it is replaced: so a giver that
+reads it once gets the loop and its attributes from the same moment.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NO_LOOP = _NoLoop()
 class LineHome:
     """The one event loop that may use the line outside the section, or none."""
 
-    # loop            the loop, None if there is none
-    # asyncio_loop    the same, or something that runs in no thread
+    # loop            the loop, or None
+    # asyncio_loop    the same, or `_NO_LOOP` if it isn't one of asyncio's own
 
     __slots__ = ("asyncio_loop", "has_moved", "is_shut", "loop")
 

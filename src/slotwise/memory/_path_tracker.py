@@ -484,7 +484,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return no_slot(self.title, claim.timeout or 0, self._fullness(claim))
 
     def _fullness(self, claim: MemoryPathAcquisition) -> str:
-        """Say which tier is in the way."""
+        """Return which tier has no room, and why."""
         return fullness(self, self.specs, claim.path, claim.needs, clock.now())
 
     def _never_fits(self, path: tuple[Hashable, ...], needs: Sequence[int]) -> ValueError | None:

@@ -82,12 +82,12 @@ class ProcessAcquisition(AcquisitionResult):
 
     @property
     def title(self) -> str:
-        """How messages name its limit."""
+        """The name of its limit in messages."""
         return display(self.file.public_name)
 
     @property
     def subject(self) -> str:
-        """The same with a verb."""
+        """The title, followed by its verb."""
         return f"{self.title} is"
 
     def pauses(self) -> Sequence[events.Pause]:

@@ -249,7 +249,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return None if self.closed else path_in(self, wanted.path, wanted.needs, now, mean)
 
     def fullness(self, wanted: PathRequest, now: float) -> str:
-        """Return which tier is in the way."""
+        """Return which tier has no room, and why."""
         return path_fullness.fullness(self, self.specs, wanted.path, wanted.needs, now)
 
     def waiting_at(self, wanted: PathRequest) -> list[int]:

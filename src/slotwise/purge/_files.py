@@ -175,7 +175,7 @@ class Files:
         fd, cutoff, age_of = node.fd, self._cutoff_ns, self._age_of
         read_stat, unlink = os.stat, os.unlink
         kind, regular = _KIND, S_IFREG
-        # Counted are those that are not deleted, since most are.
+        # Those that are kept are counted, since most are deleted.
         before = tally.files_scanned
         not_old = not_deleted = freed = 0
         # In the same order as a re-read of an age: other workers may still be active, and a

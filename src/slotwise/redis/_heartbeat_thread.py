@@ -61,7 +61,7 @@ _GRACE = 0.05
 _FOREIGN_HOLDERS = -2
 _FOREIGN_CHECK_INTERVAL = 0.25
 
-# How much later than planned this thread has to run for a loss to be put down to that.
+# A loss is put down to this thread if it ran this much later than planned, in seconds.
 _STALL = 1.0
 
 # At most this many requests for several slots are named in a check; the first are served first.
@@ -75,8 +75,8 @@ class HeartbeatThread:
     #   H1  while anybody holds or waits, the thread runs
     #   H2  interval is at most the ping_interval of each of them, and _next_heartbeat at most one
     #       interval away
-    # Newcomers are among the waiters before they look at `interval`, without the lock. So whoever
-    # makes it longer does so before it looks for newcomers: one of the two sees the other.
+    # Newcomers join the waiters before they read `interval`, without the lock. So `interval` is
+    # made longer before newcomers are looked for: at least one of the two sees the other.
 
     def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
@@ -94,7 +94,7 @@ class HeartbeatThread:
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
         self._stalled = (-math.inf, -math.inf)  # since when, and until when, it did not run
-        self._is_ending = False  # with the process
+        self._is_ending = False  # whether the process ends
         self._callers: set[object] = set()  # one for each thread that is blocked in `run`
         self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
         self._stops_when_idle = False  # set by the last close
@@ -335,7 +335,7 @@ class HeartbeatThread:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
-            # An interrupt may have come after the first of two steps: a loop that nobody runs.
+            # An interrupt between two steps may have left a loop that no thread runs.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 if self._loop is not None:
                     if self._is_ending:
@@ -384,7 +384,7 @@ class HeartbeatThread:
             loop.close()
 
     def _replace(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have another thread continue: this one was ended."""
+        """Let another thread continue: this one was ended."""
         with self._starting:
             self._forget_thread(loop)
             self._posted = self._done = 0
@@ -392,7 +392,7 @@ class HeartbeatThread:
             self.heartbeat_soon()
 
     def _forget_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the next call start another thread; with the lock."""
+        """Let the next call start another thread; the caller holds the lock."""
         self._loop = self._thread = self._woken = self._sending = None
         self._unawaited_since = math.inf
         self._was_idle = False
@@ -502,7 +502,7 @@ class HeartbeatThread:
         return task
 
     def _schedule_next(self, now: float) -> None:
-        """Set the time of the next heartbeat, or none."""
+        """Set the time of the next heartbeat, if there is anything to keep alive."""
         with self._starting:
             before = self.interval
             self.interval = self._next_heartbeat = math.inf

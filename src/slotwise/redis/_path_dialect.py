@@ -137,7 +137,7 @@ class PathDialect(Dialect):
         return messages.no_slot(title, waited, self._fullness(acquisition, counts) or why)
 
     def _fullness(self, acquisition: RedisAcquisition, counts: Sequence[Any]) -> str:
-        """Say which tier is in the way; nothing if none is."""
+        """Return which tier has no room, and why; nothing if all have."""
         try:
             return _read_fullness(acquisition, *counts)
         except GARBAGE:  # of somebody else; that it is full is certain

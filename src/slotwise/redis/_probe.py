@@ -5,8 +5,8 @@ the answer is up to the caller.
 
 A fleet must not open ever more connections to a server in trouble. So while one silence lasts, the
 server is asked with exponential backoff: when it recovers, the open connections answer as well.
-And when one short silence follows another, the server is slow rather than gone: then only some of
-the short ones are looked into.
+And when one short silence follows another, the server is slow rather than gone: then it is asked
+only after some of them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _jitter = SystemRandom()
 
 # The pause before a server is asked a second time because of one silence; it doubles each time.
 _PAUSE, _MOST_PAUSE = 0.3, 5.0
-# So many silences that are shorter than this many seconds are asked about at once, and then one in
-# so many seconds. A dead connection is noticed within a second all the same.
+# Of silences shorter than `_SHORT` seconds, the first `_AT_ONCE` are followed by a probe, and then
+# one every `_EVERY` seconds. A dead connection is noticed within a second all the same.
 _SHORT, _AT_ONCE, _EVERY = 0.55, 4, 2.0
 
 
@@ -59,7 +59,7 @@ class ServerProbe:
         self._credit, self._credit_at = float(_AT_ONCE), time.monotonic()
 
     def start(self, silent_since: float) -> None:
-        """Ask the server because of a silence, if that is worth it; call this in the loop."""
+        """Ask the server about a silence, if that is worth it; call this in the loop."""
         if self._is_running or not self._is_worth_asking(silent_since, time.monotonic()):
             return
         self._is_running, self._is_ended = True, False
@@ -70,7 +70,7 @@ class ServerProbe:
         )
 
     def _is_worth_asking(self, silent_since: float, now: float) -> bool:
-        if silent_since <= self._asked_at:  # it was asked because of this one already
+        if silent_since <= self._asked_at:  # it was asked about this silence already
             if now < self._not_before:
                 return False
             self._pause = min(2 * self._pause, _MOST_PAUSE)

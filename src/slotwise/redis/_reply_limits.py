@@ -29,11 +29,11 @@ INSPECT = 1.9  # statistics, holders, waiters, resize, kick: within 2 s
 # The shortest silence that counts as an outage: a caller with a short timeout proves nothing.
 _OUTAGE = EXIT_LIMIT
 
-# How long a reply may take, at the least, once the event loop runs again: it may have been blocked
-# before the call was sent, or with the reply waiting in the socket. So this long before the end it
-# is seen that the loop runs; half of the time, if that is shorter.
+# The least time that a reply has once the event loop runs again: the loop may have been blocked
+# before the call was sent, or with the reply waiting in the socket. So a timer fires this long
+# before the deadline, or after half of the time if that is shorter, to see that the loop runs.
 _GRACE = 0.25
-# The shortest time between two looks at the deadlines.
+# The shortest time between two checks of the deadlines.
 _GRAIN = 0.01
 
 
@@ -76,12 +76,12 @@ class ReplyDeadlines:
     """
 
     # Between any two ticks:
-    #   D1  if a reply is awaited, the timer is set to when its last grace begins, or earlier,
-    #       or that has begun, and another timer ends it
+    #   D1  for each awaited reply, the timer fires when its last grace begins, or earlier; if that
+    #       has begun, another timer ends it
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # When the last grace of each begins, and how long that is; inf if it has begun.
+        # When the last grace of each reply begins, and how long it is; inf if it has begun.
         self._deadlines: dict[asyncio.Future[Any], tuple[float, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = math.inf
