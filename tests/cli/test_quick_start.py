@@ -181,6 +181,7 @@ def _run_with(program: str, tmp_path: Path, *words: str) -> subprocess.Completed
         text=True,
         check=False,
         timeout=HANG,
+        process_group=0,  # in which a stop signal stops it, as in a shell
         env={**buffered, "PYTHONPATH": str(tmp_path), "SLOTWISE_DIR": str(tmp_path / "slots")},
     )
 

@@ -9,6 +9,7 @@ What a signal means is decided in `run` and `supervise`.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import struct
@@ -51,7 +52,8 @@ class ReceivedSignal:
 class SignalQueue:
     """Blocks signals, and returns them in the order in which they arrived.
 
-    Create it before any thread is started: threads inherit the mask. It is never undone:
+    Create it before any thread is started, since threads inherit the mask, and use it in the
+    thread that has created it. The mask is never undone:
     a signal at the very end is too late to matter, and must not change the exit code.
 
     Signals that were ignored when this process was started (by ``nohup``, or as a script's
@@ -137,7 +139,8 @@ class SignalQueue:
 
     def _await_continue(self) -> None:
         """Note from now on whether a SIGCONT arrives; one that was not read yet is discarded."""
-        os.kill(os.getpid(), _NOT_CONTINUED)
+        # To this thread, which blocks it: threads that are older than the queue may not.
+        signal.pthread_kill(_thread.get_ident(), _NOT_CONTINUED)
 
 
 def in_foreground() -> bool:
