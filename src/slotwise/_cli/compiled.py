@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import CodeType
 
 _TAG = sys.implementation.cache_tag
+_LARGEST = 100_000  # bytes that are read at once
 
 
 class CompiledFinder:
@@ -39,10 +40,15 @@ def _find_compiled(name: str, folder: str, module: str) -> ModuleSpec | None:
     source = f"{folder}/{module}.py"
     compiled = f"{folder}/__pycache__/{module}.{_TAG}.pyc"
     try:
-        with open(compiled, "rb", buffering=0) as file:  # noqa: PTH123 - not imported yet
-            found = file.read()
-        status = os.stat(source)  # noqa: PTH116
+        descriptor = os.open(compiled, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.read(descriptor, _LARGEST)
+        finally:
+            os.close(descriptor)
+        status = os.stat(source)  # noqa: PTH116 - pathlib is not imported yet
     except OSError:
+        return None
+    if len(found) == _LARGEST:
         return None
     # The header that `importlib` writes: magic, flags, time and size of the source.
     numbers = int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF

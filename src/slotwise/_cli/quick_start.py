@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _IN_LOOPS = ("run", "acquire", "release")  # what scripts call all the time
 _QUICK = (*_IN_LOOPS, "purge")  # and purge, which competes with find
-_SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback")
+_SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "traceback", "warnings")
 # Our own, with the functions and classes that other modules import from them.
 _OURS_SELDOM_USED = {
     "slotwise._core.locked": ("KnownAnswer", "LockedAnswer"),
@@ -45,6 +45,8 @@ def delay_imports(command: str) -> None:
         _find_compiled_modules()
         for name in _SELDOM_USED:
             _delay(name)
+        # The numbers are enough: turning them into enums takes longer than using them.
+        _delay("signal", **_public(_import("_signal")))
         # argparse would look for translations; our messages are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
     if command in _IN_LOOPS:
