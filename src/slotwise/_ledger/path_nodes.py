@@ -94,6 +94,9 @@ class BaseNode:
 
     # Moves an adaptive value; a `Node` has the slot.
     adaptation: Adaptation | None = None
+    # The slots of a `Node`. Those of others are never all held: they have none.
+    free: Any = (0,)
+    circulating: int = 0
 
     def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
         self.tier = tier
@@ -162,6 +165,7 @@ class Node(BaseNode, SlotPool):
     __slots__ = ("adaptation", "circulating", "free")
 
     adaptation: Adaptation | None
+    free: list[int]
 
     rate = None  # `RateNode` has one
 
@@ -345,6 +349,14 @@ class Group:
         node that is known to have room for the head.
         """
         needs = self.needs
+        if needs is None and not several:  # what follows, in fewer steps
+            for node in self.nodes:
+                if node is not roomy and (
+                    (not node.free and node.circulating >= node.value)  # all are held
+                    or not node.has_room(1, now, self)
+                ):
+                    return node
+            return None
         for node in self.nodes:
             need = 1 if needs is None else needs[node.tier]
             if node is not roomy and not node.has_room(need, now, self):

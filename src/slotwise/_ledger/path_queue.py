@@ -84,13 +84,15 @@ class PathQueue(Generic[C]):
 
     def wait_with(self, claim: C, group: Group, now: float, weight: float) -> None:
         """Let a claim wait with others of its path."""
-        ticket = self.next_ticket(now)
+        ticket = int(now * 1_000_000 + 0.5)  # `next_ticket`, inlined
+        if ticket <= self.last_ticket:
+            ticket = self.last_ticket + 1
+        self.last_ticket = ticket
         if group.share is not None:
             group.share.weight = weight  # the latest request has the latest weight
-        at = group.parked_at
-        assert at is not None
-        self.last_ticket = ticket
         if self.join(claim, group, ticket):  # it has a head start
+            at = group.parked_at
+            assert at is not None
             self._drop_keeps(group, group.keeps)
             group.entry = None  # its entry has the turn of the former head
             self.park(group, group.lacks(now, self.several) or at)
@@ -258,6 +260,8 @@ class PathQueue(Generic[C]):
                 looks -= 1
                 parked.remove_first()
                 self._examine(first, node, now, granted)
+                if not node.free and node.circulating >= node.value:
+                    continue  # all slots are held: there is no room for anybody
                 first = parked.first()
                 if first is None:
                     if self.refills is None:
@@ -304,8 +308,11 @@ class PathQueue(Generic[C]):
                 if isinstance(node, RateNode):
                     self.look_at(node)  # its first head has to wait for another time now
             group.keeps = []
-        weight = 1.0 if group.share is None else group.share.weight
-        self.count_grant(claim, group.path, claim.ticket, weight, now)
+        if group.share is None:  # `count_grant`, inlined
+            passing = self.passing
+            (heappushpop if len(passing) > PATIENCE else heappush)(passing, claim.ticket)
+        else:
+            self.count_grant(claim, group.path, claim.ticket, group.share.weight, now)
         self._take_out(claim)
 
     def is_overdue(self, ticket: int) -> bool:
@@ -358,12 +365,15 @@ def take_all(claim: C, nodes: Sequence[Any], widest: int | None, now: float) -> 
         return _take_several(claim, nodes, claim.needs, widest, now)
     number = 0
     for node in nodes:
-        taken = node.take_one()
-        if taken is None:  # a taker on the quick lane was faster
-            for other in nodes[: nodes.index(node)]:
-                other.put_back_one(number)
-            return None
-        number = taken
+        try:
+            number = heappop(node.free)  # `take_one` where a slot is free, inlined
+        except IndexError:
+            taken = node.take_one()
+            if taken is None:  # a taker on the quick lane was faster
+                for other in nodes[: nodes.index(node)]:
+                    other.put_back_one(number)
+                return None
+            number = taken
     return number
 
 

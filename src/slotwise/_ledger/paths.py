@@ -547,8 +547,12 @@ class PathLedger(BaseLedger[C]):
         if self.paused:
             self._end_pauses(now)
         granted = self.queue.serve(now)
+        has_slots = self.queue.widest is not None
         for claim in granted:
-            self._file(claim, claim._slot_number, now)
+            if has_slots:  # `_file`, inlined
+                BaseLedger._file(self, claim, claim._slot_number, now)
+            else:
+                self._file(claim, claim._slot_number, now)
         if not self.groups:
             self._lower_attention()
         return granted
@@ -596,16 +600,16 @@ class PathLedger(BaseLedger[C]):
             self.deadlines.discard(claim.key)
         if self.refills is not None:
             self.recent.remember(claim, now)
+        needs, number = claim.needs, claim._slot_number
         for node in claim.nodes:
             if node.rate is not None:
                 continue  # what was taken of a rate comes back by time
             node.used = now
-            if claim.needs is None:
-                node.put_back_one(claim._slot_number)
+            if needs is None:
+                node.put_back_one(number)
             else:
-                number = claim._slot_number
                 ranges = claim.ranges or (range(number, number + 1),)  # or of the rated lane
-                node.put_back(claim.needs[node.tier], ranges)
+                node.put_back(needs[node.tier], ranges)
                 if not node.is_balanced:
                     self.unbalanced.add(node)
                     self.attention = True

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from slotwise._core import messages
 from slotwise._core.outcomes import asked_pauses
 from slotwise._core.paths import keys_by_name
-from slotwise._core.results import DONE
 from slotwise._core.trio_run import running_trio
 from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._ledger.rated_lane import give_at_once, take_at_once
 from slotwise._wait import clock
+from slotwise._wait.at_once import DONE
 from slotwise._wait.section import lock, postponed, run_postponed, section
 from slotwise._wait.wakers import Waker
 from slotwise.memory._base_acquisition import BaseAcquisition
@@ -184,14 +184,17 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
             raise self.failure
         return self
 
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
         # `give`, inlined for the same reason.
         tracker = self.paths._tracker
-        if tracker.holders.pop(self.key, None) is None:
+        try:
+            del tracker.holders[self.key]
+        except KeyError:
             if self.key is None:
-                raise messages.context_not_entered(self._title)
+                raise messages.context_not_entered(self._title) from None
             tracker.keep_task(self.key)
-        elif tracker.attention or self.ttl is not None:
+            return DONE
+        if tracker.attention or self.ttl is not None:
             tracker.take_back(self)
         else:
             now = clock.now()
@@ -201,6 +204,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
                 heappush(node.free, number)
             if len(tracker.tables[0]) > tracker.roomy or tracker.attention:
                 tracker.look_around(self.nodes)
+        return DONE
 
 
 class TimedMemoryPathAcquisition(MemoryPathAcquisition):

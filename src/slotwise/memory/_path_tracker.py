@@ -347,8 +347,10 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     def _take_back(self, lease: MemoryPathAcquisition) -> None:
         now = clock.now()
         self._free(lease, now)
-        if self.queue.work or len(self.tables[0]) > self.roomy:
-            self.post(self._after_giving(now))
+        if len(self.tables[0]) > self.roomy:  # `_after_giving`, inlined
+            trim(self, now)
+        if self.queue.work:
+            self.post(self._after_change(self.serve(now), now))
 
     def undo(self, taken: Sequence[Node], number: int) -> None:
         """Put back what the quick lane took in vain: a node had nothing, or it was closed.
