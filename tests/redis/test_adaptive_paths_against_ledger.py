@@ -185,6 +185,7 @@ def test_the_scripts_move_the_values_of_tiers_as_the_ledger_does(
 
     for _ in range(150):
         pair.now = round(pair.now + dice.choice([0, 0.001, 0.05, 0.5]), 6)
+        pair.end_many()
         pair.beat([])
         everyone = [str(each) for each in (*pair.ledger.holders, *pair.ledger.waiting)]
         action = dice.random()
@@ -207,6 +208,7 @@ def test_the_scripts_move_the_values_of_tiers_as_the_ledger_does(
         else:
             for seconds in (0.7, 20):  # all short ttls end, and then all who are silent
                 pair.now = round(pair.now + seconds, 6)
+                pair.end_many()
                 pair.beat([])
         pair.compare()
     assert pair.moves > 0

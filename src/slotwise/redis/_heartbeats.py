@@ -202,6 +202,9 @@ class HeartbeatSender:
                 self._failed(record, outcomes[0].removeprefix(b"failed "), waiters)
                 continue
             self._warned.discard(record)
+            if outcomes == [b"repairing"]:  # a part of that is all that was done for it
+                self.hurry(record)
+                continue
             if waiters:
                 self._schedule_check(record, due)
             for outcome in outcomes:

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import math
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
 _SCAN_EVERY = 60.0  # seconds
-_MOST_AT_ONCE = 500  # names from the last SCAN in one call
+_MOST_AT_ONCE = 150  # names in one call; lua/names/survey.lua looks at no more
 
 _SURVEY = load("names/survey")
 _KEYS: dict[str, type[Keys | PathKeys]] = {"semaphore": Keys, "tiers": PathKeys}
@@ -127,24 +128,24 @@ class NamespaceReader:
     async def _survey(
         self, shared: SharedClient, key: bytes, slot: int | None, scanned: list[bytes]
     ) -> list[tuple[int, list[Any]]]:
-        """What the script says, in one call, or in more if there are very many names."""
+        """What the script says, in one call, or in more if there are many names."""
         client, braces = shared.client(), b"1" if shared.cluster is not None else b"0"
         replies = []
-
-        async def call(go_on: bytes, members: list[bytes]) -> bytes:
+        go_on, to_read = b"", deque(scanned)
+        while True:
+            members = [*itertools.islice(to_read, _MOST_AT_ONCE)]
             args = [b"", self._config.namespace, braces, go_on, *members]
             reply = client.run(_SURVEY, [key], args, slot, self._config.limits)
-            cursor, now_us, *entries = await reply_within(INSPECT, reply, client, slot)
+            cursor, now_us, looked_at, left, *entries = await reply_within(
+                INSPECT, reply, client, slot
+            )
             replies.append((int(now_us), entries))
-            next_one: bytes = cursor
-            return next_one
-
-        go_on = await call(b"", scanned[:_MOST_AT_ONCE])
-        while go_on:
-            go_on = await call(go_on, [])
-        for at in range(_MOST_AT_ONCE, len(scanned), _MOST_AT_ONCE):
-            await call(b"-", scanned[at : at + _MOST_AT_ONCE])
-        return replies
+            for _ in range(looked_at):
+                to_read.popleft()
+            to_read.extend(left)
+            go_on = cursor or b"-"
+            if not cursor and not to_read:
+                return replies
 
     def _read(
         self, entry: list[Any], now_us: int, found: NamespaceContents, to_ask: dict[str, list[str]]

@@ -127,7 +127,7 @@ def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:
     if b"/" not in rule:
         return ()
     if record is not None and b"/" in record.split()[2]:
-        rule = record.split()[2]
+        rule = record.split()[2].lstrip(b"~")
     gain, unit, burst, _ = map(int, rule.split(b"/"))
     if record is None:
         return float(burst), 0.0

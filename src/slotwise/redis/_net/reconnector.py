@@ -377,6 +377,8 @@ class Reconnector:
             # This user may still be allowed to load scripts: that was tried before this call.
             call.whole, call.sha_only = False, True
             self._hold_back(call)
+        elif text.startswith("REPAIRING"):  # lua/base/base.lua: a part of it is done
+            self._hold_back(call)
         elif text.startswith(("MOVED", "ASK")) and self._on_moved(
             call, text, self.has_pending(call.slot)
         ):

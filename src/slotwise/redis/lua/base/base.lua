@@ -4,10 +4,12 @@
 -- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
 local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that found it closed
-local AT_ONCE = 100     -- how many a call drops, serves or refuses: about 3 ms each in which nobody else is served
-local SLOTS_AT_ONCE = 2000  -- how many slots it drops: one acquisition may have 10,000
+local AT_ONCE = 100     -- how many a call drops, serves or refuses in all: about 3 ms in which nobody else is served
 local PAGE = 500        -- how many claims a call lists or searches: about 2 ms
-local LOOKED_AT = 1000  -- how many claims are searched for those of a dead process
+local LOOKED_AT = 1000  -- how many claims are searched for processes to be told something
+-- What repairs are made with. REPLY is for a call that has done a part of something long, and nothing else: it is made again.
+local repairs = {REPLY = 'REPAIRING part of a long call is done: ask again'}
+local SUSPECTED = 400   -- how many claims are searched for those of a dead process
 
 local now, now_text, now_us
 
@@ -36,6 +38,12 @@ local function begin_though_full(key)
   if type(refused) ~= 'table' or not string.find(refused.err or '', 'OOM', 1, true) then return false end
   redis.pcall('ZREM', key, '')
   return true
+end
+
+-- Remove keys without waiting until their memory is free, which takes milliseconds for very many members.
+function repairs.unlink(...)
+  local refused = redis.pcall('UNLINK', ...)
+  if type(refused) == 'table' and refused.err then redis.call('DEL', ...) end  -- this user may not
 end
 
 -- Call a function; returns nil and the reason if it met a spoilt key.
@@ -67,10 +75,10 @@ function deaths.just_silent(key)
   return redis.call('ZRANGEBYSCORE', key, seconds(now - deaths.prompt), now_text, 'LIMIT', 0, AT_ONCE)
 end
 
--- Which of some ids belong to dead processes: those of a process that has just been silent for too long and
+-- Which of some ids, at most so many, belong to dead processes: those of a process that has just been silent for too long and
 -- that nobody listens for on its channel. A living process listens, unless it has just lost its connection, so one
 -- that only forgot a claim, or left it to its silence, loses no other.
-function deaths.claims(silent, ids)
+function deaths.claims(silent, ids, most)
   local suspects, gone, found = {}, {}, {}
   for _, id in ipairs(silent) do
     suspects[string.match(id, '^sw%-([^-]+)x%d+%-') or client_of(id) or ''] = true
@@ -83,7 +91,7 @@ function deaths.claims(silent, ids)
         local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'slotwise:' .. client)
         gone[client] = listeners[2] == 0  -- not if this user may not ask
       end
-      if gone[client] and #found < AT_ONCE then found[#found + 1] = id end
+      if gone[client] and #found < most then found[#found + 1] = id end
     end
   end
   return found

@@ -9,10 +9,19 @@
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id = ARGV[1]
 if string.match(id, '^sw%-.*%*%d+#%d+$') then return 0 end
-local removed = redis.call('ZREM', main, id)
-for i = 2, tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1) do
-  if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
+
+-- Remove the other members of an id that has several, as far as they are there.
+local function remove_others(id)
+  local slots = tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1)
+  for from = 2, slots, 1000 do
+    local members = {}
+    for i = from, math.min(from + 999, slots) do members[#members + 1] = id .. '#' .. i end
+    if redis.call('ZREM', main, unpack(members)) == 0 then break end
+  end
 end
+
+local removed = redis.call('ZREM', main, id)
+remove_others(id)
 redis.call('ZREM', ttls, id)
 redis.call('ZREM', waiting, id)
 redis.call('ZREM', waiting_heartbeat, id)

@@ -5,7 +5,8 @@
 -- ARGV  1 limit   2 heartbeat_max_interval (s)   3 ttl (s, not used here)
 --       4 now (s; empty: the server's clock)
 --       5 pattern of the notification key, with @@@ACQUISITION_ID@@@ in it
--- Returns how many acquisitions were granted.  Mirrors Ledger.expire.
+-- Returns how many acquisitions were granted.  Mirrors Ledger.expire. One call ends at most AT_ONCE of each kind, and grants at
+-- most as many: the next call goes on.
 --
 -- An id of slotwise's own client, sw-CLIENT-NUMBER or sw-CLIENT-NUMBER*SLOTS, is
 -- told by a message to the channel of its loop client; any other by its list. One for n
@@ -28,25 +29,32 @@ local function slots_of(id)
   return tonumber(string.match(id, '^sw%-.*%*(%d+)$') or 1)
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, 1000)) do
-  redis.call('ZREM', main, id)
-  for i = 2, slots_of(id) do
-    if redis.call('ZREM', main, id .. '#' .. i) == 0 then break end
+local AT_ONCE = 300
+
+-- Remove members whose time is up from two keys.
+local function remove(over, one, other)
+  if #over == 0 then return end
+  redis.call('ZREM', one, unpack(over))
+  redis.call('ZREM', other, unpack(over))
+end
+
+local over = redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+remove(over, main, ttls)
+for _, id in ipairs(over) do
+  for from = 2, slots_of(id), 1000 do
+    local members = {}
+    for i = from, math.min(from + 999, slots_of(id)) do members[#members + 1] = id .. '#' .. i end
+    if redis.call('ZREM', main, unpack(members)) == 0 then break end
   end
-  redis.call('ZREM', ttls, id)
 end
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, 1000)) do
-  redis.call('ZREM', main, member)
-  redis.call('ZREM', ttls, member)
-end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, 1000)) do
-  redis.call('ZREM', waiting, id)
-  redis.call('ZREM', waiting_heartbeat, id)
-end
+remove(redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE), main, ttls)
+remove(redis.call('ZRANGEBYSCORE', waiting_heartbeat, '-inf', now_text, 'LIMIT', 0, AT_ONCE), waiting, waiting_heartbeat)
 
 local granted = 0
 local free = limit - redis.call('ZCARD', main)
-while free > 0 do
+local left = AT_ONCE  -- to be looked at
+while free > 0 and left > 0 do
+  left = left - 1
   local id = redis.call('ZRANGE', waiting, 0, 0)[1]
   if not id then break end
   local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
@@ -60,7 +68,14 @@ while free > 0 do
     -- had not been granted.
     local deadline = string.format('%.6f', alive_until)
     redis.call('ZADD', main, deadline, id)
-    for i = 2, slots do redis.call('ZADD', main, deadline, id .. '#' .. i) end
+    for from = 2, slots, 1000 do
+      local words = {'ZADD', main}
+      for i = from, math.min(from + 999, slots) do
+        words[#words + 1] = deadline
+        words[#words + 1] = id .. '#' .. i
+      end
+      redis.call(unpack(words))
+    end
     local client = string.match(id, '^sw%-([^-]+)%-')
     if client then
       redis.call('PUBLISH', 'slotwise:' .. client, 'look ' .. id)

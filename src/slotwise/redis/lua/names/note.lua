@@ -17,6 +17,8 @@ if type(refused) == 'table' and refused.err then
   redis.call('DEL', names)  -- spoilt: only this script writes it
   redis.call(unpack(words))
 end
-redis.call('ZREMRANGEBYSCORE', names, '-inf', seconds(now - life))
+-- Not all at once, should very many have been used once.
+local over = redis.call('ZRANGEBYSCORE', names, '-inf', seconds(now - life), 'LIMIT', 0, 1000)
+if #over > 0 then redis.call('ZREM', names, unpack(over)) end
 redis.call('PEXPIRE', names, life * 1000)
 return 1

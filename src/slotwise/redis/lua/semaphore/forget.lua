@@ -8,4 +8,6 @@ open(1, ARGV[1])
 end_ttls()
 drop_silent()
 if redis.call('EXISTS', main, waiting) > 0 then return -1 end
-return math.min(redis.call('DEL', unpack(KEYS, 1, 7)), 1)
+local found = redis.call('EXISTS', unpack(KEYS, 1, 7))
+repairs.unlink(unpack(KEYS, 1, 7))
+return math.min(found, 1)

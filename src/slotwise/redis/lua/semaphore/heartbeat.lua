@@ -31,10 +31,14 @@ local function claimed(ids)
   return found
 end
 
--- Whether somebody held slots when main was found lost.
-local function was_evicted(id, evicted_at)
-  local claim = read_claim(id)
-  return claim and (tonumber(claim.granted) or 0) < evicted_at
+-- Those of the ids that held slots when main was found lost, as a set.
+local function find_evicted(ids, evicted_at)
+  local found = texts_of(ids)
+  for id, text in pairs(found) do
+    local claim = parse_claim(text)
+    found[id] = claim and (tonumber(claim.granted) or 0) < evicted_at or nil
+  end
+  return found
 end
 
 -- A client that knows only documented scripts has granted a waiter of ours.
@@ -66,7 +70,7 @@ local function mend_some()
   local filed = redis.call('HLEN', state) - USUAL_FACTS - redis.call('HEXISTS', state, '.hold')
                 - redis.call('HEXISTS', state, '.ticket') - ADAPTIVE_FACTS * redis.call('HEXISTS', state, '.adapt')
   if filed > redis.call('ZCARD', main) + redis.call('ZCARD', waiting) then
-    mend(redis.call('HRANDFIELD', state, 100))
+    mend(redis.call('HRANDFIELD', state, math.max(math.ceil(work_left), 1)))
   end
 end
 
@@ -76,7 +80,7 @@ local FAR = 10^8  -- (s): no clock was ever set back that far, and nobody has su
 local function mend_tickets()
   local last = tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
   if not last or last < now + FAR then return end
-  local ids = redis.call('ZRANGEBYSCORE', waiting, seconds(now + FAR), '+inf', 'LIMIT', 0, AT_ONCE)
+  local ids = redis.call('ZRANGEBYSCORE', waiting, seconds(now + FAR), '+inf', 'LIMIT', 0, AT_ONCE / 2)
   local ticket = now
   for _, id in ipairs(ids) do
     if redis.call('ZSCORE', waiting_heartbeat, id) then
@@ -96,8 +100,9 @@ end
 
 -- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function renew_name(first, at)
+  work_left = math.ceil(AT_ONCE * 7 / #KEYS)  -- each name has its part
   open(first, ARGV[1])
-  caller, messages, unfinished, silent_dropped = ARGV[2], {}, false, false
+  caller, messages, unfinished = ARGV[2], {}, false
   local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   pattern = ARGV[at + 1]
   local ids, firsts, lasts = {}, {}, {}
@@ -124,10 +129,11 @@ local function renew_name(first, at)
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives.
   local held = present(main, ids, 1, holders)
   local queued = present(waiting, ids, holders + 1, #ids)
+  local evicted = evicted_at and find_evicted({unpack(ids, 1, holders)}, evicted_at)
   local members, waiting_ids, lost, left, outcome = {}, {}, {}, {}, {}
   for i = 1, holders do
     local id = ids[i]
-    if held[id] and (filed and not filed[id] or evicted_at and was_evicted(id, evicted_at)) then
+    if held[id] and (filed and not filed[id] or evicted and evicted[id]) then
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     elseif held[id] then
       members_of(id, firsts[i], lasts[i], members)

@@ -27,7 +27,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
     facts = redis.call('HMGET', state, id, '.hold', '.window')
   else
     facts = redis.call('HMGET', state, id, '.hold', '.window', head or '', '.value', '.token', '.closed', '.values',
-                       '.paused')
+                       '.paused', '.life')
   end
   local ttl, number, granted = ttl_and_number(facts[1])
   local hold, window = facts[2], facts[3]
@@ -49,7 +49,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
       return {1, 0, 0, 0, 0}
     end
     local interval, head_ttl, ticket, owner
-    if facts[4] and not facts[7] and not facts[9] and not string.find(head, '*', 1, true) then
+    if facts[4] and not facts[7] and not facts[9] and facts[10] and not string.find(head, '*', 1, true) then
       interval, head_ttl, ticket, owner = waiting_claim(facts[4])
     end
     local value = tonumber(facts[5]) or 0

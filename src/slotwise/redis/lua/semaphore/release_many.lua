@@ -72,12 +72,12 @@ end
 -- one slot and without a ttl; they take the numbers over, the lowest first.
 local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
 if known and #heads == #freed and counted == #ended then
-  local facts = redis.call('HMGET', state, '.value', '.token', '.values', '.closed', '.paused', unpack(heads))
+  local facts = redis.call('HMGET', state, '.value', '.token', '.values', '.closed', '.paused', '.life', unpack(heads))
   local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
   local now_us = microseconds(ARGV[1])
   table.sort(freed)
-  local fits = held + #freed == value and not facts[4] and not facts[5] and freed[#freed] <= value
+  local fits = held + #freed == value and not facts[4] and not facts[5] and facts[6] and freed[#freed] <= value
   if fits and has_moved(facts[3]) then  -- after a shrink, a number above the value may be held, and lower ones be free
     local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
     fits = lowest[1] == 'top' or (tonumber(lowest[2]) or 0) > value
@@ -87,8 +87,8 @@ if known and #heads == #freed and counted == #ended then
   local now_text = string.format('%.6f', now_us / 1000000)
   for i, head in ipairs(heads) do
     local interval, ttl, ticket, owner
-    if facts[5 + i] and not string.find(head, '*', 1, true) then
-      interval, ttl, ticket, owner = waiting_claim(facts[5 + i])
+    if facts[6 + i] and not string.find(head, '*', 1, true) then
+      interval, ttl, ticket, owner = waiting_claim(facts[6 + i])
     end
     if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now_us / 1000000 then
       fits = false

@@ -10,9 +10,12 @@ local function to_replace(slots, value, held, queued)
   if paused_until(redis.call('HGET', state, '.paused')) then return {}, false end
   local missing, found, chosen, at_once = slots + held - value, {}, {}, true
   if queued > 0 then missing = math.max(missing, slots) end
-  for _, member in ipairs(redis.call('ZRANGE', main, 0, LOOKED_AT - 1)) do
-    local claim = id_of(member) == member and read_claim(member)
-    local ends = claim and tonumber(redis.call('ZSCORE', ttls, member) or nil)
+  local members = redis.call('ZRANGE', main, 0, LOOKED_AT - 1)
+  local texts = #members > 0 and redis.call('HMGET', state, unpack(members)) or {}
+  local all_ends = #members > 0 and redis.call('ZMSCORE', ttls, unpack(members)) or {}
+  for i, member in ipairs(members) do
+    local claim = id_of(member) == member and parse_claim(texts[i])
+    local ends = claim and tonumber(all_ends[i] or nil)
     local grace = claim and grace_of(claim.owner)
     if claim and claim.granted ~= '0' and not (grace and ends and ends <= now + grace) then
       found[#found + 1] = {claim.token, member, grace}

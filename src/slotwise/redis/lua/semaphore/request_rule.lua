@@ -27,6 +27,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
   local value, other, other_rules = agree_on_value(declared, held, queued, interval)
   if not value then return {'conflict', other, held, queued, other_rules} end
   keep(interval)
+  if rebuilding and word == 'try' then return redis.error_reply(repairs.REPLY) end
   if string.find(word, ' shed', 1, true) then
     local text = redis.call('HGET', state, '.hold')
     if not times_all(text) then redis.call('HSET', state, '.hold', estimates.time_all(text)) end

@@ -22,7 +22,7 @@
 --                            "min max start", and there are .adapt and .window (base/adaptation.lua,
 --                            base/window.lua) and .changes, a line "at_us old new reason" for each;
 --                            .rebuild: keys that were lost are being made anew, how far that has come, and
---                            which (rebuild); .surplus: how many fields are neither claims nor facts that we know
+--                            which (rebuild, recount); .surplus: how many fields are neither claims nor facts that we know
 --                            .orphans: somebody may hold slots whose claim was lost
 --   numbers            zset  "top" -> the highest slot number in use so far, and below it the
 --                            free ones: "low" or "low-high" -> low
@@ -44,16 +44,21 @@ local FACTS = {'.value', '.values', '.token', '.closed', '.reason', '.interval',
 local USUAL_FACTS = 6  -- how many there usually are: .value .values .token .interval .beat .life
 local ADAPTIVE_FACTS = 3  -- how many more there are if the value adapts: .adapt .window .changes
 local rebuild  -- a function, below
-local REBUILT = 300       -- how many claims a call restores in lost keys
+local recount             -- a function, below
+local REBUILT = 150       -- how many claims a call restores in lost keys, or looks at for their numbers
+local SLOTS_REBUILT = 1500  -- how many slots of them, and how many members it passes over on the way
 local rebuilding = false  -- whether that is not finished
 local adaptation, is_adaptation_known = nil, false  -- that of this semaphore; nil if its value is fixed
 local pause_us = 0        -- for how long this call was told to grant nothing
+local work_left = AT_ONCE  -- how much this call may still do here: to end or refuse one costs 1, and to grant one GRANT
+local GRANT, SLOTS = 2, 20  -- and this many slots of a wide one cost 1
+local ended_ttls, silent_dropped = false, false  -- whether this call has done so
 
 local function open(first, given_now)
   main, ttls, max, waiting = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
   waiting_heartbeat, state, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6]
   set_clock(given_now)
-  rebuilding, is_adaptation_known = false, false
+  rebuilding, is_adaptation_known, ended_ttls, silent_dropped = false, false, false, false
   if redis.call('EXISTS', main, waiting, waiting_heartbeat) < 3 or redis.call('HEXISTS', state, '.rebuild') == 1 then
     rebuild()
   end
@@ -133,7 +138,7 @@ local function notify(id, owner, word, ...)
   end
 end
 
-local unfinished, silent_dropped = false, false  -- more to serve; silent ones were searched for
+local unfinished = false  -- more to serve
 
 -- The members of an acquisition in main, one for each slot, or some of them, added to a list.
 local function members_of(id, first, last, members)
@@ -189,52 +194,110 @@ local function take_numbers(count, value)
   return table.concat(texts, ','), taken[1][1]
 end
 
--- The ranges of numbers that are taken, as low -> high; nil if one of ours holds slots without a
--- claim, so that its numbers are unknown. It visits every holder, so it makes no table for each.
-local function survey()
+-- What is in numbers while they are counted: COUNTING, so that nobody takes one, and a record for each range that is taken.
+local COUNTING, TAKEN = 'counting', 't'
+
+-- The next holders: their ids, where to go on, and how many members that were.
+local function some_holders(cursor)
+  local found, ids = redis.call('ZSCAN', main, cursor, 'COUNT', math.ceil(REBUILT / 3)), {}
+  for i = 1, #found[2], 2 do
+    local member = found[2][i]
+    if string.sub(member, 1, 3) == 'sw-' and not string.find(member, '#', 1, true) then ids[#ids + 1] = member end
+  end
+  return ids, found[1], #found[2] / 2
+end
+
+-- Note the numbers of some holders; false if one of ours holds slots without a claim, so that its numbers are unknown.
+local function note_taken(ids, is_check)
   local taken = {}
-  for from = 0, redis.call('ZCARD', main) - 1, PAGE do
-    local ids = {}
-    for _, member in ipairs(redis.call('ZRANGE', main, from, from + PAGE - 1)) do
-      if string.sub(member, 1, 3) == 'sw-' and not string.find(member, '#', 1, true) then ids[#ids + 1] = member end
-    end
-    for _, claim in ipairs(#ids > 0 and redis.call('HMGET', state, unpack(ids)) or {}) do
-      local text = numbers_in(claim)
-      local number = tonumber(text)
-      if not text then return nil end
-      if number then
-        if number > 0 then taken[number] = math.max(taken[number] or 0, number) end
-      else
-        for low, high in each_range(text) do taken[low] = math.max(taken[low] or 0, high) end
+  for _, claim in ipairs(#ids > 0 and redis.call('HMGET', state, unpack(ids)) or {}) do
+    local text = numbers_in(claim)
+    if not text then return false end
+    if not is_check and text ~= '0' then
+      for low, high in each_range(text) do
+        taken[#taken + 1], taken[#taken + 2] = low, TAKEN .. range(low, high)
       end
     end
   end
-  return taken
+  call_in_chunks(taken, 'ZADD', numbers)
+  return true
 end
 
--- Find out from the claims which numbers are taken; false while that is unknown.
-local function recount()
-  if rebuilding then return false end
-  local taken = survey()
-  if not taken then
-    if redis.call('EXISTS', state) == 1 then redis.call('HSET', state, '.orphans', '1') end
-    return false
-  end
-  local lows, free, top = {}, {}, 0
-  for low in pairs(taken) do lows[#lows + 1] = low end
-  table.sort(lows)
-  for _, low in ipairs(lows) do
-    if low > top + 1 then
-      free[#free + 1] = top + 1
-      free[#free + 1] = range(top + 1, low - 1)
+-- Replace the next records of what is taken by what is free between them. Returns where to go on, nil at the end, the
+-- highest number so far, and how many records that were.
+local function replace_taken(after, top)
+  local most = 2 * REBUILT
+  local found = redis.call('ZRANGEBYSCORE', numbers, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  local last = #found
+  -- A range that was released meanwhile has two records with one score, which belong together.
+  while #found == 2 * most and last > 0 and found[last] == found[#found] do last = last - 2 end
+  if last == 0 then last = #found end
+  local seen, free, is_free = {}, {}, {}
+  for i = 1, last, 2 do
+    local record = found[i]
+    seen[#seen + 1], after = record, found[i + 1]
+    if string.sub(record, 1, 1) ~= TAKEN then
+      is_free[record] = true
+    elseif not is_free[string.sub(record, 2)] then
+      local low, high = each_range(string.sub(record, 2))()
+      if low > top + 1 then free[#free + 1], free[#free + 2] = top + 1, range(top + 1, low - 1) end
+      top = math.max(top, high)
     end
-    top = math.max(top, taken[low])
   end
-  redis.call('DEL', numbers)
+  call_in_chunks(seen, 'ZREM', numbers)
   call_in_chunks(free, 'ZADD', numbers)
-  redis.call('ZADD', numbers, top, 'top')
-  redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000))
-  return true
+  return #found == 2 * most and after or nil, top, #seen
+end
+
+-- Count for as long as a call may. True at the end, false if it can't be known which numbers are taken, else nil.
+local function count_some(step, place, top)
+  local left = REBUILT
+  if step ~= 'check' and not redis.call('ZSCORE', numbers, COUNTING) then step, place = 'check', '0' end  -- it was lost
+  while left > 0 do
+    if step == 'replace' then
+      local after, seen
+      after, top, seen = replace_taken(place, top)
+      left = left - seen / 2
+      if not after then
+        redis.call('ZREM', numbers, COUNTING)
+        redis.call('ZADD', numbers, top, 'top')
+        redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000))
+        redis.call('HDEL', state, '.rebuild', '.orphans')
+        return true
+      end
+      place = after
+    else
+      local ids, cursor, passed = some_holders(place)
+      if not note_taken(ids, step == 'check') then
+        if redis.call('EXISTS', state) == 1 then
+          redis.call('HSET', state, '.orphans', '1')
+          redis.call('HDEL', state, '.rebuild')
+        end
+        return false
+      end
+      left, place = left - #ids - passed * REBUILT / SLOTS_REBUILT / 2, cursor
+      if place == '0' and step == 'check' then
+        step = 'note'
+        repairs.unlink(numbers)
+        redis.call('ZADD', numbers, 0, COUNTING)
+      elseif place == '0' then
+        step, top = 'replace', 0
+      end
+    end
+  end
+  if step ~= 'check' then redis.call('PEXPIRE', numbers, math.max(redis.call('PTTL', state), 60000)) end
+  redis.call('HSET', state, '.rebuild', step .. ' ' .. place .. ' ' .. whole(top))
+  redis.call('HDEL', state, '.life')  -- without it, the fast halves of the scripts grant nothing
+  outlive(state, 60)
+  rebuilding = true
+end
+
+-- Find out from the claims which numbers are taken: true if that is known now. With very many holders each call does a part of
+-- it, and nobody is granted anything meanwhile: check that all holders have a claim, note what is taken in the key itself, and
+-- replace that by what is free. Those that are released meanwhile are added as free ones, as ever.
+recount = function()
+  if rebuilding then return false end
+  return count_some('check', '0', 0) or false
 end
 
 -- Give numbers to a claim that there are slots for; false if there are none for it.
@@ -270,6 +333,7 @@ local function keep(life)
     recount()
   end
   for _, key in ipairs({state, max, numbers}) do outlive(key, 2 * life) end
+  if rebuilding then return end
   redis.call('HSET', state, '.life', whole(now_us + 2 * life * 1000000))
 end
 
@@ -344,8 +408,6 @@ local function count_end(claim, slots, sample)
   adaptation.is_changed = true
 end
 
-local slots_dropped = 0  -- by this call
-
 -- Remove an acquisition from all keys; returns how many slots it held. The sample is for an
 -- adaptive value, "expired" if its ttl has ended.
 local function drop(id, sample)
@@ -372,7 +434,7 @@ local function drop(id, sample)
     count_end(claim, held, sample)
   end
   redis.call('HDEL', state, id)
-  slots_dropped = slots_dropped + held
+  work_left = work_left - 1 - held / SLOTS
   return held
 end
 
@@ -384,17 +446,27 @@ end
 -- Drop acquisitions whose time is up, as many as one call may: the next call continues.
 local function drop_some(ids, sample)
   for _, id in ipairs(ids) do
-    if slots_dropped >= SLOTS_AT_ONCE then break end
+    if work_left <= 0 then break end
     drop(id, sample)
   end
   save_adaptation()
 end
 
 local function end_ttls()
+  if ended_ttls then return end
+  ended_ttls = true
   drop_some(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE), 'expired')
 end
 
+-- A waiter was silent for too long, or its process is dead.
+local function drop_waiter(id)
+  leave_queue(id)
+  redis.call('HDEL', state, id)
+  work_left = work_left - 0.5
+end
+
 local function drop_silent()
+  if silent_dropped then return end
   silent_dropped = true
   local silent = redis.call('ZRANGEBYSCORE', main, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
   local suspects = #silent > 0 and deaths.just_silent(main) or {}
@@ -402,7 +474,7 @@ local function drop_silent()
   local dropped = {}  -- one of n slots is n members, and all of them go with the first
   for _, member in ipairs(silent) do
     local id = id_of(member)
-    if not dropped[id] and slots_dropped < SLOTS_AT_ONCE then
+    if not dropped[id] and work_left > 0 then
       dropped[id] = true
       drop(id)
     end
@@ -414,17 +486,16 @@ local function drop_silent()
     for _, id in ipairs(deaths.just_silent(waiting_heartbeat)) do suspects[#suspects + 1] = id end
   end
   for _, id in ipairs(silent_waiters) do
-    leave_queue(id)
-    redis.call('HDEL', state, id)
+    if work_left <= 0 then break end
+    drop_waiter(id)
   end
-  if #suspects == 0 then return end
+  if #suspects == 0 or work_left <= 0 then return end
   -- Whatever else a dead process has here goes with that, or each would keep its turn until its
   -- own time is up.
-  for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', waiting, 0, LOOKED_AT - 1))) do
-    leave_queue(id)
-    redis.call('HDEL', state, id)
-  end
-  drop_some(deaths.claims(suspects, redis.call('ZRANGE', main, 0, LOOKED_AT - 1)))
+  local dead = deaths.claims(suspects, redis.call('ZRANGE', waiting, 0, SUSPECTED - 1), work_left)
+  for _, id in ipairs(dead) do drop_waiter(id) end
+  if work_left <= 0 then return end
+  drop_some(deaths.claims(suspects, redis.call('ZRANGE', main, 0, SUSPECTED - 1), work_left))
 end
 
 -- ------------------------------------------------------------------------- evicted keys
@@ -471,7 +542,7 @@ local function put_foreigners_back(lost)
 end
 
 -- Restore the claims among some fields of state in the keys that were lost, except dead ones. A
--- claim that is not in main, though main was not lost, has ended.
+-- claim that is not in main, though main was not lost, has ended. Returns how many slots were restored.
 local function put_back(fields, lost)
   local facts = redis.call('HMGET', state, '.beat', '.closed')
   local beat_at, is_closed = tonumber(facts[1]) or 0, facts[2]  -- if it is closed, nobody waits
@@ -525,6 +596,12 @@ local function put_back(fields, lost)
   call_in_chunks(dead, 'ZREM', waiting)
   call_in_chunks(dead, 'ZREM', waiting_heartbeat)
   have_checked(evicted, main)
+  return #members / 2
+end
+
+-- Whether claims may have very many slots: then each is restored by itself.
+local function is_wide()
+  return (tonumber(redis.call('HGET', state, '.value') or nil) or 0) > SLOTS_REBUILT
 end
 
 -- Rebuild main, waiting or waiting_heartbeat if one was evicted. Holders are put back, so that
@@ -532,7 +609,8 @@ end
 -- removed the only one on purpose, which looks the same. Each call does a part of it; until it is
 -- done, nobody is granted anything.
 rebuild = function()
-  local cursor, lost, filled = string.match(redis.call('HGET', state, '.rebuild') or '', '^(%d+) (%a*),(%a*)$')
+  local text = redis.call('HGET', state, '.rebuild') or ''
+  local cursor, lost, filled = string.match(text, '^(%d+) (%a*),(%a*)$')
   for key in string.gmatch(evicted_keys(), '%a') do
     -- One that is lost meanwhile, or again after some were put back into it.
     if not cursor or not string.find(lost, key, 1, true) or string.find(filled, key, 1, true) then
@@ -540,17 +618,23 @@ rebuild = function()
       lost = string.gsub(lost or '', key, '') .. key
     end
   end
-  if not cursor then return end
+  if not cursor then
+    local step, place, top = string.match(text, '^(%l+) (%S+) (%d+)$')
+    if step then count_some(step, place, tonumber(top)) elseif text ~= '' then redis.call('HDEL', state, '.rebuild') end
+    return
+  end
+  if string.find(text, '^%l') and redis.call('ZSCORE', numbers, COUNTING) then repairs.unlink(numbers) end  -- half counted
   if cursor == '0' then
     if string.find(lost, 'm', 1, true) then redis.call('HSET', state, '.evicted', now_text) end
     if lost == 'w' or lost == 'h' then put_foreigners_back(lost) end
   end
-  local looked_at = 0
+  local looked_at, steps, count = 0, 0, is_wide() and 1 or math.ceil(REBUILT / 4)
   repeat
-    local found = redis.call('HSCAN', state, cursor, 'COUNT', REBUILT)
-    put_back(found[2], lost)
-    cursor, looked_at = found[1], looked_at + #found[2] / 2
-  until cursor == '0' or looked_at >= REBUILT
+    local found = redis.call('HSCAN', state, cursor, 'COUNT', count)
+    local slots = put_back(found[2], lost)
+    steps = steps + 1
+    cursor, looked_at = found[1], looked_at + #found[2] / 2 + slots * REBUILT / SLOTS_REBUILT
+  until cursor == '0' or looked_at >= REBUILT or steps > 2 * REBUILT
   rebuilding = cursor ~= '0'
   if not rebuilding then
     redis.call('HDEL', state, '.rebuild')
@@ -569,10 +653,11 @@ end
 
 -- Forget the ids that a client which knows no claims has removed.
 local function mend(ids)
+  if #ids == 0 then return end
   local found = false
-  for _, id in ipairs(ids) do
-    if string.sub(id, 1, 1) ~= '.' and not redis.call('ZSCORE', main, id)
-        and not redis.call('ZSCORE', waiting, id) then
+  local held, queued = redis.call('ZMSCORE', main, unpack(ids)), redis.call('ZMSCORE', waiting, unpack(ids))
+  for i, id in ipairs(ids) do
+    if string.sub(id, 1, 1) ~= '.' and not held[i] and not queued[i] then
       drop(id)
       found = true
     end
@@ -635,7 +720,7 @@ end
 
 -- The semaphore is closed: refuse those who wait, some at a time.
 local function refuse_waiters(reason)
-  refuse(redis.call('ZRANGE', waiting, 0, AT_ONCE - 1), 'closed', reason or nil)
+  refuse(redis.call('ZRANGE', waiting, 0, math.max(math.floor(work_left), 1) - 1), 'closed', reason or nil)
   unfinished = redis.call('EXISTS', waiting) == 1
 end
 
@@ -734,18 +819,17 @@ local function settle(value, interval)
   local facts = redis.call('HMGET', state, '.closed', '.token', '.paused')
   if facts[1] or paused_until(facts[3]) then return end  -- nobody is granted anything
   local token = tonumber(facts[2]) or 0
-  local left = AT_ONCE
   while free > 0 do
     local id = redis.call('ZRANGE', waiting, 0, 0)[1]
     if not id then return end
-    if left == 0 then
+    if work_left <= 0 then
       -- The process of the next one will have the others served.
+      if not unfinished then notify(id, owner_of(id), 'more') end
       unfinished = true
-      notify(id, owner_of(id), 'more')
       return
     end
-    left = left - 1
     local slots = slots_of(id)
+    work_left = work_left - GRANT - slots / SLOTS
     local alive_until = tonumber(redis.call('ZSCORE', waiting_heartbeat, id) or 0)
     local alive = alive_until > now
     -- Nobody passes a head that does not fit: small requests would starve it.
@@ -753,7 +837,7 @@ local function settle(value, interval)
     if alive and slots > value then
       refuse({id}, 'refused', whole(value))  -- a resize was not finished
     elseif not alive then
-      if not silent_dropped then drop_silent() end
+      drop_silent()
       leave_queue(id)
       redis.call('HDEL', state, id)
       free = value - redis.call('ZCARD', main)
@@ -765,7 +849,10 @@ local function settle(value, interval)
         notify(id, nil, 'look')
         return
       end
-      if claim and not allot(id, claim, value) then return end
+      if claim and not allot(id, claim, value) then
+        if rebuilding then unfinished = true end
+        return
+      end
       local first_foreigner = not claim and not foreigners_hold()
       leave_queue(id)
       -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if
@@ -786,7 +873,7 @@ end
 -- In how many ms the next deadline here is; -1 if there is none. Waiters come back then. -2: a
 -- client that wakes nobody holds something, so they come back soon, and often.
 local function next_end()
-  if unfinished then return 0 end
+  if unfinished or rebuilding then return 0 end
   if foreigners_hold() then return -2 end
   local soonest
   for _, key in ipairs({main, ttls, waiting_heartbeat}) do

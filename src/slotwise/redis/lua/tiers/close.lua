@@ -6,7 +6,7 @@
 -- the rest of very many waiters. If nobody calls, their heartbeats have them refused.
 -- Mirrors PathLedger.expire, then PathLedger.close.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 expire()
 if not known['.closed'] then put('.until', whole(life_us)) end

@@ -6,7 +6,7 @@
 -- 1 if something is unfinished}.
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 if known['.shape'] then
   expire()
   save()

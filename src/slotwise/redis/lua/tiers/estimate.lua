@@ -25,7 +25,7 @@ function estimates.ahead_at(node)
   if node.waiting == 0 then return 0 end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
   if node.is_by_key then from, to = '[' .. node.name .. '!', '(' .. node.name .. '"' end
-  local first = redis.call('ZRANGEBYLEX', parked, from, to, 'LIMIT', 0, SAMPLE)
+  local first = redis.call('ZRANGEBYLEX', parked, from, to, 'LIMIT', 0, 30)  -- groups, each of which costs more than a waiter
   for i, record in ipairs(first) do first[i] = estimates.group_wants(string.match(record, '^%S+ %S+ (%S+) '), node) end
   return estimates.total(first, redis.call('ZLEXCOUNT', parked, from, to))
 end

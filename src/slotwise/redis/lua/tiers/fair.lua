@@ -165,7 +165,7 @@ function turns.forget()
   if turns.by then
     turns.time, tags, turns.is_later = 0, {}, false
     put('.time', false)
-    redis.call('DEL', turns.shares, parked)  -- what is left there is stale
+    repairs.unlink(turns.shares, parked)  -- what is left there is stale
     if pending then pending[parked] = {} end
   end
 end

@@ -8,7 +8,7 @@
 -- followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.freeze, or TierNodes.thaw.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local tier, name, is_freeze, value = tonumber(ARGV[6]) + 1, ARGV[7], ARGV[8] == 'freeze', tonumber(ARGV[9])
 if known['.closed'] then return closed_reply() end
@@ -21,6 +21,8 @@ local function steer(node)
   local it = adapting.read(node)
   if is_freeze then adapting.freeze_it(it, now_us, value) else adapting.thaw_it(it, now_us) end
   adapting.write(node, it)
+  node.value = it.limit
+  change(node)
   if node.waiting > 0 then touched[node.name] = node end
 end
 
@@ -30,21 +32,30 @@ if last then
 else
   local frozen = string.gsub(known['.frozen'] or '', whole(tier - 1) .. '=%S+ ?', '')
   if is_freeze then frozen = frozen .. whole(tier - 1) .. '=' .. (value and whole(value) or '-') .. ' ' end
-  -- Those that are known, and then those to come.
-  local from, found = '0', nil
+  -- Those that are known, some in each call, which is made again until all are; .freezing is how far that has come. Those
+  -- to come follow at once.
+  local place = string.match(get('.freezing') or '', '^(%d+) ' .. ARGV[6] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9] .. '$')
+  local from, steered, steps = place or '0', 0, 0
   repeat
-    found = redis.call('HSCAN', state, from, 'MATCH', '[%0-9]*', 'COUNT', 1000)
-    from = found[1]
+    local found = redis.call('HSCAN', state, from, 'MATCH', '[%0-9]*', 'COUNT', 20)
+    from, steps = found[1], steps + 1
     for i = 1, #found[2], 2 do
       local node_name = string.match(found[2][i], '^%%?(' .. whole(tier - 1) .. ':%S*)$')
       if node_name then
-        last = read_node(node_name)
+        last, steered = read_node(node_name), steered + 1
         steer(last)
       end
     end
-  until from == '0'
+  until from == '0' or steered >= AT_ONCE / 2 or steps == 10
   put('.frozen', frozen ~= '' and frozen)
   adapting.frozen[tier] = is_freeze and (value or values[tier]) or nil
+  put('.freezing', from ~= '0' and from .. ' ' .. ARGV[6] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9])
+  if from ~= '0' then
+    settle()
+    outlive(tonumber(ARGV[10]))
+    save()
+    return redis.error_reply(repairs.REPLY)
+  end
 end
 settle()
 outlive(tonumber(ARGV[10]))

@@ -5,7 +5,8 @@
 --       then for each object: heartbeat_max_interval (s), a pattern that is not used here,
 --       how many holders, how many waiters, the holders' ids, the waiters' ids
 -- Returns for each object {ms until the next deadline, 0 if something is unfinished, or -1,
--- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}
+-- and "lost id", "lost id kept", "gone id", "granted id number token", "failed why", "full" ...}, or {-1, "repairing"}
+-- if this call has done nothing for it but a part of a repair, and has to be made again (if it is the only one: repairs.REPLY)
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include tiers/rules.lua
 -- include base/renewal.lua
@@ -21,7 +22,7 @@ end
 
 -- For one object, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function renew_object(first, at)
-  open(first, ARGV[1])
+  if open(first, ARGV[1]) then return {-1, 'repairing'} end
   caller = ARGV[2]
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first_holder, first_waiter = at + 4, at + 4 + held
@@ -32,13 +33,14 @@ local function renew_object(first, at)
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That
   -- doesn't extend a ttl.
   local function look_up()
-    return present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
+    local is_blocked = blocked_until > now  -- then those in holders have lost what they held
+    return is_blocked and {} or present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
   end
   local holding, waiting = look_up()
   if known['.shape'] and held + waited > 0 and blocked_until <= now
-      and (has_claims(missing(first_holder, first_waiter - 1, holding))
-           or has_claims(missing(first_waiter, last, waiting, holding)) or not is_sound()) then
-    rebuild()
+      and (repairs.has_claims(missing(first_holder, first_waiter - 1, holding))
+           or repairs.has_claims(missing(first_waiter, last, waiting, holding)) or not repairs.is_sound()) then
+    if repairs.rebuild(true) then return {-1, 'repairing'} end
     holding, waiting = look_up()
   end
   local over = {}
@@ -96,4 +98,6 @@ local function renew_name(first, at)
   error({err = why})
 end
 
-return renew_names(renew_name, 12, KEYS[4])
+local replies = renew_names(renew_name, 12, KEYS[4])
+if #KEYS == 12 and replies[1][2] == 'repairing' then return redis.error_reply(repairs.REPLY) end
+return replies

@@ -9,7 +9,7 @@
 -- include tiers/rules.lua
 -- include tiers/frozen.lua
 local AT_A_LOOK = 1000  -- a few ms in which nobody else is served
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 if known['.shape'] then
   expire()
   save()

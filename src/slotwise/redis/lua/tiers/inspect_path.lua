@@ -14,7 +14,7 @@
 -- Mirrors PathLedger.expire, then reads.
 -- include tiers/rules.lua
 -- include tiers/estimate.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 if known['.shape'] then
   expire()
   save()

@@ -5,7 +5,7 @@
 -- holder gets the message "kicked".
 -- Mirrors PathLedger.expire, then PathLedger.release. Waiters are left alone.
 -- include tiers/rules.lua
-open(1, ARGV[1], {ARGV[2]})
+if open(1, ARGV[1], {ARGV[2]}) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[3]
 begin_though_full(holders)
 expire()

@@ -8,7 +8,7 @@
 -- followed by messages for the caller. Waiters are told to check, and learn when to come back.
 -- Mirrors PathLedger.expire, then PathLedger.pause.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local name, length = ARGV[6], tonumber(ARGV[7])
 if known['.closed'] then return closed_reply() end

@@ -51,7 +51,7 @@ for i = 3, #ARGV do
   ids[i - 2], unseen[i - 2], corrections[i - 2] = id or ARGV[i], mark == '~', text
   if text and text ~= '' then samples[i - 2] = string.match(text, '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$') end
 end
-open(1, ARGV[1], {unpack(ids)})
+if open(1, ARGV[1], {unpack(ids)}) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 begin_though_full(holders)
 note_aware(ids)
@@ -86,7 +86,7 @@ for i, id in ipairs(ids) do
   end
   digits[#digits + 1] = digit
 end
-if removed ~= 0 then suspect() end
+if removed ~= 0 then repairs.suspect() end
 settle()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then

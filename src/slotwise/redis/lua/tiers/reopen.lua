@@ -4,7 +4,7 @@
 -- Returns {1 if they were closed}, followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.reopen and PathLedger.end_pauses.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local was_closed = known['.closed'] and 1 or 0
 put('.reason', false)

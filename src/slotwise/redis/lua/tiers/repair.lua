@@ -5,138 +5,289 @@
 -- them. A claim is written and removed together with its entries in the other keys, so one without
 -- them is a sign of damage.
 
-local is_sound, has_claims
 do  -- a script can have 200 local names
-  -- The members of a sorted set with their scores.
-  local function scores_in(key)
-    local scores, flat = {}, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #flat, 2 do scores[flat[i]] = flat[i + 1] end
-    return scores
-  end
+  -- One call does as much of it as this: about 4 ms. Then all calls are asked to be made again (repairs.REPLY), so that nothing
+  -- changes until it is done. How far it has come is in .suspect, "step place":
+  --   fields   what HSCAN has next: counts are forgotten, claims are put into holders or waiters, and what holders
+  --            have of the widest tier is noted in unfinished, "node first last token id"
+  --   numbers  those notes in their order: what is between them is free
+  --   holders, waiters  by their rank: they are counted
+  --   heads    the first of each path is parked
+  local EFFORT = 240
+  local SOME = 40  -- how many entries are read at once
+  local EFFORT_OF = {fields = 1, numbers = 0.4, holders = 1.2, waiters = 1.6, heads = 4}
+  local steps = {}
 
-  local weights = {}  -- of keys that take turns, and start again
-
-  -- Read all of state, and start to count again: the ids of the claims.
-  local function forget_counts()
-    local fields, ids = redis.call('HGETALL', state), {}
-    for i = 1, #fields, 2 do known[fields[i]] = known[fields[i]] == nil and fields[i + 1] or known[fields[i]] end
-    for i = 1, #fields, 2 do
-      local field = fields[i]
-      if string.match(field, '^%d') then
-        local node = read_node(field)
-        weights[field] = node.share and node.share.weight
-        node.held, node.waiting, node.top, node.kept, node.kept_slots = 0, 0, 0, nil, nil
-        node.share, node.heads = nil, nil
-        if node.rate then
-          node.listed = false
-          charge(node, 0)
-        end
-        change(node)
-      elseif string.sub(field, 1, 1) == '?' then
-        if blocked_until <= now then put(field, false) end
-      elseif string.sub(field, 1, 1) == '>' then
-        put(field, false)
-      elseif string.sub(field, 1, 1) == '$' then
-        local until_us = string.match(known[field] or '', '^(%d+) ')
-        if until_us then redis.call('ZADD', cleanup, until_us, 'e ' .. string.sub(field, 2)) end
-      elseif not string.find(field, '^[.%%&]') then
-        ids[#ids + 1] = field
-      end
-    end
-    return ids
-  end
-
-  -- The claims of ids that hold something, by id, without those whose numbers somebody else had before.
-  local function sound_claims(ids)
-    local claims, ranges = {}, {}
-    for _, id in ipairs(ids) do
-      local claim = read_claim(id)
-      claims[id] = claim
-      if not claim then put(id, false) end
-      local widest = claim and not waits(claim) and names_of(claim.path)[widest_tier]
-      if widest then
-        for low, high in each_range(claim.numbers) do ranges[#ranges + 1] = {widest, low, high, id} end
-      end
-    end
-    table.sort(ranges, function(one, other)
-      if one[1] ~= other[1] then return one[1] < other[1] end
-      return one[2] < other[2]
-    end)
-    local last
-    for _, each in ipairs(ranges) do
-      if last and last[1] == each[1] and each[2] <= last[3] then
-        local later = claims[each[4]] and claims[last[4]] and claims[each[4]].token < claims[last[4]].token and last or each
-        claims[later[4]] = nil
-        put(later[4], false)
-        if later == last then last = each end
-      else
-        last = each
-      end
-    end
-    return claims
-  end
-
-  -- Rebuild all keys from the claims, and from the deadlines that are left. Whoever had a deadline
-  -- only in a lost key gets a full interval.
-  function rebuild()
-    local held_until, alive_until, heads = scores_in(holders), scores_in(waiters), {}
+  local function begin()
+    repairs.unlink(ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
     put('.large', false)
-    put('.suspect', false)
-    redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed,
-               turns.shares)
-    turns.waiting, turns.passing = 0, {}
     put('.time', false)
-    local widest_nodes, ids = {}, forget_counts()
+    put('.looking', false)
+    turns.waiting, turns.passing = 0, {}
     turns.read(known['.shape'])
-    for id, claim in pairs(sound_claims(ids)) do
-      local granted, path_nodes, needs = not waits(claim), nodes_of(claim.path), needs_of(id)
-      local alive = granted and held_until[id] or not granted and alive_until[id] or seconds(now + claim.interval)
-      redis.call('ZADD', granted and holders or waiters, alive, id)
-      for _, node in ipairs(path_nodes) do
-        if not granted then
-          node.waiting = node.waiting + 1
-        elseif not node.rate then
-          node.held = node.held + need_of(node, needs)
+    return 'fields', '0'
+  end
+
+  local function forget_counts(name)
+    local node = read_node(name)
+    node.held, node.waiting, node.top, node.kept, node.kept_slots, node.heads = 0, 0, 0, nil, nil, nil
+    if node.share then node.share = {tag = 0, weight = node.share.weight, nodes = {}} end
+    if node.rate then
+      node.listed = false
+      charge(node, 0)
+    end
+    change(node)
+  end
+
+  -- Give a claim an entry where it belongs, and only there. Whoever had a deadline only in a lost key gets a full interval.
+  local function file(id, claim, entries)
+    local granted = not waits(claim)
+    longest = math.max(longest, tonumber(claim.interval))
+    last_ticket = math.max(last_ticket, claim.ticket)
+    local own = granted and entries.held or entries.waiting
+    own[#own + 1], own[#own + 2] = seconds(now + claim.interval), id
+    if not granted then return end
+    token = math.max(token, claim.token)
+    if claim.ttl ~= '-' then
+      entries.timed[#entries.timed + 1], entries.timed[#entries.timed + 2] = seconds(claim.granted + claim.ttl), id
+      put('.timed', '1')
+    end
+    local widest = names_of(claim.path)[widest_tier]
+    for low, high in each_range(widest and claim.numbers or '') do
+      entries.taken[#entries.taken + 1] = 0
+      entries.taken[#entries.taken + 1] = table.concat({widest, padded(low), padded(high), padded(claim.token), id}, ' ')
+    end
+  end
+
+  function steps.fields(place)
+    local found = redis.call('HSCAN', state, place, 'COUNT', SOME)
+    local entries = {held = {}, waiting = {}, timed = {}, taken = {}, ended = {}}
+    for i = 1, #found[2], 2 do
+      local field, kind = found[2][i], string.sub(found[2][i], 1, 1)
+      if known[field] == nil then known[field] = found[2][i + 1] end
+      if string.find(kind, '%d') then
+        forget_counts(field)
+      elseif kind == '>' then
+        put(field, false)
+      elseif kind == '$' then
+        local until_us = string.match(known[field] or '', '^(%d+) ')
+        if until_us then
+          entries.ended[#entries.ended + 1], entries.ended[#entries.ended + 2] = until_us, 'e ' .. string.sub(field, 2)
         end
-        change(node)
-      end
-      longest = math.max(longest, tonumber(claim.interval))
-      last_ticket = math.max(last_ticket, claim.ticket)
-      if granted then
-        token = math.max(token, claim.token)
-        widest_nodes[path_nodes[widest_tier]] = true
-        if claim.ttl ~= '-' then
-          redis.call('ZADD', ttls, seconds(claim.granted + claim.ttl), id)
-          put('.timed', '1')
-        end
-      else
-        count_large(id, 1)
-        turns.waiting = turns.waiting + 1
-        redis.call('ZADD', queue, 0, claim.path .. ' ' .. turns.rank_text(id, claim.ticket) .. ' ' .. id)
-        if turns.by then turns.enter(path_nodes[turns.by], weights[path_nodes[turns.by].name] or 1) end
-        local head, own = heads[claim.path], turns.head(turns.rank_text(id, claim.ticket), claim.path, id)
-        if not head or turns.comes_before(own, head) then heads[claim.path] = own end
+      elseif not string.find(kind, '[.%%&]') then
+        local claim = read_claim(field)
+        if claim then file(field, claim, entries) else put(field, false) end
       end
     end
-    put('.interval', string.format('%.17g', longest))
-    put('.ticket', whole(last_ticket))
-    put('.token', whole(token))
-    for node in pairs(widest_nodes) do recount_numbers(node) end
-    local oldest_first = {}
-    for _, head in pairs(heads) do oldest_first[#oldest_first + 1] = head end
-    table.sort(oldest_first, turns.comes_before)
-    for _, head in ipairs(oldest_first) do
+    call_in_chunks(entries.held, 'ZADD', holders, 'NX')
+    call_in_chunks(entries.waiting, 'ZADD', waiters, 'NX')
+    call_in_chunks(entries.timed, 'ZADD', ttls)
+    call_in_chunks(entries.taken, 'ZADD', unfinished)
+    call_in_chunks(entries.ended, 'ZADD', cleanup)
+    if found[1] == '0' then return 'numbers', '', #found[2] / 2 end
+    return 'fields', found[1], #found[2] / 2
+  end
+
+  local function read_taken(record)
+    local name, low, high, its_token, id = string.match(record, '^(%S+) (%d+) (%d+) (%d+) (%S+)$')
+    return {name = name, low = tonumber(low), high = tonumber(high), token = tonumber(its_token), id = id, record = record}
+  end
+
+  local function take(taken)
+    local node = read_node(taken.name)
+    if taken.low > node.top + 1 then free_numbers(node, range(node.top + 1, taken.low - 1)) end
+    node.top = math.max(node.top, taken.high)
+    change(node)
+  end
+
+  -- A number that two have belongs to the one that was granted first. The other claim is over, and all is begun anew.
+  function steps.numbers(place)
+    local is_again, before = string.sub(place, 1, 1) == '!', string.gsub(place, '^!', '')
+    local found = redis.call('ZRANGEBYLEX', unfinished, before == '' and '-' or '(' .. before, '+', 'LIMIT', 0, SOME)
+    local is_all, last = #found < SOME, nil
+    for _, record in ipairs(found) do
+      local taken = read_taken(record)
+      if last and last.name == taken.name and taken.low <= last.high then
+        local later = taken.token < last.token and last or taken
+        is_again = true
+        put(later.id, false)
+        redis.call('ZREM', holders, later.id)
+        redis.call('ZREM', ttls, later.id)
+        redis.call('ZREM', unfinished, later.record)
+        if later == last then last = taken end
+      else
+        if last then
+          take(last)
+          before = last.record
+        end
+        last = taken
+      end
+    end
+    if not is_all then return 'numbers', (is_again and '!' or '') .. before, #found end
+    if last then take(last) end
+    if is_again then
+      for _, node in pairs(nodes) do node.freed = nil end
+      return begin()
+    end
+    repairs.unlink(unfinished)
+    return 'holders', '0', #found
+  end
+
+  -- Call a function for the next in holders or waiters that belong there, and remove the others.
+  local function count(key, place, is_waiting, visit)
+    local ids, others, paths, claims, unread = redis.call('ZRANGE', key, place, place + SOME - 1), {}, {}, {}, {}
+    for _, id in ipairs(ids) do note_unread(id, unread) end
+    fetch(unread)
+    for i, id in ipairs(ids) do
+      local claim = read_claim(id)
+      claims[i] = claim and waits(claim) == is_waiting and claim or false
+      if claims[i] then paths[#paths + 1] = claim.path end
+    end
+    fetch_paths(paths)
+    for i, id in ipairs(ids) do
+      if claims[i] then
+        visit(id, claims[i], nodes_of(claims[i].path))
+      elseif blocked_until <= now or is_waiting then  -- else it is one that doesn't know yet
+        others[#others + 1] = id
+      end
+    end
+    call_in_chunks(others, 'ZREM', key)
+    return #ids == SOME, whole(place + #ids - #others), #ids
+  end
+
+  function steps.holders(place)
+    local is_more, after, counted = count(holders, tonumber(place), false, function(id, claim, path_nodes)
+      local needs = needs_of(id)
+      for _, node in ipairs(path_nodes) do
+        if not node.rate then node.held = node.held + need_of(node, needs) end
+        change(node)
+      end
+    end)
+    if is_more then return 'holders', after, counted end
+    return 'waiters', '0', counted
+  end
+
+  function steps.waiters(place)
+    local queued = {}
+    local is_more, after, counted = count(waiters, tonumber(place), true, function(id, claim, path_nodes)
+      for _, node in ipairs(path_nodes) do
+        node.waiting = node.waiting + 1
+        change(node)
+      end
+      count_large(id, 1)
+      turns.waiting = turns.waiting + 1
+      queued[#queued + 1], queued[#queued + 2] = 0, claim.path .. ' ' .. turns.rank_text(id, claim.ticket) .. ' ' .. id
+      local key = turns.by and path_nodes[turns.by]
+      if key then turns.enter(key, key.share and key.share.weight or 1) end
+    end)
+    call_in_chunks(queued, 'ZADD', queue)
+    if is_more then return 'waiters', after, counted end
+    return 'heads', '', counted
+  end
+
+  function steps.heads(place)
+    local heads = {}
+    repeat
+      local record = redis.call('ZRANGEBYLEX', queue, place == '' and '-' or '[' .. place .. '!', '+', 'LIMIT', 0, 1)[1]
+      if record then
+        local path, text, id = string.match(record, '^(%S+) (%S+) (%S+)$')
+        heads[#heads + 1], place = turns.head(text, path, id), path
+      end
+    until not record or #heads == SOME
+    table.sort(heads, turns.comes_before)
+    for _, head in ipairs(heads) do
       local path_nodes = nodes_of(head[2])
       local lacking = lacks(path_nodes, needs_of(head[3]), head)
       park_in_time(head, (lacking or path_nodes[1]).name)
       if not lacking then look_at(path_nodes[1]) end
     end
+    if #heads == SOME then return 'heads', place, #heads end
+    return nil, nil, #heads
+  end
+
+  -- Rebuild all keys from the claims, and from the deadlines that are left; from the beginning if something else has changed
+  -- since the last part of it. Returns true if that isn't finished.
+  function repairs.rebuild(is_changed)
+    local step, place = string.match(known['.suspect'] or '', '^(%l+) ?(.*)$')
+    local is_new = is_changed or not steps[step]
+    if is_new then step, place = begin() end
+    local effort = 0
+    repairs.is_under_way = true
+    while step and effort < EFFORT do
+      local done, cost = nil, EFFORT_OF[step]
+      step, place, done = steps[step](place)
+      effort = effort + cost * (done or 1) + 5
+    end
+    put('.suspect', step and step .. ' ' .. place or false)
+    put('.interval', string.format('%.17g', longest))
+    put('.ticket', whole(last_ticket))
+    put('.token', whole(token))
     for key = first_key + 1, first_key + 11 do fresh[KEYS[key]] = true end
+    -- Nobody could send heartbeats while that took several calls.
+    if not step and not is_new then put('.grace', seconds(now + longest)) end
+    if step then save() end
+    repairs.is_under_way = false
+    return step ~= nil
+  end
+
+  -- ------------------------------------------------------------------------- another rate
+
+  local RATED = 60  -- how many buckets of a tier get another rate in one call
+
+  -- Continue with another rate: the level stays, to the nearest part, cut to the new burst.
+  function repairs.change_rate(node, rate)
+    local old = node.rate
+    refill(node)
+    local is_full = node.level == old.full
+    local units = math.floor(node.level / old.unit)
+    local parts = units * rate.unit + math.floor((node.level - units * old.unit) / old.unit * rate.unit + 0.5)
+    node.rate = rate
+    node.level = is_full and rate.full or math.min(parts, rate.full)
+    charge(node, 0)
+    touched[node.name] = node
+  end
+
+  -- Give all buckets of a tier another rate, some in each call. Returns true if that isn't finished: then all calls are asked to be
+  -- made again, as during a rebuild, so that nothing changes until it is done. A bucket that has it already says so.
+  function repairs.change_rates(tier, rate, place)
+    if rates[tier].text == rate.text then return false end
+    local done = 0
+    repeat
+      local found = redis.call('HSCAN', state, place, 'MATCH', whole(tier - 1) .. ':*', 'COUNT', 20)
+      place, done = found[1], done + 1
+      for i = 1, #found[2], 2 do
+        local node = read_node(found[2][i])
+        if not node.own_rate and node.rated ~= rate.text then
+          repairs.change_rate(node, rate)
+          node.rated, done = rate.text, done + 1
+        end
+      end
+    until place == '0' or done >= RATED
+    if place == '0' then
+      values[tier], rates[tier] = rate.burst, rate
+      repairs.accept(tier, rate.text)
+      put('.rating', false)
+      return false
+    end
+    put('.rating', whole(tier) .. ' ' .. rate.text .. ' ' .. place)
+    for name, node in pairs(touched) do
+      touched[name] = nil
+      if node.waiting > 0 then look_at(node) end
+    end
+    save()
+    return true
+  end
+
+  function repairs.go_on_changing_rates()
+    local tier, text, place = string.match(known['.rating'], '^(%d+) (%S+) (%d+)$')
+    local rate = text and read_rate(text)
+    if rate and rates[tonumber(tier)] then return repairs.change_rates(tonumber(tier), rate, place) end
+    put('.rating', false)
   end
 
   -- --------------------------------------------------------------------- looking for damage
 
-  local SWEPT = 200  -- how many fields of state one heartbeat checks
+  local SWEPT = 120  -- how many fields of state one heartbeat checks
 
   -- Whether all of some records are in a sorted set.
   local function has_all(key, records)
@@ -190,7 +341,7 @@ do  -- a script can have 200 local names
 
   -- Check some fields of state; all of them within a third of the interval, if heartbeats come
   -- often enough.
-  function is_sound()
+  function repairs.is_sound()
     local cursor, not_before = string.match(known['.swept'] or '', '^(%d+) (%S+)$')
     if cursor == '0' and now < (tonumber(not_before) or 0) and now > not_before - longest then return true end
     local found = redis.call('HSCAN', state, cursor or '0', 'COUNT', SWEPT)
@@ -200,7 +351,7 @@ do  -- a script can have 200 local names
   end
 
   -- Whether some ids that are not where they should be still have a claim.
-  function has_claims(ids)
+  function repairs.has_claims(ids)
     if #ids == 0 then return false end
     fetch(ids)
     for _, id in ipairs(ids) do

@@ -125,7 +125,7 @@ local function granted_before(id)
   return claim and {'granted', claim.number, claim.token}
 end
 
-open(1, ARGV[1], needed_fields())
+if open(1, ARGV[1], needed_fields()) then return redis.error_reply(repairs.REPLY) end
 caller = client_of(ARGV[first])
 if known['.closed'] then
   -- One that is requested again may have been granted before the close.

@@ -4,9 +4,11 @@
 -- include tiers/numbers.lua
 -- include tiers/fair.lua
 -- include tiers/adaptive.lua
-local LOOKS = 128
+local LOOKS = 16  -- how many heads one call examines: about 2 ms. The ledger, whose looks are cheaper, has more.
+turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
 local is_finished = false  -- whether it is known that no node has to be looked at
+turns.is_expiring = false  -- whether this call was not enough to end all whose time is up: it grants nothing to those who wait
 
 -- Whether this many slots are free, without those that are kept for heads other than the one with `ticket`.
 local function has_room(node, need, ticket)
@@ -261,13 +263,15 @@ end
 
 local function is_unfinished()  -- 1 or 0, for replies
   if known['.closed'] then return redis.call('EXISTS', waiters) end  -- they are refused some at a time
+  if known['.suspect'] or known['.looking'] or turns.is_expiring then return 1 end
   return not is_finished and redis.call('EXISTS', unfinished) or 0
 end
 
 local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    local first = redis.call('ZSCORE', unfinished, node.name) and first_parked(node)
+    local is_looked_at = redis.call('ZSCORE', unfinished, node.name) or pauses.is_to_be_looked_at(node)
+    local first = is_looked_at and first_parked(node)
     if first and turns.comes_before(first, head) then return node end
   end
 end
@@ -356,7 +360,7 @@ end
 local function release(id, sample)
   local was_there, claim = redis.call('ZREM', holders, id) == 1, read_claim(id)
   local held = claim and not waits(claim) or false
-  if was_there ~= held then suspect() end
+  if was_there ~= held then repairs.suspect() end
   return held and free_claim(id, claim, sample) or 0
 end
 
@@ -477,7 +481,7 @@ local function leave(id)
   if not redis.call('ZSCORE', waiters, id) then return 0 end
   local claim = read_claim(id)
   if not claim then
-    suspect()
+    repairs.suspect()
     return redis.call('ZREM', waiters, id)
   end
   put(id, false)
@@ -572,7 +576,7 @@ function turns.load_work(found)
   if #found == 2 * LOOKS then  -- with all that have the same tag as the last one
     local last = found[#found]
     work.bound = turns.of_score(tonumber(last))
-    found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES')
+    found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
   end
   local names = {}
   for i = 1, #found, 2 do note_unread(found[i], names) end
@@ -717,16 +721,41 @@ function pauses.begin(name, length_us)
   end
 end
 
--- Look at every node of a tier where somebody is parked.
-function pauses.look_at_tier(tier)
-  local from = '[' .. tier .. ':'
+-- Look at the next nodes of a tier where somebody is parked, at most so many, from the one after `after` on: the last of
+-- them, or nil if there are no more.
+function pauses.look_at_some(tier, after, most)
+  local from = '[' .. (after == '' and tier .. ':' or after .. '"')
   while true do
     local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
-    if not record then return end
-    local name = string.match(record, '^[^%s!]+')
-    look_at(read_node(name))
-    from = '[' .. name .. '"'
+    if not record then return nil end
+    if most <= 0 then return after end
+    after, most = string.match(record, '^[^%s!]+'), most - 1
+    look_at(read_node(after))
+    from = '[' .. after .. '"'
   end
+end
+
+-- How many nodes may be added to those to be looked at: there are never very many.
+function pauses.room_for_work()
+  return math.max(math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', unfinished)), 1)
+end
+
+-- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
+function pauses.go_on_looking()
+  local left = {}
+  for tier, after in string.gmatch(known['.looking'], '(%d+) ([^,]*)') do
+    after = pauses.look_at_some(tier, after, pauses.room_for_work())
+    if after then left[#left + 1] = tier .. ' ' .. after end
+  end
+  put('.looking', #left > 0 and table.concat(left, ','))
+end
+
+-- Whether a node has still to be looked at by that.
+function pauses.is_to_be_looked_at(node)
+  for tier, after in string.gmatch(known['.looking'] or '', '(%d+) ([^,]*)') do
+    if tonumber(tier) == node.tier - 1 and node.name > after then return true end
+  end
+  return false
 end
 
 -- End the pauses whose time has come, and look at what was paused.
@@ -738,19 +767,31 @@ function pauses.finish(at_us)
   if #ended == 0 then return end
   for _, name in ipairs(ended) do pauses.ends[name] = nil end
   for _, name in ipairs(ended) do
-    if string.find(name, ':', 1, true) then look_at(read_node(name)) else pauses.look_at_tier(name) end
+    if string.find(name, ':', 1, true) then
+      look_at(read_node(name))
+    else
+      put('.looking', (known['.looking'] and known['.looking'] .. ',' or '') .. name .. ' ')
+    end
   end
   pauses.write()
 end
 
 local function settle()
   if known['.closed'] then  -- nobody is granted anything
-    redis.call('DEL', unfinished)
+    repairs.unlink(unfinished)
     is_finished, touched = true, {}
+    return
+  end
+  if turns.is_expiring then
+    for name, node in pairs(touched) do
+      touched[name] = nil
+      look_at(node)
+    end
     return
   end
   load_work()
   if pauses.ends then pauses.finish(now_us) end
+  if known['.looking'] then pauses.go_on_looking() end
   if next(rates) then pass_time() end
   for name, node in pairs(touched) do
     touched[name] = nil
@@ -785,36 +826,60 @@ local function settle()
   store_work()
 end
 
--- End all whose time is up; anything is granted only after that, when no waiter is left whose own
+-- End all whose time is up, some in each call; anything is granted only after that, when no waiter is left whose own
 -- time is up.
 local function expire()
   is_finished = false
   if pauses.ends then pauses.follow_clock() end
-  if known['.timed'] then
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
-      if release(id, 'd-') == 0 then redis.call('ZREM', ttls, id) end
-    end
+  local left = math.ceil(AT_ONCE * 12 / #KEYS)  -- of what this call may do for each object; to leave costs twice as much as to release
+  local function some(key, cost)
+    return left < cost and {} or redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, math.floor(left / cost))
   end
-  local silent = redis.call('ZRANGEBYSCORE', holders, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
-  local suspects = #silent > 0 and deaths.just_silent(holders) or {}
-  for _, id in ipairs(silent) do release(id) end
-  silent = redis.call('ZRANGEBYSCORE', waiters, '-inf', now_text, 'LIMIT', 0, AT_ONCE)
+  local function release_some(ids, sample)
+    for _, id in ipairs(ids) do
+      if release(id, sample) == 0 and sample then redis.call('ZREM', ttls, id) end
+    end
+    left = left - #ids
+  end
+  local function have_leave(ids)
+    for _, id in ipairs(ids) do leave(id) end
+    left = left - 2 * #ids
+  end
+  if known['.timed'] then release_some(some(ttls, 1), 'd-') end
+  local grace = known['.grace'] and tonumber(known['.grace']) or 0
+  local is_grace = grace > now and grace <= now + longest
+  if known['.grace'] and not is_grace then put('.grace', false) end
+  local silent = is_grace and {} or some(holders, 1)
+  local suspects = {}
+  if blocked_until > now then
+    note_aware(silent)
+  elseif #silent > 0 then
+    suspects = deaths.just_silent(holders)
+    release_some(silent)
+  end
+  silent = is_grace and {} or some(waiters, 2)
   if #silent > 0 then
     for _, id in ipairs(deaths.just_silent(waiters)) do suspects[#suspects + 1] = id end
   end
-  for _, id in ipairs(silent) do leave(id) end
-  if #suspects > 0 then
-    -- Whatever else a dead process has here goes with that, or each would keep its turn until its
-    -- own time is up.
-    for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1))) do leave(id) end
-    for _, id in ipairs(deaths.claims(suspects, redis.call('ZRANGE', holders, 0, LOOKED_AT - 1))) do release(id) end
+  have_leave(silent)
+  -- Whatever else a dead process has here goes with that, or each would keep its turn until its
+  -- own time is up.
+  if #suspects > 0 and left >= 2 then
+    have_leave(deaths.claims(suspects, redis.call('ZRANGE', waiters, 0, SUSPECTED - 1), math.floor(left / 2)))
+  end
+  if #suspects > 0 and left >= 1 and blocked_until <= now then
+    release_some(deaths.claims(suspects, redis.call('ZRANGE', holders, 0, SUSPECTED - 1), left))
   end
   if known['.closed'] then
-    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, math.max(math.floor(left / 2), 1) - 1)) do
       local claim = read_claim(id)
       leave(id)
       notify(id, claim and claim.owner, 'closed', id, known['.reason'] or nil)
     end
+  end
+  turns.is_expiring = false
+  for _, key in ipairs(left < 2 and (is_grace and {ttls} or {waiters, holders, ttls}) or {}) do
+    if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then turns.is_expiring = true end
   end
   settle()
 end
@@ -826,6 +891,7 @@ local function next_end()
   local soonest = blocked_until > now and blocked_until or nil
   for _, key in ipairs({holders, ttls, waiters}) do
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if score and key ~= ttls then score = math.max(score, tonumber(known['.grace']) or 0) end
     if score and (not soonest or score < soonest) then soonest = score end
   end
   if next(rates) then
@@ -848,6 +914,20 @@ local function part(text, i)
     i = i - 1
     if i == 0 then return each end
   end
+end
+
+-- Have a tier another value, or rate, as a text. Objects may be made with the old one and with the new one.
+function repairs.accept(tier, text)
+  value_texts[tier] = text
+  local texts, parts = {}, {}
+  for i in ipairs(values) do
+    texts[i], parts[i] = value_texts[i], part(get('.accepted'), i)
+    if i == tier and not string.find(parts[i], ',' .. texts[i] .. ',', 1, true) then
+      parts[i] = parts[i] .. texts[i] .. ','
+    end
+  end
+  put('.values', table.concat(texts, ','))
+  put('.accepted', table.concat(parts, '|'))
 end
 
 -- The tier whose value is in the way of an object that was made with these, or nil.
@@ -877,11 +957,11 @@ local function declare(shape, own_values)
     end
   end
   -- Nobody is there: forget what was agreed on before, and changed since.
-  redis.call('DEL', ttls, queue, parked, unfinished, numbers, refills, cleanup,
-                    turns.passed, turns.shares)
-  for _, field in ipairs(redis.call('HKEYS', state)) do
-    if not string.find(field, '^[.?]') then put(field, false) end
+  repairs.unlink(state, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
+  for field, text in pairs(known) do
+    if string.sub(field, 1, 1) == '.' then put(field, text) else known[field] = false end
   end
+  nodes, nodes_by_path, fresh[state] = {}, {}, true
   put('.frozen', false)
   if known['.shape'] ~= shape and pauses.ends then  -- they are by the numbers of tiers
     pauses.ends = {}

@@ -5,7 +5,7 @@
 -- Returns {1, or 0 if the id is unknown, or no longer known}, followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.charge or refill_tier.
 -- include tiers/rules.lua
-open(1, ARGV[1])
+if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local found = 0
 if known['.shape'] then

@@ -8,14 +8,15 @@
 --                     its value if each key of the tier has its own, or "-" for that of the tier, the ticket of the head that slots are kept for, with "*" and how many if
 --                     that is not one, or "-", and, in the widest tier, the highest slot number
 --                     there has been. Of a rate: "0 waiting value kept listed level at": its own rate
---                     instead of a value, 1 if it is in cleanup, how many parts there were, and when (us)
+--                     instead of a value, or "~" and a rate if its tier has that too, or soon, 1 if it is in cleanup, how many parts there were, and when (us)
 --                     "$id" -> "until path charges": what one that has ended took of rates, or one that
 --                     holds if that was corrected
 --                     id -> its claim (base/claim.lua), with the path in front of the owner
 --                     ">path" -> "node ticket id": where the group of a path is parked, and its head
 --                     "%node" and "&node": how the value of an adaptive one moves (tiers/adaptive.lua)
 --                     facts: .frozen (tiers/adaptive.lua) .shape .declared .accepted .values .token .ticket .interval .timed,
---                     .suspect if something did not fit, so that all is made anew by the next call, .swept, how
+--                     .suspect if something did not fit, so that all is made anew by the next calls, and how far that has come,
+--                     .swept, how
 --                     far the search for such things has come, and when the next begins (tiers/repair.lua),
 --                     .hold, how long paths are held (base/hold_times.lua),
 --                     .large, how many wait that need several slots of a node,
@@ -24,9 +25,11 @@
 --                     .paused_at, the last time of the clock (us) while that was so,
 --                     and .reason if that has one, .life, until when (us) all of this is
 --                     kept, .keys, how many of the other keys there are, and .blocked, until when
---                     (s) nothing is granted, since .unaware holders don't know yet that state was
---                     lost, and with it what they held
---                     "?id" -> "1", for each of these
+--                     (s) nothing is granted, since those in holders don't know yet that state was
+--                     lost, and with it what they held; .unaware, how far they have been told to check
+--                     .looking, "tier node": the nodes after it have still to be looked at
+--                     .rating, "tier rate place": the buckets of a tier are given another rate (tiers/repair.lua)
+--                     .grace, until when (s) nobody is silent for too long: something was rebuilt, in very many calls
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
 --   ttls        zset  id -> deadline of its ttl
@@ -49,7 +52,7 @@
 -- include base/claim_in_full.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
-AT_ONCE, PAGE = 60, 250  -- a path costs more than one slot: it has several nodes
+AT_ONCE, PAGE, SUSPECTED = 30, 250, 200  -- a path costs more than one slot: it has several nodes
 local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
@@ -74,7 +77,6 @@ local adapting = {rules = {}, least = {}, frozen = {}}
 local PATIENCE = 100
 local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
-local rebuild                 -- tiers/repair.lua: make all keys anew of the claims
 
 -- Changes of sorted sets are collected while a call makes many of a kind: key -> member -> its
 -- score, or false to remove it. Nil when they are written at once.
@@ -201,9 +203,9 @@ local function count_keys()  -- besides state
 end
 
 -- What the tiers are is lost, so the rest of state is useless; but they stay closed.
-local function forget_state()
+function repairs.forget_state()
   local closed = redis.call('HMGET', state, '.closed', '.reason', '.until')
-  redis.call('DEL', state)
+  repairs.unlink(state)
   for field in pairs(known) do known[field] = false end
   for i, fact in ipairs({'.closed', '.reason', '.until'}) do
     if closed[i] then
@@ -219,55 +221,59 @@ end
 
 -- State is lost, and with it who holds what. Nobody gets anything until all holders know that:
 -- their next heartbeat tells them, and they release what they held. It ends at the latest when
--- their time is up, since nothing renews them any more.
-local function forget_claims()
-  local ids = redis.call('ZRANGE', holders, 0, -1)
-  have_checked(ids, state)
+-- their time is up, since nothing renews them any more. Until then they stay where they are.
+function repairs.forget_claims()
   have_checked(redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1), state)
   local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
-  redis.call('DEL', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
-                    turns.passed, turns.shares)
+  repairs.unlink(waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
   if latest and latest > now then
-    known['.blocked'] = seconds(latest)
-    local fields = {'.blocked', known['.blocked'], '.unaware', #ids}
-    for _, id in ipairs(ids) do
-      fields[#fields + 1] = '?' .. id
-      fields[#fields + 1] = '1'
-    end
-    call_in_chunks(fields, 'HSET', state)
+    known['.blocked'], known['.unaware'] = seconds(latest), '0'
+    redis.call('HSET', state, '.blocked', known['.blocked'], '.unaware', '0')
     redis.call('PEXPIRE', state, math.ceil((latest - now) * 1000))
+  else
+    repairs.unlink(holders)
   end
 end
 
--- These hold nothing, and know it now. If they were the last that did not know, everybody is served
--- again.
+-- Have the processes of some more holders check what became of them.
+function repairs.warn_unaware()
+  local found, ids = redis.call('ZSCAN', holders, known['.unaware'], 'COUNT', PAGE), {}
+  for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
+  have_checked(ids, state)
+  known['.unaware'] = found[1] ~= '0' and found[1]
+  if known['.unaware'] then
+    redis.call('HSET', state, '.unaware', found[1])
+  else
+    redis.call('HDEL', state, '.unaware')
+  end
+end
+
+-- These hold nothing, and know it now, or were silent for too long. If they were the last that did not know, everybody
+-- is served again.
 local function note_aware(ids)
   if blocked_until <= now or #ids == 0 then return end
   local aware = 0
   for from = 1, #ids, CHUNK do
-    local fields = {}
-    for i = from, math.min(from + CHUNK - 1, #ids) do fields[#fields + 1] = '?' .. ids[i] end
-    aware = aware + redis.call('HDEL', state, unpack(fields))
+    aware = aware + redis.call('ZREM', holders, unpack(ids, from, math.min(from + CHUNK - 1, #ids)))
   end
-  if aware == 0 then return end
-  local left = (tonumber(redis.call('HGET', state, '.unaware')) or 0) - aware
-  if left > 0 then
-    redis.call('HSET', state, '.unaware', left)
-    return
+  if aware == 0 or redis.call('EXISTS', holders) == 1 then return end
+  for _, fact in ipairs({'.blocked', '.unaware'}) do
+    redis.call('HDEL', state, fact)
+    known[fact] = false
   end
-  redis.call('HDEL', state, '.blocked', '.unaware')
-  known['.blocked'], blocked_until = false, 0
-  if known['.shape'] then rebuild() end
+  blocked_until = 0
+  if known['.shape'] then repairs.suspect() end
 end
 
 -- An entry does not agree with the others: the next call rebuilds all of them. Until then, keys may
 -- be created by callers that assume they exist.
-local function suspect()
+function repairs.suspect()
   put('.suspect', '1')
   for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
 end
 
--- Begin with the object whose keys start at KEYS[first], and read some fields of its state.
+-- Begin with the object whose keys start at KEYS[first], and read some fields of its state. Returns true if all that this
+-- call may do is a part of a repair.
 local function open(first, given_now, fields)
   first_key = first
   state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
@@ -281,7 +287,8 @@ local function open(first, given_now, fields)
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
                          '.life', '.closed', '.reason', '.keys', '.blocked', '.large', '.time', '.accepted',
-                         '.suspect', '.swept', '.hold', '.frozen', '.pauses'}) do
+                         '.suspect', '.swept', '.hold', '.frozen', '.pauses', '.unaware',
+                         '.looking', '.grace', '.rating'}) do
     fields[#fields + 1] = fact
   end
   fetch(fields)
@@ -294,18 +301,19 @@ local function open(first, given_now, fields)
   turns.waiting = redis.call('ZCARD', queue)
   redis.call('ZCARD', parked)
   local keys = count_keys()
-  if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then forget_state() end
-  if not known['.shape'] and keys > 0 then forget_claims() end
+  if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then repairs.forget_state() end
+  if not known['.shape'] and keys > 0 and (tonumber(known['.blocked']) or 0) <= now then repairs.forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
+  if blocked_until > now and known['.unaware'] then repairs.warn_unaware() end
   local is_over = known['.blocked'] and blocked_until <= now
   if is_over then
     put('.blocked', false)
     put('.unaware', false)
   end
   local is_whole = keys == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
-  if known['.shape'] and (is_over or known['.suspect'] or not is_whole or keys ~= (tonumber(known['.keys']) or 0)) then
-    rebuild()
-  end
+  local is_changed = is_over or not is_whole or keys ~= (tonumber(known['.keys']) or 0)
+  if known['.shape'] and (is_changed or known['.suspect']) and repairs.rebuild(is_changed) then return true end
+  if known['.rating'] then return repairs.go_on_changing_rates() end
 end
 
 local function expire_with_the_others(key)
@@ -345,12 +353,13 @@ local function read_node(name, tier)
   node = {name = name, tier = tier, held = 0, waiting = 0, top = 0, is_by_key = is_by_key}
   nodes[name] = node
   local text = get(name) or ''
+  local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)%f[=%z]')
   local share_at = tier == turns.by and string.find(text, '=', 1, true)
   if share_at then node.share = turns.read_share(text, share_at + 1) end
-  local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)%f[=%z]')
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
     node.value = adapting.frozen[tier]
+    if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
     return node
   end
   local value, kept, level, at
@@ -362,11 +371,13 @@ local function read_node(name, tier)
     if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
     if rates[tier] then
       node.own_rate, node.listed, node.level, node.at = read_rate(value), top == '1', tonumber(level), tonumber(at)
+      node.rated = string.match(value, '^~(.*/.*)$')
     end
   end
+  if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
   node.value = node.value or adapting.frozen[tier]
   if rates[tier] then
-    node.rate = node.own_rate or rates[tier]
+    node.rate = node.own_rate or node.rated and read_rate(node.rated) or rates[tier]
     node.level, node.at = node.level or node.rate.full, node.at or now_us
   end
   return node
@@ -464,8 +475,10 @@ local function kept_text(node)
   return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
 end
 
+-- With "~" and another rate than that of its tier if it was the first to get that.
 local function rate_record(node)
-  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or '-',
+  local rated = node.rated ~= rates[node.tier].text and node.rated
+  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or rated and '~' .. rated or '-',
                        node.kept and kept_text(node) or '-',
                        node.listed and '1' or '0', node.level, node.at)
 end
@@ -497,8 +510,10 @@ local function save()
   for name, node in pairs(moved) do
     if node.rate then
       local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
+                      and not node.share
       put(name, not is_idle and rate_record(node) .. (node.share and turns.share_text(node.share) or ''))
-    elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept then
+    elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept and not node.share
+           and not (repairs.is_under_way and (node.own or node.top > 0)) then
       put(name, false)
     else
       local kept = node.kept and kept_text(node) or '-'
