@@ -66,6 +66,9 @@ class Dialect(ABC):
     # meanwhile, for about 5 ms.
     most_at_once: ClassVar[int]
 
+    # What it costs to renew one holder or waiter, a member of a semaphore's key being 1.
+    heartbeat_cost: ClassVar[float]
+
     # Whether everybody waits in one queue: while somebody does, a newcomer has to wait in any
     # case, so that its request can wait a moment to be sent with others.
     has_one_queue: ClassVar[bool]

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
-# What one call may cost, in members renewed: the server does nothing else for 3 to 5 ms
-# meanwhile. A name costs as much as `_COST_OF_A_NAME` members.
-COST_PER_CALL = 1_000
-_COST_OF_A_NAME = 80
+# What one call may cost, in members renewed: the server does nothing else for 2 to 5 ms
+# meanwhile. With less, very many waiters would send more than three commands per second. A name
+# costs as much as `_COST_OF_A_NAME` members.
+COST_PER_CALL = 1_500
+_COST_OF_A_NAME = 110
+# A holder of more slots is renewed in parts: each of its slots is a member.
+_SLOTS_PER_CALL = 1_000
 # The fraction of the heartbeat interval over which the calls of one heartbeat are spread.
 _SPREAD = 0.5
 # The shortest pause between calls that is worth sleeping for, and the longest before checking
@@ -310,8 +313,8 @@ class HeartbeatSender:
 def _parts(acquisition_id: str, slots: int) -> list[str]:
     """Return what represents a holder of very many slots in heartbeats: ranges of its slots."""
     return [
-        f"{acquisition_id}#{first}-{min(first + COST_PER_CALL - 1, slots)}"
-        for first in range(1, slots + 1, COST_PER_CALL)
+        f"{acquisition_id}#{first}-{min(first + _SLOTS_PER_CALL - 1, slots)}"
+        for first in range(1, slots + 1, _SLOTS_PER_CALL)
     ]
 
 
@@ -346,7 +349,7 @@ class _Entries:
 
         Otherwise all parts would have to be renewed again whenever one of them is due.
         """
-        if holder.slots <= COST_PER_CALL:
+        if holder.slots <= _SLOTS_PER_CALL:
             self.add(holder, 0)
             return
         if holder.parts is None:
@@ -395,11 +398,12 @@ def _urgency(ended: tuple[float, _Entry]) -> tuple[float, str, bytes]:
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
     """Yield calls of bounded cost and of one script each; on a cluster also of one name."""
     batch: Batch = []
-    left = 0
+    left = 0.0
 
     for (record, interval), (holders, waiters) in entries:
-        waiting = [(each, 1) for each in waiters]
-        acquisitions = [(each, _cost(each)) for each in holders] + waiting
+        each_costs = record.dialect.heartbeat_cost
+        waiting = [(each, each_costs) for each in waiters]
+        acquisitions = [(each, each_costs * _cost(each)) for each in holders] + waiting
         entry: tuple[list[str], list[str]] | None = None
         for number, (each, cost) in enumerate(acquisitions):
             needed = cost if entry else cost + _COST_OF_A_NAME

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # A connection on which messages are awaited is tested after this long without a call, so that a
 # dead one is noticed within a second. With heartbeats, a waiting process sends fewer than three
 # commands per second; the heartbeats of more than `_MANY` waiters take several of them.
-_PAUSE, _PAUSE_OF_MANY, _MANY = 0.32, 1.2, 2_000
+_PAUSE, _PAUSE_OF_MANY, _MANY = 0.34, 1.2, 2_000
 
 
 class LoopClient:

@@ -45,6 +45,7 @@ class PathDialect(Dialect):
     release = release_many = load("tiers/release")
     request_again_at = request_many_again_at = 6
     most_at_once = 40
+    heartbeat_cost = 1.5
     has_one_queue = False  # another key may have a free slot
 
     def can_be_id(self, text: str) -> bool:

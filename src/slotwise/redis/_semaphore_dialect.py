@@ -59,6 +59,7 @@ class SemaphoreDialect(Dialect):
     request_again_at = 6
     request_many_again_at = 4
     most_at_once = 200
+    heartbeat_cost = 1.0
     has_one_queue = True
 
     def keys(self, namespace: str, name: str, *, cluster: bool) -> Keys:

@@ -100,7 +100,8 @@ end
 
 -- For one semaphore, whose keys begin at KEYS[first] and arguments at ARGV[at].
 local function renew_name(first, at)
-  work_left = math.ceil(AT_ONCE * 7 / #KEYS)  -- each name has its part
+  -- Each name has its part of what a call may do, and whoever has many members renewed has less.
+  work_left = math.ceil(math.max(AT_ONCE - #ARGV / 30, AT_ONCE / 2) * 7 / #KEYS)
   open(first, ARGV[1])
   caller, messages, unfinished = ARGV[2], {}, false
   local interval, holders, waiters = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])

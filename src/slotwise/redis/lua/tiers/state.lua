@@ -283,6 +283,7 @@ local function open(first, given_now, fields)
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
   dues.told, dues.moved = {}, {}
+  repairs.is_under_way, turns.is_expiring = false, false
   nodes_by_path = {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
