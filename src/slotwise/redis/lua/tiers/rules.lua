@@ -798,9 +798,10 @@ local function settle()
     look_at(node)
   end
   write_behind()
-  local looks = LOOKS
-  while looks > 0 do
+  local looks, visits = LOOKS, 40  -- a node where nothing is free costs less than a head that is examined, but not nothing
+  while looks > 0 and visits > 0 do
     local following = take_work()
+    visits = visits - 1
     if not following then break end
     local here, ticket = read_node(following[2]), following[1]
     while ticket do
