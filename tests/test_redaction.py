@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import slotwise
 from slotwise import MemorySemaphore, ProcessSemaphore, SlotManager, effects
 from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.main import main as command_line
-from slotwise._core.redaction import WITHHELD, redact
+from slotwise._core.redaction import WITHHELD, quoted, redact
 from slotwise.errors import BackendError
 from slotwise.integrations.asgi import LimitMiddleware
 from slotwise.pipeline import bounded_map
@@ -93,6 +94,24 @@ def test_a_text_with_any_part_of_a_secret_is_withheld() -> None:
     assert redact(f"ERR wrong: {WRITTEN}", [SECRET]) == WITHHELD
     assert redact("ERR no pw", ["pw"]) == WITHHELD
     assert redact("ERR unknown command", [SECRET, ""]) == "ERR unknown command"
+
+
+@pytest.mark.parametrize("length", [*range(470, 500), *range(1960, 2000), 5000])
+@pytest.mark.parametrize("form", ["redis://bob:{}@host", "{{'password': '{}'}}", ":{}@host"])
+def test_no_cut_leaves_the_beginning_of_a_credential(length: int, form: str) -> None:
+    text = "x" * length + " " + form.format(PART + SECRET)
+    for shown in (quoted(text), redact(text)):
+        assert PART[:4] not in shown
+
+
+@pytest.mark.parametrize(
+    "hostile", ["a:/", "://:", "secret-", "_password", "w", "redis://w", "a:b@", "@\n", "\\'"]
+)
+def test_hostile_texts_take_no_time(hostile: str) -> None:
+    text = "@\n" + hostile * (100_000 // len(hostile)) + "password='"
+    began = time.process_time()
+    redact(text)
+    assert time.process_time() - began < 5
 
 
 def test_a_long_quotation_is_cut_off_and_takes_no_time() -> None:

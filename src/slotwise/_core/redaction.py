@@ -17,6 +17,10 @@ _FRAGMENT = 4
 
 # Longer quotations are truncated to this many characters.
 _LONGEST = 500
+# So are longer texts with anything that may belong to a credential: the patterns take time that
+# grows with the square of the length, and names and servers' replies may be of any length.
+_LONGEST_TEXT = 2000
+_SUSPICIOUS = r"@|://|[?&]|(?i:password|passwd|secret)"
 
 # The placeholders for credentials in the docs and in our own messages.
 _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
@@ -52,6 +56,8 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if any(_has_part_of(form, text) for form in _forms(secret)):
             return WITHHELD
+    if len(text) > _LONGEST_TEXT and re.search(_SUSPICIOUS, text):
+        text = _truncated(text)
     text = re.sub(_IN_A_URL, _hide_user, text)
     text = re.sub(_WITHOUT_SCHEME, _hide_all, text)
     text = re.sub(_WITHOUT_HOST, f":{HIDDEN}", text)
@@ -59,10 +65,20 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return re.sub(_ASSIGNED, rf"\1{HIDDEN}", text)
 
 
+def _truncated(text: str) -> str:
+    """Return the beginning of a long text, up to where a credential may be cut in two."""
+    kept = text[:_LONGEST_TEXT]
+    url = kept.rfind(":/")
+    end = max(kept.rfind(" "), kept.rfind("="), 0)
+    if url >= 0 and "@" not in kept[url:]:  # its password may have spaces
+        end = url
+    return f"{kept[:end]}..."
+
+
 def quoted(words: object, secrets: Iterable[str] = ()) -> str:
     """Return a quotation for a message: redacted, and truncated if it is long."""
-    text = str(words)
-    return redact(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...", secrets)
+    text = redact(str(words), secrets)  # first: a cut could leave the beginning of a credential
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def redacted_repr(given: object) -> str:
