@@ -47,8 +47,8 @@ function repairs.unlink(...)
 end
 
 -- Call a function; returns nil and the reason if it met a spoilt key.
-local function guarded(serve, ...)
-  local fine, reply = pcall(serve, ...)
+local function guarded(run, ...)
+  local fine, reply = pcall(run, ...)
   if fine then return reply end
   return nil, type(reply) == 'table' and reply.err or tostring(reply)
 end

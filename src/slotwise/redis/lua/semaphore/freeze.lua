@@ -37,7 +37,7 @@ else
   adaptations.thaw(adaptation, now_us)
 end
 adaptation.is_changed = true
-settle(current_value(), interval)
+serve(current_value(), interval)
 keep(interval)
 outlive(state, tonumber(ARGV[8]))
 outlive(max, tonumber(ARGV[8]))

@@ -188,7 +188,7 @@ local function renew_name(first, at)
   drop_silent()
   if not rebuilding then mend_some() end
   mend_tickets()
-  if facts[5] then refuse_waiters(facts[6]) else settle(value, interval) end
+  if facts[5] then refuse_waiters(facts[6]) else serve(value, interval) end
   for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
   -- Other clients may have set a shorter life.
   for _, key in ipairs({main, max, waiting, waiting_heartbeat}) do outlive(key, interval) end

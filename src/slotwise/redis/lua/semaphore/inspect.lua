@@ -22,7 +22,7 @@ local value = tonumber(text or nil)
 if text and not (value and value >= 1 and value <= 2^53 and value == math.floor(value)) then
   return redis.error_reply('ERR its value is no number of slots: ' .. string.sub(text, 1, 40))
 end
-settle(value, tonumber(ARGV[4]))
+serve(value, tonumber(ARGV[4]))
 local facts = redis.call('HMGET', state, '.closed', '.reason')
 if facts[1] then keep_closed() end
 local closed = facts[1] and (facts[2] and 2 or 1) or 0

@@ -14,6 +14,6 @@ end_ttls()
 drop_silent()
 local released = 0
 if redis.call('ZSCORE', main, id) and id_of(id) == id then released = kick(id, tonumber(ARGV[4])) end
-settle(current_value(), tonumber(ARGV[4]))
+serve(current_value(), tonumber(ARGV[4]))
 table.insert(messages, 1, released)
 return messages

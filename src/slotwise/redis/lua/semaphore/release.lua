@@ -90,7 +90,7 @@ local waited = 0
 if not freed then released = math.max(released, drop(id, space and string.sub(ARGV[2], space + 1))) end
 if released == 0 then waited = leave_queue(id) end
 local value = current_value()
-settle(value, interval)
+serve(value, interval)
 local reply = {released, waited, 0, 0, 0}
 if counted then
   -- A foreign client may have told it through a list that nobody reads.

@@ -133,6 +133,6 @@ if redis.call('EXISTS', waiting, waiting_heartbeat) == 0 and counted == #ended t
 open(1, ARGV[1])
 caller, pattern = ARGV[2], ARGV[4]
 for i = counted + 1, #ended do count_end({granted = since[i]}, 1, ended[i]) end
-settle(current_value(), tonumber(ARGV[3]))
+serve(current_value(), tonumber(ARGV[3]))
 for _, message in ipairs(messages) do reply[#reply + 1] = message end
 return reply

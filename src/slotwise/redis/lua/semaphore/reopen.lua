@@ -15,7 +15,7 @@ if redis.call('HDEL', state, '.closed', '.reason', '.until') > 0 then
   local until_us = math.max(tonumber(facts[1]) or 0, tonumber(facts[2]) or 0)
   local left = math.max((until_us - now_us) / 1000, 4000 * tonumber(ARGV[3]))
   for _, key in ipairs({state, max}) do redis.call('PEXPIRE', key, math.ceil(left)) end
-  settle(current_value(), tonumber(ARGV[3]))
+  serve(current_value(), tonumber(ARGV[3]))
 elseif was_paused then
   -- It is kept for as long as without the pause; one that has had another value for a day.
   local values = redis.call('HGET', state, '.values')
@@ -24,6 +24,6 @@ elseif was_paused then
   for _, key in ipairs({state, max}) do
     if redis.call('PTTL', key) > left then redis.call('PEXPIRE', key, math.ceil(left)) end
   end
-  settle(current_value(), tonumber(ARGV[3]))
+  serve(current_value(), tonumber(ARGV[3]))
 end
 return messages

@@ -52,14 +52,14 @@ local function request(id, declared, interval, ttl, word, again, owner)
       if not claim then  -- its claim was lost, its place was not
         local head_start = head_start_of(id)
         write_claim(id, filed(head_start == 0 and ticket or seconds(tonumber(ticket) + head_start)))
-        if held < value then settle(value, interval) end  -- nobody could be granted anything without it
+        if held < value then serve(value, interval) end  -- nobody could be granted anything without it
       end
       return answer('queued', value, next_end())
     end
   end
 
   if queued > 0 and held < value then
-    settle(value, interval)
+    serve(value, interval)
     facts[1] = redis.call('HGET', state, '.token')
     held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   end
@@ -93,7 +93,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
     for _, each in ipairs(chosen) do kick(each, interval) end
     if not is_paused and redis.call('ZCARD', main) + slots <= value and allot(id, claim, value) then
       hold(id, claim, redis.call('HGET', state, '.token'), interval)
-      settle(value, interval)
+      serve(value, interval)
       return answer('granted', claim.number, claim.token, value)
     end
   elseif word == 'try' then

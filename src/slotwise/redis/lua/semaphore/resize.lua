@@ -54,7 +54,7 @@ if shrinks then
   end
   refuse(hopeless, 'refused', whole(value))
 end
-settle(value, interval)
+serve(value, interval)
 keep(interval)
 outlive(state, remembered)
 outlive(max, remembered)

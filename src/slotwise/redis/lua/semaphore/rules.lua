@@ -806,7 +806,7 @@ end
 
 -- Hand free slots to the queue, strictly in order. The interval is for foreign waiters, which did
 -- not leave their own.
-local function settle(value, interval)
+local function serve(value, interval)
   if is_adaptation_known and adaptation and adaptation.is_changed then value = current_value() end
   if pause_us > 0 then
     begin_pause(pause_us, interval)

@@ -51,12 +51,12 @@ else
   adapting.frozen[tier] = is_freeze and (value or values[tier]) or nil
   put('.freezing', from ~= '0' and from .. ' ' .. ARGV[6] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9])
   if from ~= '0' then
-    settle()
+    serve()
     outlive(tonumber(ARGV[10]))
     save()
     return redis.error_reply(repairs.REPLY)
   end
 end
-settle()
+serve()
 outlive(tonumber(ARGV[10]))
 return answer({'done', last and value_of(last) or value or values[tier]})

@@ -12,5 +12,5 @@ expire()
 local claim = read_claim(ARGV[2])
 local ended = release(ARGV[2])
 if ended == 1 and claim then notify(ARGV[2], claim.owner, 'kicked', ARGV[2]) end
-settle()
+serve()
 return answer({ended})

@@ -87,7 +87,7 @@ for i, id in ipairs(ids) do
   digits[#digits + 1] = digit
 end
 if removed ~= 0 then repairs.suspect() end
-settle()
+serve()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then
   local node = read_node(lacked)

@@ -18,6 +18,6 @@ end
 if known['.shape'] then expire() end
 if pauses.ends then
   pauses.finish(math.huge)
-  settle()
+  serve()
 end
 return answer({was_closed})

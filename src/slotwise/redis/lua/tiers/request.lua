@@ -23,7 +23,7 @@
 --         {"closed", the reason if there is one}   for everybody, until tiers/reopen.lua
 -- followed by messages for the caller; for several, {"each", one of these for each} with the
 -- messages after the last.
--- Mirrors PathLedger.expire and settle, then PathLedger.request or try_request for each.
+-- Mirrors PathLedger.expire and serve, then PathLedger.request or try_request for each.
 -- include tiers/at_rest.lua
 
 -- Grant one request of an object at rest if it fits: the reply, or nil if that is left to the rules.
@@ -139,7 +139,7 @@ if interval > longest then
 end
 outlive(longest)
 expire()
-settle()
+serve()
 
 if string.find(ARGV[10], '=', 1, true) then
   for name, value in string.gmatch(ARGV[10], '([^%s=]+)=(%d+)') do
@@ -214,7 +214,7 @@ local function request(id, path)
   wait(id, claim, path_nodes, deadline, newcomer, turns.weight_of(path))
   if newcomer.rank and is_unfinished() == 1 then  -- it may be the head of its path now, and fit
     write_all()
-    settle()
+    serve()
     write_behind()
     claim = read_claim(id)
     if claim and not waits(claim) then

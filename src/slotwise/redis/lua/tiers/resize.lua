@@ -89,6 +89,6 @@ else
   -- From node to node, whatever is parked at each: this many of them in one call.
   after = pauses.look_at_some(whole(tier - 1), after, pauses.room_for_work()) or ''
 end
-settle()
+serve()
 outlive(tonumber(ARGV[9]))
 return answer({'resized', after})

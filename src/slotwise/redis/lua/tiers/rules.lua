@@ -180,7 +180,7 @@ local function unpark(head, name)
   end
 end
 
--- While settle() serves: the nodes to be looked at first, by turn and name, the next one last.
+-- While serve() serves: the nodes to be looked at first, by turn and name, the next one last.
 local work
 
 -- Insert a node among those, or move it if its turn is earlier than before.
@@ -589,7 +589,7 @@ function turns.load_work(found)
   end
 end
 
--- Read the nodes that have to be looked at first. Enough for one settle(), unless some of them
+-- Read the nodes that have to be looked at first. Enough for one serve(), unless some of them
 -- turn out to have no slot.
 local function load_work()
   work = {tickets = {}, scores = {}, stored = {}, taken = {}}
@@ -776,7 +776,7 @@ function pauses.finish(at_us)
   pauses.write()
 end
 
-local function settle()
+local function serve()
   if known['.closed'] then  -- nobody is granted anything
     repairs.unlink(unfinished)
     is_finished, touched = true, {}
@@ -882,7 +882,7 @@ local function expire()
   for _, key in ipairs(left < 2 and (is_grace and {ttls} or {waiters, holders, ttls}) or {}) do
     if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then turns.is_expiring = true end
   end
-  settle()
+  serve()
 end
 
 -- In how many ms the next deadline is, 0 if something is unfinished, -1 if there is nothing to

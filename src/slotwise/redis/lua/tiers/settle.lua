@@ -22,6 +22,6 @@ if known['.shape'] then
       found = 1
     end
   end
-  settle()
+  serve()
 end
 return answer({found})
