@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import FAKE_CLOCK
+from tests.redis._server import FAKE_CLOCK, Server
 from tests.redis.conftest import listening
 
 from slotwise.redis._keys import Keys, KeySet
@@ -65,6 +66,13 @@ def queue(request: pytest.FixtureRequest, client: redis.Redis) -> Queue:
     return queue
 
 
+@pytest.fixture(autouse=True)
+def long_running(client: redis.Redis) -> None:
+    """A server that every living process has had the time to come back to."""
+    while int(client.info("server")["uptime_in_seconds"]) < 3:
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def y_listens(client: redis.Redis) -> Iterator[None]:
     with listening(client, "y"):
@@ -113,6 +121,21 @@ def test_a_process_that_may_not_be_back_yet_is_not_taken_for_dead(queue: Queue) 
     queue.now += 6
     assert queue.beat("sw-y-1") == [], "the second is just 6 s old, and is granted the slot"
     assert queue.beat("sw-x-1") == ["granted sw-x-1 1"]
+
+
+@pytest.mark.parametrize("kind", [SemaphoreQueue, PathQueue])
+def test_nobody_is_taken_for_dead_right_after_a_restart(kind: type[Queue], tmp_path: Path) -> None:
+    """Its first claim falls silent just then, while it has yet to open its connection again."""
+    with Server(tmp_path) as server, server.client(decode_responses=True) as client:
+        queue = kind(client)
+        with listening(client, "y"):
+            assert queue.ask("sw-x-0") == "granted"
+            queue.now += 12
+            assert queue.ask("sw-x-1") == "queued"
+            assert queue.ask("sw-y-1") == "queued"
+            queue.now += 3.1
+            assert queue.beat("sw-y-1") == []
+            assert queue.beat("sw-x-1") == ["granted sw-x-1 1"]
 
 
 @pytest.mark.usefixtures("y_listens")

@@ -10,9 +10,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
-# Most of what has to run one after the other: who gives back, the server, and who is served next.
-_IN_TURN = 2
-
 
 class _Series:
     """A number of seconds that grows, at the times at which it was read."""
@@ -73,10 +70,15 @@ class Starved:
         return self.process(pid, start, end) + self.servers(start, end)
 
     def service(self, start: float, end: float, *, has_server: bool) -> float:
-        """For how long those may have waited who had to run one after the other."""
-        waited = sorted(self.process(pid, start, end) for pid in self._main)[-_IN_TURN:]
-        total = sum(waited) + (self.servers(start, end) if has_server else 0.0)
-        return min(total, end - start)
+        """For how long one of those who take part was kept waiting, at the most.
+
+        They run one after the other, so it may be more in total. But a sum would hide a mechanism
+        that is late while everybody has to wait now and then.
+        """
+        waited = [series.growth(start, end) for series in self._main.values()]
+        if has_server:
+            waited.append(self.servers(start, end))
+        return min(max(waited, default=0.0), end - start)
 
     def silences(self, pid: int, interval: float, ping: float) -> Iterator[tuple[float, float]]:
         """When no heartbeat of a process may have got through for too long."""

@@ -70,9 +70,20 @@ end
 
 -- The members of a sorted set whose deadline has just passed: somebody comes back for each deadline while others
 -- wait. Those of before passed while nobody could reach the server, and their processes may not be back yet.
-local deaths = {prompt = 0.25}  -- (s) how late that may be noticed
+local deaths = {prompt = 0.25, back = 3}  -- (s) how late that may be noticed; how long processes take to be back
 function deaths.just_silent(key)
   return redis.call('ZRANGEBYSCORE', key, seconds(now - deaths.prompt), now_text, 'LIMIT', 0, AT_ONCE)
+end
+
+-- Whether the server has run for long enough that every living process listens again. The others end by their own
+-- deadlines until then.
+function deaths.are_others_back()
+  if deaths.known == nil then
+    local info = redis.pcall('INFO', 'server')
+    local uptime = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+    deaths.known = uptime and uptime >= deaths.back or false
+  end
+  return deaths.known
 end
 
 -- Which of some ids, at most so many, belong to dead processes: those of a process that has just been silent for too long and
@@ -89,7 +100,7 @@ function deaths.claims(silent, ids, most)
     if client and suspects[string.match(client, '^(.*)x%d+$') or client] then
       if gone[client] == nil then
         local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'slotwise:' .. client)
-        gone[client] = listeners[2] == 0  -- not if this user may not ask
+        gone[client] = listeners[2] == 0 and deaths.are_others_back()  -- not if this user may not ask
       end
       if gone[client] and #found < most then found[#found + 1] = id end
     end
