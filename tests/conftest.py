@@ -80,4 +80,6 @@ def signals_as_before() -> Iterator[None]:
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
+    if signal.SIGTTOU in signal.sigpending():  # its mark that it was not continued
+        signal.sigwait({signal.SIGTTOU})
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
