@@ -398,7 +398,7 @@ def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play
         acts = _loop_visits(world, ALICE), _thread_visits(world, BOB), give
         return world.scenario(*acts)
 
-    play(scenario, acts=3, interruptions=2)
+    play(scenario, acts=3, interruptions=1)
 
 
 # --------------------------------------------------- what is taken and put back
