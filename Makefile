@@ -56,8 +56,8 @@ bench: $(VENV)/.installed-bench  ## the figures of the README, against rivals in
 
 soak: $(VENV)/.installed-test  ## the slow tests: faults (SLOTWISE_SOAK_SECONDS=60 each), long storms
 	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
-	SLOTWISE_ALL_SCHEDULES=1 $(BIN)/python -m pytest --timeout 1800 \
-		tests/memory/test_quick_lane_interleavings.py
+	SLOTWISE_ALL_SCHEDULES=1 $(BIN)/python -m pytest --timeout 1800 -m "soak or not soak" \
+		tests/memory/test_quick_lane_interleavings.py tests/tiers/test_quick_lane_interleavings.py
 
 docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
