@@ -228,6 +228,27 @@ def test_a_lost_slot_is_granted_again_only_after_its_holder_has_read_that(
     assert client.zrange(fleet.keys.main, 0, -1) == ["sw-y-1"]
 
 
+def test_heartbeats_of_waiters_keep_no_holder_alive_while_main_is_spoilt(
+    client: redis.Redis,
+) -> None:
+    fleet = Fleet(client)
+    for n in range(VALUE):
+        fleet.request(f"sw-x-{n}")
+    fleet.request("sw-y-1")
+
+    def beat() -> None:
+        fleet.now += INTERVAL / 4
+        fleet.run("semaphore/heartbeat", "", INTERVAL, "", 0, 1, "sw-y-1")
+
+    client.delete(fleet.keys.main)
+    client.rpush(fleet.keys.main, "spoilt")
+    for _ in range(6):
+        beat()
+    client.delete(fleet.keys.main)
+    beat()
+    assert client.zrange(fleet.keys.main, 0, -1) == ["sw-y-1"]
+
+
 @pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_release_after_the_holds_were_evicted_frees_its_slot(

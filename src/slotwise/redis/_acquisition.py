@@ -20,7 +20,7 @@ from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis import _log
-from slotwise.redis._diagnosis import ClosedByUs, Unreachable
+from slotwise.redis._diagnosis import ClosedByUs, Unreachable, may_pass
 from slotwise.redis._net.connection import Call
 from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
@@ -490,14 +490,23 @@ class RedisAcquisition(AcquisitionResult):
         return self._withdrawal
 
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
-        """Continue a release in the background if the server could not be reached.
+        """Continue a release in the background if the server is away, or a key is spoilt.
 
-        Not if a spoilt key refused it: that may be thousands of requests a second.
+        In the latter case only if it was queued: when the key is repaired, it would be granted
+        slots that nobody uses. Requests that were refused may be thousands a second.
         """
         error = None if released.cancelled() else released.exception()
-        if isinstance(error, Unreachable) and not isinstance(error, ClosedByUs):
-            heartbeat_thread = self.shared.heartbeat_thread
-            heartbeat_thread.finish_release(self.send_release, self.interval)
+        is_away = isinstance(error, Unreachable) and not isinstance(error, ClosedByUs)
+        if is_away or (self._was_queued and may_pass(error)):
+            self.release_in_background()
+
+    @property
+    def _was_queued(self) -> bool:
+        return self.round_trip > 0
+
+    def release_in_background(self) -> None:
+        """Release it, from any thread, in as many attempts as it takes, for one interval."""
+        self.shared.heartbeat_thread.finish_release(self.send_release, self.interval)
 
     def close(self) -> bool:
         """Fail because its instance was closed, in its loop's thread.

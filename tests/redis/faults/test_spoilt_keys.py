@@ -13,6 +13,7 @@ import redis
 from tests.redis._server import FAKE_CLOCK, LOAD, until
 from tests.redis.test_semaphore import in_line
 
+from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -80,6 +81,30 @@ async def test_spoilt_semaphores_cost_nobody_else_a_slot(
         with contextlib.suppress(BackendError):  # that its key is of the wrong type
             await each.release(await asyncio.wait_for(waiting[kind], 20))
         await each.release(await each.acquire(timeout=20))
+
+
+@pytest.mark.usefixtures("rare_heartbeats")
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+async def test_who_gave_up_while_a_key_was_spoilt_gets_nothing_when_it_is_repaired(
+    config: RedisConfig, client: redis.Redis, kind: str
+) -> None:
+    if kind == "semaphore":
+        limit: Any = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
+        spoilt, queue = "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting:s"
+    else:
+        limit = Tiers(Tier("all", 1), name="s", heartbeat_max_interval=3000, url=config)
+        spoilt, queue = "adv-sem:tiers_holders:s", "adv-sem:tiers_waiters:s"
+    held = await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    await until(lambda: client.zcard(queue) == 1, "a waiter")
+    client.rename(spoilt, "kept")
+    spoil(client, spoilt)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    client.rename("kept", spoilt)
+    await until(lambda: client.zcard(queue) == 0, "nobody in the queue")
+    assert await limit.release(held) is True
+    assert await limit.release(await limit.acquire(timeout=20)) is True
 
 
 async def test_spoilt_tiers_cost_nobody_else_a_slot(

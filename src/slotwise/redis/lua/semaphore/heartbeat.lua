@@ -179,12 +179,13 @@ local function renew_name(first, at)
   end
   renew(main, members, deadline)
   renew(waiting_heartbeat, waiting_ids, deadline)
-  -- Only after they are renewed: if a spoilt key prevents that, it is not a sign of life.
-  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   if filed and recount() then redis.call('HDEL', state, '.orphans') end
 
   clamp(main, longest)
   clamp(waiting_heartbeat, longest)
+  -- Only after all of these were read: if one is spoilt, this is a sign of life of nobody, not even of waiters. Or
+  -- holders that could not be released would be put back for another interval when it is repaired.
+  if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   drop_silent()
   if not rebuilding then mend_some() end
   mend_tickets()
