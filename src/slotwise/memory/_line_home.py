@@ -25,9 +25,6 @@ _NO_LOOP = _NoLoop()
 class LineHome:
     """The one event loop that may use the line outside the section, or none."""
 
-    # loop            the loop, or None
-    # asyncio_loop    the same, or `_NO_LOOP` if it isn't one of asyncio's own
-
     __slots__ = ("asyncio_loop", "has_moved", "is_shut", "loop")
 
     def __init__(
@@ -39,7 +36,7 @@ class LineHome:
         is_copied: bool = False,
     ) -> None:
         self.loop = loop
-        # The same, if it is one of asyncio's own. That has the id of the thread that it runs in:
+        # The same, or `_NO_LOOP` if it isn't one of asyncio's own. Those have the id of the thread that they run in:
         # asking for the running loop instead is a system call in Python 3.11. In a forked child
         # the loops of the parent run in no thread, though they have the id of one.
         self.asyncio_loop: Any = loop if _is_of_asyncio(loop) and not is_copied else _NO_LOOP

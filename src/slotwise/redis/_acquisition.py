@@ -169,7 +169,7 @@ class RedisAcquisition(AcquisitionResult):
         self.requested_at = self.alive_at = time.monotonic()
         # Of a holder whose heartbeats are sent in parts: each, and when it was last renewed.
         self.parts: dict[str, float] | None = None
-        self.round_trip = 0.0  # how long the reply to the request took
+        self.round_trip = 0.0  # how long the reply took that queued it; 0 if it never was queued
         self.queued = False
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self.task: asyncio.Task[Any] | None = None
@@ -497,16 +497,8 @@ class RedisAcquisition(AcquisitionResult):
         """
         error = None if released.cancelled() else released.exception()
         is_away = isinstance(error, Unreachable) and not isinstance(error, ClosedByUs)
-        if is_away or (self._was_queued and may_pass(error)):
-            self.release_in_background()
-
-    @property
-    def _was_queued(self) -> bool:
-        return self.round_trip > 0
-
-    def release_in_background(self) -> None:
-        """Release it, from any thread, in as many attempts as it takes, for one interval."""
-        self.shared.heartbeat_thread.finish_release(self.send_release, self.interval)
+        if is_away or (self.round_trip and may_pass(error)):
+            self.shared.heartbeat_thread.finish_release(self.send_release, self.interval)
 
     def close(self) -> bool:
         """Fail because its instance was closed, in its loop's thread.
