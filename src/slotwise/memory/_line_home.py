@@ -36,9 +36,9 @@ class LineHome:
         is_copied: bool = False,
     ) -> None:
         self.loop = loop
-        # The same, or `_NO_LOOP` if it isn't one of asyncio's own. Those have the id of the thread that they run in:
-        # asking for the running loop instead is a system call in Python 3.11. In a forked child
-        # the loops of the parent run in no thread, though they have the id of one.
+        # The same, or `_NO_LOOP` if it isn't one of asyncio's own. Those have the id of the thread
+        # that they run in: asking for the running loop instead is a system call in Python 3.11. In
+        # a forked child the loops of the parent run in no thread, though they have the id of one.
         self.asyncio_loop: Any = loop if _is_of_asyncio(loop) and not is_copied else _NO_LOOP
         self.has_moved = has_moved  # whether another loop was the home before
         self.is_shut = is_shut  # whether nobody may use the line any more
