@@ -12,6 +12,7 @@ import pytest
 
 import slotwise.testing
 from slotwise._core import events
+from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.testing import FakeClock, no_leaked_slots
 
 __all__ = ["no_leaked_slots"]
@@ -83,3 +84,12 @@ def signals_as_before() -> Iterator[None]:
     if signal.SIGTTOU in signal.sigpending():  # its mark that it was not continued
         signal.sigwait({signal.SIGTTOU})
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Event]]:
+    """The events of this test, as hooks are told of them."""
+    heard: list[Event] = []
+    add_hook(heard.append)
+    yield heard
+    remove_hook(heard.append)

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers, semaphore
-from slotwise.instrumentation import Event, add_hook, remove_hook
+from slotwise.instrumentation import Event
 from slotwise.instrumentation.prometheus import Collector
 
 ADAPTIVE = Adaptive(5, 1, 9, pause_on_retry_after=True)
@@ -28,14 +28,6 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def scope(url: str) -> str:
     return url.partition(":")[0]
-
-
-@pytest.fixture
-def heard() -> Iterator[list[Event]]:
-    heard: list[Event] = []
-    add_hook(heard.append)
-    yield heard
-    remove_hook(heard.append)
 
 
 @pytest.fixture

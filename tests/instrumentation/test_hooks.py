@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,14 +23,6 @@ from slotwise.redis import RedisConfig, RedisSemaphore
 
 ROOT = Path(__file__).parents[2]
 ENDINGS = ("released", "expired", "lost", "kicked")
-
-
-@pytest.fixture
-def heard() -> Iterator[list[Event]]:
-    heard: list[Event] = []
-    add_hook(heard.append)
-    yield heard
-    remove_hook(heard.append)
 
 
 def test_a_hook_that_another_package_declares_is_told_of_everything(tmp_path: Path) -> None:

@@ -190,14 +190,20 @@ def build_shifted_clock(folder: Path) -> Path:
     return library
 
 
-async def test_the_servers_clock_may_step_back_and_forth(tmp_path: Path) -> None:
-    steps = tmp_path / "shift"
+def with_shifted_clock(folder: Path) -> tuple[Server, Path]:
+    """Return a server, and the file with the seconds by which its clock is off."""
+    steps = folder / "shift"
     steps.write_text("0")
-    server = Server(tmp_path / "redis")
+    server = Server(folder / "redis")
     server.environment = {
-        "LD_PRELOAD": str(build_shifted_clock(tmp_path)),
+        "LD_PRELOAD": str(build_shifted_clock(folder)),
         "CLOCK_SHIFT_FILE": str(steps),
     }
+    return server, steps
+
+
+async def test_the_servers_clock_may_step_back_and_forth(tmp_path: Path) -> None:
+    server, steps = with_shifted_clock(tmp_path)
     with server, server.client() as client:
         semaphore = RedisSemaphore(
             name="s", value=1, heartbeat_max_interval=5, config=RedisConfig(server.url)
@@ -225,13 +231,7 @@ async def test_the_servers_clock_may_step_back_and_forth(tmp_path: Path) -> None
 async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the_same(
     tmp_path: Path,
 ) -> None:
-    steps = tmp_path / "shift"
-    steps.write_text("0")
-    server = Server(tmp_path / "redis")
-    server.environment = {
-        "LD_PRELOAD": str(build_shifted_clock(tmp_path)),
-        "CLOCK_SHIFT_FILE": str(steps),
-    }
+    server, steps = with_shifted_clock(tmp_path)
     with server:
         options = {"name": "s", "value": 1, "heartbeat_max_interval": 1}
         with Worker(**options, config={"url": server.url}) as worker:
@@ -250,13 +250,7 @@ async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the
 @pytest.mark.parametrize("kind", ["semaphore", "tiers", "one key of tiers"])
 async def test_a_pause_ends_though_the_clock_is_set_back(tmp_path: Path, kind: str) -> None:
     """Else a pause of half a second would last for the hour by which it was set back."""
-    steps = tmp_path / "shift"
-    steps.write_text("0")
-    server = Server(tmp_path / "redis")
-    server.environment = {
-        "LD_PRELOAD": str(build_shifted_clock(tmp_path)),
-        "CLOCK_SHIFT_FILE": str(steps),
-    }
+    server, steps = with_shifted_clock(tmp_path)
     with server, server.client() as client:
         config, limit = RedisConfig(server.url), None
         if kind == "semaphore":
