@@ -29,8 +29,9 @@ _SELDOM_USED = ("inspect", "ipaddress", "secrets", "shutil", "socket", "tracebac
 _OURS_SELDOM_USED = {
     "slotwise._core.locked": ("KnownAnswer", "LockedAnswer"),
     "slotwise._core.priorities": ("check_priority",),
+    "slotwise._wait.threads": ("start_thread",),
     "slotwise.processes._adaptations": ("read_adaptation", "write_adaptation"),
-    "slotwise.processes._in_thread": ("in_thread", "start_thread"),
+    "slotwise.processes._in_thread": ("in_thread",),
     "slotwise.processes._inspect": (),
 }
 _PACKAGES = ("asyncio", "logging")

@@ -7,9 +7,10 @@ the interpreter from exiting.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from slotwise._wait.threads import start_thread
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
         if undo is not None:
             undo()
 
-    def settle(set_outcome: Callable[[], None]) -> None:
+    def deliver(set_outcome: Callable[[], None]) -> None:
         if future.done():
             discard()
         else:
@@ -39,14 +40,9 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
         else:
             set_outcome = lambda: future.set_result(result)  # noqa: E731
         try:
-            loop.call_soon_threadsafe(settle, set_outcome)
+            loop.call_soon_threadsafe(deliver, set_outcome)
         except RuntimeError:  # the loop is closed
             discard()
 
-    start_thread(run)
+    start_thread("file-lock", run, on_failure=future.set_exception)
     return await future
-
-
-def start_thread(call: Callable[[], object]) -> None:
-    """Run ``call``, which raises nothing, without waiting for it."""
-    threading.Thread(target=call, name="slotwise-file-lock", daemon=True).start()

@@ -18,6 +18,7 @@ from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Generation
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait import clock
+from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.processes import _log
 from slotwise.processes import _operations as operations
@@ -25,7 +26,6 @@ from slotwise.processes import _process as processes
 from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import true_path
-from slotwise.processes._in_thread import start_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,10 +116,8 @@ class ProcessLimit:
         return released
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
-        try:
-            start_thread(partial(self._release_quietly, acquired))
-        except RuntimeError:  # no thread can be started: this process ends
-            pass
+        # If no thread can be started, the end of this process releases it.
+        start_thread("file-lock", partial(self._release_quietly, acquired), lambda _: None)
 
     def _release_quietly(self, acquired: AcquisitionResult) -> None:
         try:

@@ -34,6 +34,7 @@ class Cap:
         return bool(self.most) and self.confirmed >= self.most
 
     def reserve(self) -> bool:
+        """Reserve one deletion, to be ended with `finish`; return False if the cap is reached."""
         if not self.most:
             return True
         with self._changed:
@@ -44,7 +45,8 @@ class Cap:
             self._under_way += 1
             return True
 
-    def settle(self, *, done: bool) -> None:
+    def finish(self, *, done: bool) -> None:
+        """End a reserved deletion, which counts only if it is done."""
         if not self.most:
             return
         with self._changed:

@@ -95,7 +95,7 @@ class Directories:
                     others.append(name)
                 finally:
                     gates.delete_out()
-                    run.directories.settle(done=done)
+                    run.directories.finish(done=done)
                 if done:
                     gone += 1
                     self._tally.dirs_scanned += 1
@@ -132,7 +132,7 @@ class Directories:
                 return True
             return False
         finally:
-            run.directories.settle(done=done)
+            run.directories.finish(done=done)
         if done:
             self._tally.dirs_deleted += 1
             run.look_at_caps()

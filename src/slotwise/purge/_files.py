@@ -267,7 +267,7 @@ class Files:
                 found = self._remove_audited(node, name, found, fresh_until)
             done = True
         finally:
-            run.files.settle(done=done)
+            run.files.finish(done=done)
         self._count(found)
         run.look_at_caps()
         return True

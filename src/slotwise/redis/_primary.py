@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.connection import Call, Connection
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, primary_command
-from slotwise.redis._net.threads import start_thread
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable
 from random import SystemRandom
 
+from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.preparation import open_connection
-from slotwise.redis._net.threads import start_thread
 
 _jitter = SystemRandom()
 

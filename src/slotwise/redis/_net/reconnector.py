@@ -22,6 +22,7 @@ from typing import Any
 
 from hiredis import ReplyError
 
+from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
 from slotwise.redis._call_limits import CallLimits, ServerSettings
@@ -31,7 +32,6 @@ from slotwise.redis._net.connection import Call, Connection, IntoFuture
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
-from slotwise.redis._net.threads import start_thread
 from slotwise.redis._scripts import Script, in_use
 
 # Not the random module's own: its seed belongs to others, and forked children share it.

@@ -1,4 +1,4 @@
-"""Run what may block, such as opening a connection, in a thread of its own."""
+"""Start a thread for one call that may block: opening a connection, waiting for a file's lock."""
 
 from __future__ import annotations
 
