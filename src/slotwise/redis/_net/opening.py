@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from typing import Any
 
 from redis.connection import (
@@ -94,6 +95,7 @@ def open_socket(
     except Exception as error:  # may come from the user's own code
         with contextlib.suppress(Exception):
             connection.disconnect()
+        close_abandoned(error)
         raise _as_os_error(endpoint, options, error) from error
     # redis-py has no public way to take the socket over. Removed from the connection object, the
     # socket isn't closed when that is garbage-collected.
@@ -104,6 +106,22 @@ def open_socket(
         )
     connection._sock = None
     return sock
+
+
+def close_abandoned(error: BaseException) -> None:
+    """Close the socket that `ssl` leaves open if the other side resets it before the handshake.
+
+    By then it has taken the socket over from its caller, and only its own frames know it.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        trace = seen.__traceback__
+        while trace is not None:
+            left = trace.tb_frame.f_locals.get("self")
+            if isinstance(left, ssl.SSLSocket):
+                left.close()
+            trace = trace.tb_next
+        seen = seen.__cause__ or seen.__context__
 
 
 def _class_for(options: ConnectionOptions, address: Address) -> type[Any]:
