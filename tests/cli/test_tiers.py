@@ -113,9 +113,14 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         top = [row for row in any_shell.json("top", "--every", "0.1s") if row["tier"] == "tokens"]
         assert [(row["value"], row["held"], row["level"] // 1) for row in top] == [(100, 0, 60)]
         assert 14_000 < top[0]["full_in_seconds"] <= 14_400
+        assert "at once" in any_shell.here("explain", "api").stdout
+        tiers.release_sync(tiers.acquire_sync(tokens=60))
+        told = any_shell.here("explain", "api").stdout
+        line = "a newcomer is first in line for 'api'; lacks tier tokens "
+        assert told == f"{line}(0 left of a burst of 100)\n"
         titles, *_, tokens = any_shell.here("top", "--every", "0.1s").stdout.splitlines()
         assert titles.endswith("LEFT  FULL IN")
-        assert re.search(r" (4 h|3 h \d+)$", tokens)
+        assert re.search(r" (10 h|9 h \d+)", tokens)
 
 
 def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):
@@ -295,6 +300,8 @@ def test_close_rejects_waiters_of_tiers_until_open(any_shell: Shell):
         assert any_shell.here("ls").stdout.splitlines()[1].endswith("freeze")
         [listed] = any_shell.json("ls")
         assert (listed["closed"], listed["reason"]) == (True, "freeze")
+        told = any_shell.here("explain", "api").stdout
+        assert told == "'api' is closed: freeze; newcomers are refused\n"
         ran = any_shell.here("open", "api")
         assert (ran.returncode, ran.stdout) == (0, "'api' is open\n")
         assert any_shell.here("open", "api").stdout == "'api' is open, and was not closed\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquireTimeout, Limit, Tier, Tiers
+from slotwise import AcquireTimeout, Limit, Rate, RateLimit, Tier, Tiers
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Any]
@@ -61,10 +61,10 @@ async def test_holders_waiters_and_strangers_are_told_apart(make_limit: Make, sp
         await limit.release(await each)
 
 
-async def test_a_newcomer_is_told_that_it_is_closed(make: Make, speak: Speak) -> None:
-    semaphore = make(1)
-    await speak.close_everywhere(semaphore, "upgrade")
-    told = await _explain(speak, semaphore)
+async def test_a_newcomer_is_told_that_it_is_closed(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(1)
+    await speak.close_everywhere(getattr(limit, "tiers", limit), "upgrade")
+    told = await _explain(speak, limit)
     assert (told.state, told.place, told.estimate, told.closed) == ("new", None, None, "upgrade")
     assert str(told).endswith(" is closed: upgrade; newcomers are refused")
 
@@ -85,6 +85,24 @@ async def test_a_path_is_told_which_tier_it_lacks_and_by_which_key() -> None:
             "first in line for 'model-api'; lacks tier tenant 'acme' (1 of 1 held, oldest by "
         )
     await acme.release(await waiting)
+
+
+async def test_a_rate_is_explained_in_words_of_rates() -> None:
+    rate = RateLimit(None, Rate(2, per=60, burst=2))
+    for _ in range(2):
+        acquired = await rate.acquire()
+    told = await rate.explain()
+    assert str(told).endswith(
+        " first in line for a private rate; 0 left of a burst of 2; about 30 s to go"
+    )
+    [lack] = told.lacks
+    assert (lack.tier, lack.held, lack.value, lack.is_rate) == (None, 2, 2, True)
+    acquired.settle(cost=4)
+    assert "; 3 in debt, with a burst of 2; " in str(await rate.explain())
+    tiers = Tiers(Tier("all", 9), Tier("tokens", rate=Rate(1, per=60)), name="with-a-rate")
+    await tiers.acquire()
+    told = await tiers.at().explain()
+    assert "; lacks tier tokens (0 left of a burst of 1); " in str(told)
 
 
 @pytest.mark.parametrize("kind", ["memory", "processes"])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import ceil
 from typing import Any
 
-from slotwise._cli.backends import Backend, Claimants, NotFound, open_backend
+from slotwise._cli.backends import Backend, NotFound, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
 from slotwise._cli.output import command_hint, print_json, printable
 from slotwise._cli.snapshot import claimant_as_dict, claimants
-from slotwise._cli.tier_view import TierCounts, TierView, through, view
-from slotwise._core.explain import Explanation, Lack, explain_path, oldest
+from slotwise._cli.tier_view import through, view
+from slotwise._core.explain import Explanation, explain_path, lack_of
 from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.paths import NodeStats, Path
-from slotwise._core.results import Claimant
+from slotwise._core.paths import Path, PathStats
 from slotwise._core.semaphore import Semaphore
 
 _MOST_LACKS = 3  # of all the keys that are full
@@ -64,19 +64,23 @@ def _explain(backend: Backend, which: str) -> Explanation:
 def _newcomer(limit: Semaphore | FoundTiers) -> Explanation:
     if not isinstance(limit, FoundTiers):
         return limit.explain_sync()
+    title = repr(limit.name)
+    if limit.closure is not None:
+        why = limit.closure.reason or ""
+        return Explanation("new", None, (), None, title=title, closed=why)
     seen = claimants(limit)
     full = [
-        Lack(tier.spec.name, each.key, each.held, each.value, _oldest(seen, tier, each))
+        lack_of(
+            *(limit.specs, tier.spec, each.key, ceil(each.taken), each.value),
+            through(seen.holders, tier.spec.name, each.key),
+            each.paused_for,
+        )
         for tier in view(limit).tiers
         for each in tier.keys or (tier.total,)
-        if each.value and each.taken >= each.value
+        if (each.value and ceil(each.taken) >= each.value) or each.paused_for > 0
     ]
     place = len(seen.waiters) + 1 if full else None
-    return Explanation("new", place, tuple(full[:_MOST_LACKS]), None, title=repr(limit.name))
-
-
-def _oldest(seen: Claimants, tier: TierView, counts: TierCounts) -> Claimant | None:
-    return oldest(through(seen.holders, tier.spec.name, counts.key))
+    return Explanation("new", place, tuple(full[:_MOST_LACKS]), None, title=title)
 
 
 def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
@@ -97,8 +101,8 @@ def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
 def explain_in_tiers(tiers: FoundTiers, acquisition_id: str) -> Explanation:
     paths, seen = tiers.paths, claimants(tiers)
 
-    def look(path: Path) -> tuple[tuple[NodeStats, ...], float | None]:
-        return paths.stats_of_sync(path).nodes, paths.estimate_sync(path)
+    def look(path: Path) -> tuple[PathStats, float | None]:
+        return paths.stats_of_sync(path), paths.estimate_sync(path)
 
     title = repr(tiers.name)
     return explain_path(title, acquisition_id, seen.waiters, seen.holders, tiers.specs, look, None)
@@ -110,7 +114,10 @@ def as_dict(found: Explanation) -> dict[str, Any]:
         "place": found.place,
         "lacks": [
             {
-                **{name: getattr(lack, name) for name in ("tier", "key", "held", "value")},
+                **{
+                    name: getattr(lack, name)
+                    for name in ("tier", "key", "held", "value", "is_rate")
+                },
                 "oldest": None if lack.oldest is None else claimant_as_dict(lack.oldest),
             }
             for lack in found.lacks

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from slotwise._core.paths import NodeStats, Path, TierSpec
+from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec, is_rate_limit
+from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 
 _ORDINALS = (
@@ -21,10 +22,10 @@ _ORDINALS = (
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What is missing: a tier, or one key of it; of a semaphore neither has a name.
+    """What is missing: a tier, or one key of it; a semaphore and a `RateLimit` have neither.
 
-    ``held`` of ``value`` slots are held; of a rate, that much of its burst is used. ``oldest`` is
-    the oldest holder, if known. ``paused_for`` is in how many seconds a pause ends.
+    ``held`` of ``value`` slots are held; of a rate (``is_rate``), that much of its burst is used.
+    ``oldest`` is the oldest holder, if known. ``paused_for`` is in how many seconds a pause ends.
     """
 
     tier: str | None
@@ -33,11 +34,16 @@ class Lack:
     value: int
     oldest: Claimant | None = None
     paused_for: float = 0.0
+    is_rate: bool = False
 
     def __str__(self) -> str:
         tier = "" if self.tier is None else f"tier {self.tier}"
         which = " ".join(filter(None, (tier, "" if self.key is None else repr(self.key))))
         full = f"{self.held} of {self.value} held"
+        if self.is_rate:
+            left = self.value - self.held
+            amount = f"{left} left of a" if left >= 0 else f"{-left} in debt, with a"
+            full = f"{amount} burst of {self.value}"
         if self.oldest is not None:
             full += f", oldest by {whom(self.oldest)}"
         if self.paused_for > 0:
@@ -116,7 +122,7 @@ def explain_path(
     waiters: Sequence[Claimant],
     holders: Sequence[Claimant],
     specs: Sequence[TierSpec],
-    look: Callable[[Path], tuple[Sequence[NodeStats], float | None]],
+    look: Callable[[Path], tuple[PathStats, float | None]],
     path: Path | None,
 ) -> Explanation:
     """Of a path through tiers; ``look`` tells how full one is, and the estimate of a newcomer.
@@ -129,8 +135,10 @@ def explain_path(
     if found is not None:
         path = path_of(found, specs)
     assert path is not None
-    nodes, estimate = look(path)
-    lacks = lacks_of(specs, path, nodes, holders, found)
+    stats, estimate = look(path)
+    if found is None and stats.closure is not None:
+        return Explanation("new", None, (), None, title=title, closed=stats.closure.reason or "")
+    lacks = lacks_of(specs, path, stats.nodes, holders, found)
     if found is None and not lacks:
         return Explanation("new", None, (), 0.0, title=title)
     ahead = _same_line(waiters, found, lacks)
@@ -157,11 +165,25 @@ def lacks_of(
         is_full = node.value and node.active + node.kept + need > node.value
         if is_full or node.paused_for or (waiter is not None and waiter.lacks == spec.name):
             through = [each for each in holders if key is None or each.keys.get(spec.name) == key]
-            holder = oldest(through) if isinstance(spec.value, int) else None
             lacks.append(
-                Lack(spec.name, key, node.active, node.value, holder, paused_for=node.paused_for)
+                lack_of(specs, spec, key, node.active, node.value, through, node.paused_for)
             )
     return tuple(lacks)
+
+
+def lack_of(
+    specs: Sequence[TierSpec],
+    spec: TierSpec,
+    key: str | None,
+    held: int,
+    value: int,
+    holders: Sequence[Claimant],
+    paused_for: float,
+) -> Lack:
+    """Return what is missing of a tier, or of one key of it; ``holders`` are those there."""
+    tier, is_rate = None if is_rate_limit(specs) else spec.name, isinstance(spec.value, Rate)
+    holder = oldest(holders) if isinstance(spec.value, int) else None
+    return Lack(tier, key, held, value, holder, paused_for, is_rate)
 
 
 def _same_line(

@@ -167,7 +167,7 @@ def tiers_conflict(
 ) -> ValueConflict:
     """Return the error of an object with other tiers than those in use; it names the difference."""
     words = [
-        [str(specs[0].value)] if _is_rate_limit(specs) else [spec.words for spec in specs]
+        [str(specs[0].value)] if is_rate_limit(specs) else [spec.words for spec in specs]
         for specs in (used, own)
     ]
     remedy = ""
@@ -175,11 +175,11 @@ def tiers_conflict(
         differing = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
         words = [*map(list, zip(*differing, strict=True))]
         if all(map(_differ_in_value, used, own)):
-            what = "rate" if _is_rate_limit(used) else "value of a tier"
+            what = "rate" if is_rate_limit(used) else "value of a tier"
             remedy = f"; resize() changes the {what} in use"
     in_use, given = (", ".join(each) for each in words)
     # Don't name the tiers twice, first all of them and then those that differ.
-    subject = subject_of(used, name) if _is_rate_limit(used) else f"the tiers of {name!r} are"
+    subject = subject_of(used, name) if is_rate_limit(used) else f"the tiers of {name!r} are"
     return ValueConflict(f"{subject} in use as {in_use}, not {given}{remedy}")
 
 
@@ -233,7 +233,7 @@ class KeyStats:
     frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
 
-def _is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
+def is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
     """Whether these are the tiers of a `RateLimit`: a single one, which nobody has named."""
     first = tiers[0]
     return len(tiers) == 1 and first.name == RATE_TIER and isinstance(first.value, Rate)
@@ -241,7 +241,7 @@ def _is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
 
 def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
     """Return the name of tiers in messages, or of the one tier of a `RateLimit`."""
-    if _is_rate_limit(tiers):
+    if is_rate_limit(tiers):
         return "a private rate" if name is None else f"the rate {display(name)}"
     names = ", ".join(tier.name for tier in tiers)
     return f"the tiers {names}" + ("" if name is None else f" of {display(name)}")
@@ -249,18 +249,18 @@ def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
 
 def subject_of(tiers: Sequence[TierSpec], name: str | None) -> str:
     """Return `title_of` followed by its verb."""
-    return f"{title_of(tiers, name)} {'is' if _is_rate_limit(tiers) else 'are'}"
+    return f"{title_of(tiers, name)} {'is' if is_rate_limit(tiers) else 'are'}"
 
 
 def part_of(tiers: Sequence[TierSpec], name: str | None, index: int, key: object) -> str:
     """Return the name of one key of a tier in messages; a `RateLimit` has only one."""
     title = title_of(tiers, name)
-    return title if _is_rate_limit(tiers) else f"{tiers[index].node(key)} of {title}"
+    return title if is_rate_limit(tiers) else f"{tiers[index].node(key)} of {title}"
 
 
 def blame(tiers: Sequence[TierSpec], index: int, key: object, why: str) -> str:
     """Return which tier has no room, and why; a `RateLimit` has only one."""
-    return why if _is_rate_limit(tiers) else f"{tiers[index].node(key)}: {why}"
+    return why if is_rate_limit(tiers) else f"{tiers[index].node(key)}: {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slotwise._core.explain import Explanation, explain_path, path_of
-from slotwise._core.paths import NodeStats, Path, TierSpec
+from slotwise._core.paths import Path, PathStats, TierSpec
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
         acquisition_id = acquisition_id_of(which)
         own = [each for each in waiters if each.acquisition_id == acquisition_id]
         path = path_of(own[0], specs) if own else None
-    found: tuple[Sequence[NodeStats], float | None] = ((), None)
+    found: tuple[PathStats, float | None] = (PathStats(()), None)
     if path is not None:
-        found = (await backend.stats_of(path)).nodes, await backend.estimate(path)
+        found = await backend.stats_of(path), await backend.estimate(path)
     return explain_path(_title(tiers), which, waiters, holders, specs, lambda _: found, path)
 
 
@@ -35,8 +34,8 @@ def explain_sync(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
     backend = tiers._backend
     waiters, holders = backend.waiters_sync(), backend.holders_sync()
 
-    def look(of: Path) -> tuple[Sequence[NodeStats], float | None]:
-        return backend.stats_of_sync(of).nodes, backend.estimate_sync(of)
+    def look(of: Path) -> tuple[PathStats, float | None]:
+        return backend.stats_of_sync(of), backend.estimate_sync(of)
 
     return explain_path(_title(tiers), which, waiters, holders, _specs(tiers), look, path)
 
