@@ -6,7 +6,9 @@ import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -50,6 +52,27 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
         assert refused.value.code == 404
         process.send_signal(signal.SIGTERM)
         assert end(process)[0] == 0
+
+
+def test_on_loopback_only_requests_for_loopback_are_answered(shell: Shell) -> None:
+    process = shell.start("export", "--port", "0")
+    url = re.findall("http://[^;]+", line_of(process))[0]
+    port = urlsplit(url).port
+    for host, code in {
+        f"LOCALHOST:{port}": 200,
+        "127.0.0.1": 200,
+        "[::1]:9184": 200,
+        f"rebound.example:{port}": 403,
+        "127.0.0.1.example": 403,
+        "[": 403,
+        "": 403,
+    }.items():
+        connection = HTTPConnection("127.0.0.1", port or 0, timeout=30)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        reply = connection.getresponse()
+        assert (host, reply.status) == (host, code)
+        assert (b"slotwise_up" in reply.read()) == (code == 200)
+        connection.close()
 
 
 def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, server: Server) -> None:

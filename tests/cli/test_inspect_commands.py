@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from datetime import datetime
 
 import pytest
 from rich.cells import cell_len
-from tests.cli._shell import Shell, command
+from tests.cli._shell import Shell, command, ended
 
 from slotwise import ProcessSemaphore, Tier, Tiers, semaphore
+from slotwise._cli import output
+from slotwise._cli.output import cut_middle, print_table, width_of
 from slotwise.processes import _inspect
 
 
@@ -194,3 +198,42 @@ def test_ls_used_lists_those_that_are_held_or_waited_for(any_shell: Shell):
     assert any_shell.here("close", "idle", "--yes").returncode == 0  # Redis lists it for that
     assert [each["name"] for each in any_shell.json("ls")] == ["held", "idle"]
     assert [each["name"] for each in any_shell.json("ls", "--used")] == ["held"]
+
+
+def test_a_long_name_is_shortened_in_the_middle_in_a_terminal_only(shell: Shell):
+    long = f"import-of-{'x' * 200}-for-acme"
+    for name in (long, "api"):
+        shell.occupy(name)
+    terminal = shell.in_terminal(command("ls"), columns=80)
+    assert ended(terminal) == 0
+    lines = re.sub("\x1b[^m]*m", "", terminal.before).splitlines()
+    [shown] = [line for line in lines if "import" in line]
+    assert re.search(r"import-of-x+…x+-for-acme ", shown)
+    assert shown.split()[1:] == ["1", "1", "0"]
+    assert all(width_of(line.rstrip()) <= 80 for line in lines)
+    assert long in shell.here("ls").stdout
+    assert long in [each["name"] for each in shell.json("ls")]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [("abcdef", 6, "abcdef"), ("abcdefgh", 6, "abc…gh"), ("abcdefgh", 5, "ab…gh"),
+     ("漢字漢字漢字", 7, "漢字…字"), ("漢字漢字漢字", 12, "漢字漢字漢字")],
+)  # fmt: skip
+def test_both_ends_of_a_shortened_text_are_kept(text: str, width: int, shown: str):
+    assert cut_middle(text, width) == shown
+    assert width_of(shown) <= width
+
+
+def test_the_longest_cells_are_shortened_first_and_no_more_than_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(output, "have_rich", lambda: False)
+    row = ("n" * 40, "k" * 30, "1234")
+    print_table(("name", "key", ">value"), [row, ("short", "a", "1")], shorten=("name", "key"))
+    _, cut, short = capsys.readouterr().out.splitlines()
+    name, key, value = cut.split()
+    assert sorted((len(name), len(key))) == [24, 25]
+    assert (value, short.split()) == ("1234", ["short", "a", "1"])

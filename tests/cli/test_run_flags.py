@@ -59,8 +59,15 @@ def test_a_limit_can_be_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch):
     shares = ("50%", "25%", "1%", "100%", "150%", "99.9%")
     assert [limit(share) for share in shares] == [3, 1, 1, 6, 9, 5]
     for wrong in ("0%", "-5%", "%", "x%", "nan%"):
-        with pytest.raises(Exception, match="percentage above 0%"):
+        with pytest.raises(Exception, match=f"must be .*%.*, not .*{wrong}"):
             limit(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["many", "2.5", ""])
+def test_a_limit_that_is_no_number_is_told_that_percentages_will_do(shell: Shell, wrong: str):
+    ran = shell.here("run", "api", f"--limit={wrong}", "--", "true")
+    words = "--limit must be a whole number, or a percentage of the cores such as 50%, not"
+    assert (ran.returncode, f"{words} {wrong!r}" in ran.stderr) == (125, True)
 
 
 def nested(*flags: object, inside: int, name: str = "api") -> str:

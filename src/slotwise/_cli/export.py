@@ -18,6 +18,7 @@ from typing import Any
 from slotwise._cli.backends import Backend, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, port
+from slotwise._cli.hosts import REFUSED, is_ours, own_hosts
 from slotwise._cli.output import print_error
 from slotwise._cli.serving import ending_on_signals
 from slotwise._cli.snapshot import Shared, Survey, survey
@@ -38,7 +39,8 @@ def _parser() -> Parser:
         "export",
         details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
         "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
-        "together. There is no password: keep it on loopback, or behind a proxy that asks for one.",
+        "together. There is no password: keep it on loopback, where it answers only requests\n"
+        "that name a loopback host, or behind a proxy that asks for one.",
         examples="  slotwise export --url redis://cache:6379\n"
         "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
     )
@@ -80,6 +82,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
         self.page = Shared(lambda: render(backend))
+        self.hosts = own_hosts(address[0])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -88,6 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        if not is_ours(self.headers.get("Host", ""), self.server.hosts):
+            self.send_error(403, explain=REFUSED)
+            return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return

@@ -115,7 +115,11 @@ def _print_list(
     if tiers:
         unused -= {1, 2}
     shown = [at for at in range(len(titles)) if at not in unused]
-    print_table([titles[at] for at in shown], [[row[at] for at in shown] for row in rows])
+    print_table(
+        [titles[at] for at in shown],
+        [[row[at] for at in shown] for row in rows],
+        shorten=("name", "tier", "key", "closed"),
+    )
 
 
 def _cells(counts: TierCounts) -> tuple[str, str, str, str, str, str]:
@@ -235,7 +239,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     has_rates = any(row[-1] for row in rows)
     titles = ("tier", "key", ">value", ">held", ">waiting", ">left", ">full in")
     at_most = len(titles) if has_rates else len(titles) - 2
-    print_table(titles[:at_most], [row[:at_most] for row in rows])
+    print_table(titles[:at_most], [row[:at_most] for row in rows], shorten=("tier", "key"))
     if holders or waiters:
         sys.stdout.write("\n")
     _print_claimants(holders, waiters, tiers=True)

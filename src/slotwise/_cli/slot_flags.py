@@ -87,15 +87,18 @@ class SlotParser(Parser):
 
 def limit(text: str) -> int:
     """A number of slots, or a percentage of the cores that this process may use."""
-    if not text.endswith("%"):
-        return count(text)
+    percentage = text.removesuffix("%")
     try:
-        share = float(text[:-1]) / 100
+        number = float(percentage) if percentage != text else int(text)
     except ValueError:
-        share = 0.0
-    if not 0 < share <= 1000:
-        raise argparse.ArgumentTypeError(f"must be a number or a percentage above 0%, not {text!r}")
-    return max(int(share * cores()), 1)
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number, or a percentage of the cores such as 50%, not {text!r}"
+        ) from None
+    if percentage == text:
+        return count(text)
+    if not 0 < number <= 100_000:
+        raise argparse.ArgumentTypeError(f"must be more than 0% and at most 100000%, not {text}")
+    return max(int(number / 100 * cores()), 1)
 
 
 def cores() -> int:

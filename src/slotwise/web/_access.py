@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from slotwise._cli.hosts import REFUSED, is_ours
+
 if TYPE_CHECKING:
     from slotwise.web._app import Request
 
@@ -30,9 +32,8 @@ class Access:
 
     def refusal(self, request: Request) -> Refusal | None:
         """Return how a request is refused; None if it may be answered."""
-        if self._hosts is not None and host_of(request.headers.get("host", "")) not in self._hosts:
-            # DNS rebinding: a page whose host name was made to resolve to us must not read this.
-            return 403, "the Host header doesn't name this server", []
+        if not is_ours(request.headers.get("host", ""), self._hosts):
+            return 403, REFUSED, []
         if self._token is not None and not self._is_known(request):
             how = "pass the token as 'Authorization: Bearer', or once as ?token="
             return 401, how, [("www-authenticate", "Bearer")]
@@ -67,14 +68,6 @@ class Access:
         if origin is None:
             return True
         return _netloc(origin) == str(request.headers.get("host", "")).casefold()
-
-
-def host_of(header: str) -> str:
-    """The name in a Host header, without the port; empty if it is not one."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").casefold()
-    except ValueError:
-        return ""
 
 
 def _netloc(origin: str) -> str:

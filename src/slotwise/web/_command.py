@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import socket
 import sys
@@ -13,12 +12,10 @@ from typing import Any
 
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, UsageError, port
+from slotwise._cli.hosts import is_loopback, own_hosts
 from slotwise._cli.output import print_error
-from slotwise.web._access import host_of
 from slotwise.web._app import App
 from slotwise.web._steering import logger
-
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _parser() -> Parser:
@@ -50,7 +47,7 @@ def web(given: argparse.Namespace) -> int:
     """Serve the page until a signal ends it."""
     if given.token == "":
         raise UsageError("--token must not be empty")
-    if not _is_loopback(given.host) and given.token is None:
+    if not is_loopback(given.host) and given.token is None:
         raise UsageError(
             f"--host {given.host} is not loopback: it needs --token, which readers have to send"
         )
@@ -59,9 +56,7 @@ def web(given: argparse.Namespace) -> int:
     except ImportError:
         print_error("web", "it needs uvicorn: pip install 'slotwise[web]'")
         return 1
-    hosts = None
-    if _is_loopback(given.host):
-        hosts = {*_LOOPBACK, host_of(given.host)}
+    hosts = own_hosts(given.host)
     app = App(given.url, token=given.token, allow_steer=given.allow_steer, hosts=hosts)
     app.open()  # a bad url is an error now, and the first page needn't wait
     family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
@@ -104,15 +99,6 @@ def _log_on_stderr() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-def _is_loopback(host: str) -> bool:
-    if host.casefold() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 COMMANDS = {"web": Command(_parser, web)}
