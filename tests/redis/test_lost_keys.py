@@ -228,6 +228,24 @@ def test_a_lost_slot_is_granted_again_only_after_its_holder_has_read_that(
     assert client.zrange(fleet.keys.main, 0, -1) == ["sw-y-1"]
 
 
+@pytest.mark.parametrize("step", [-3600, 0])
+def test_whoever_got_slots_after_an_eviction_keeps_them_when_the_clock_is_set_back(
+    client: redis.Redis, step: int
+) -> None:
+    fleet = Fleet(client)
+    fleet.request("sw-x-1")
+    client.delete(fleet.keys.main)
+    fleet.now += 0.1
+    fleet.request("sw-y-1")
+    fleet.now += step + 0.1
+    fleet.request("sw-z-1")
+    args = ("", INTERVAL, "", 3, 0, "sw-x-1", "sw-y-1", "sw-z-1")
+    for _ in range(2):
+        [[_, *outcomes]] = fleet.run("semaphore/heartbeat", *args)
+        assert outcomes == ["lost sw-x-1 kept"]
+        fleet.now += 0.1
+
+
 def test_heartbeats_of_waiters_keep_no_holder_alive_while_main_is_spoilt(
     client: redis.Redis,
 ) -> None:

@@ -31,12 +31,12 @@ local function claimed(ids)
   return found
 end
 
--- Those of the ids that held slots when main was found lost, as a set.
-local function find_evicted(ids, evicted_at)
+-- Those of the ids that held slots when main was found lost, and the last token was this one, as a set.
+local function find_evicted(ids, last_token)
   local found = texts_of(ids)
   for id, text in pairs(found) do
     local claim = parse_claim(text)
-    found[id] = claim and (tonumber(claim.granted) or 0) < evicted_at or nil
+    found[id] = claim and (tonumber(claim.token) or 0) <= last_token or nil
   end
   return found
 end
@@ -122,7 +122,7 @@ local function renew_name(first, at)
   -- Without a claim, slot numbers are unknown: holders are lost, waiters request again.
   local filed = (facts[3] or not is_known) and claimed(ids)
   local deadline = seconds(now + interval)
-  local evicted_at = tonumber(facts[4])
+  local evicted_at, last_token = string.match(facts[4] or '', '^(%S+) (%d+)$')
   if evicted_at and now > evicted_at + longest then redis.call('HDEL', state, '.evicted') end
 
   end_ttls()
@@ -130,7 +130,7 @@ local function renew_name(first, at)
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives.
   local held = present(main, ids, 1, holders)
   local queued = present(waiting, ids, holders + 1, #ids)
-  local evicted = evicted_at and find_evicted({unpack(ids, 1, holders)}, evicted_at)
+  local evicted = evicted_at and find_evicted({unpack(ids, 1, holders)}, tonumber(last_token))
   local members, waiting_ids, lost, left, outcome = {}, {}, {}, {}, {}
   for i = 1, holders do
     local id = ids[i]

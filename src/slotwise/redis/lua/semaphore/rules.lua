@@ -9,8 +9,9 @@
 --   waiting_heartbeat  zset  id -> deadline        documented
 --   state              hash  id -> its claim (base/claim.lua),
 --                            and facts (FACTS): .value .values .token .closed .reason .interval,
---                            .beat, when the last heartbeat came, .evicted, when main was found lost:
---                            earlier holders are told so by their next heartbeat, .until, until
+--                            .beat, when the last heartbeat came, .evicted, when main was found lost, and
+--                            the last token by then (clocks may be set back, tokens aren't): holders with
+--                            earlier ones are told so by their next heartbeat, .until, until
 --                            when (us) a closed one would have been known,
 --                            .ticket, the last ticket, while somebody waits who came with a head start or after
 --                            one: a score may be in the future then, and must not push later arrivals back,
@@ -625,7 +626,9 @@ rebuild = function()
   end
   if string.find(text, '^%l') and redis.call('ZSCORE', numbers, COUNTING) then repairs.unlink(numbers) end  -- half counted
   if cursor == '0' then
-    if string.find(lost, 'm', 1, true) then redis.call('HSET', state, '.evicted', now_text) end
+    if string.find(lost, 'm', 1, true) then
+      redis.call('HSET', state, '.evicted', now_text .. ' ' .. (redis.call('HGET', state, '.token') or '0'))
+    end
     if lost == 'w' or lost == 'h' then put_foreigners_back(lost) end
   end
   local looked_at, steps, count = 0, 0, is_wide() and 1 or math.ceil(REBUILT / 4)
