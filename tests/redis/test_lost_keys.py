@@ -541,6 +541,24 @@ def test_tiers_that_lost_their_state_grant_only_after_every_holder_has_read_that
     assert set(fleet.believers) == {*holders, "sw-y-1"}
 
 
+def test_the_dead_block_tiers_that_lost_their_state_briefly_though_the_clock_is_set_back(
+    client: redis.Redis,
+) -> None:
+    fleet = PathFleet(client)
+    for n in range(4):
+        fleet.request(f"sw-x-{n}", f"0:{n // 2},1:")
+    client.delete(fleet.keys.all[0])
+    fleet.now += 0.1
+    fleet.request("sw-y-1", "0:a,1:")
+    fleet.now -= 3600
+    for _ in range(6):  # those of x send none
+        assert fleet.waiters == {"sw-y-1"}
+        fleet.now += INTERVAL / 4
+        fleet.beat({"sw-y-1"})
+    fleet.beat({"sw-y-1"})
+    assert fleet.waiters == set()
+
+
 @pytest.mark.usefixtures("no_small_hashes")
 @pytest.mark.parametrize("effort", [None, 1], ids=["at once", "in parts"])
 @pytest.mark.parametrize("seed", range(7))
