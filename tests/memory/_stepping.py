@@ -31,6 +31,8 @@ from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import slotwise
+from slotwise._wait import clock
+from slotwise._wait.clock import Timekeeper
 from slotwise._wait.section import lock as _real_lock
 from slotwise._wait.woken import Woken
 
@@ -558,11 +560,36 @@ def keep_strangers_out() -> Iterator[None]:
 
     Call it when the section has its `SteppedLock`, or is about to get it.
     """
-    _strangers_may_go.clear()
+    with _own_timers():
+        _strangers_may_go.clear()
+        try:
+            yield
+        finally:
+            _strangers_may_go.set()
+
+
+@contextmanager
+def _own_timers() -> Iterator[None]:
+    """Use a timekeeper of one's own, and let the timers of other tests rest meanwhile.
+
+    Their thread would postpone work for the section before it waits for the lock.
+    """
+    others, resting = clock.timekeeper, []
+    while (thread := others._thread) is not None:  # it ends when there are no timers
+        with others._changed:
+            resting += others._timers
+            others._timers = []
+            others._changed.notify()
+        thread.join(0.1)
+    clock.timekeeper = Timekeeper()
     try:
         yield
     finally:
-        _strangers_may_go.set()
+        clock.timekeeper = others
+        with others._changed:
+            others._timers = sorted(others._timers + resting)
+        if not others.stopped:
+            others.resume()
 
 
 class HandLoop(asyncio.AbstractEventLoop):

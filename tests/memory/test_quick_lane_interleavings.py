@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from logging import DEBUG
 from typing import Any
@@ -198,12 +199,25 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 
     # A World has its own counter: by this one, all of its keys have been issued.
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
-    # Timers of other tests are none of ours.
-    monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
     with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         _clock.timekeeper._timers.clear()
+
+
+def test_timers_of_other_tests_rest_until_the_stepping_is_over():
+    class Other:
+        def ring(self, when: float) -> None: ...
+
+    def is_ticking() -> bool:
+        return any(each.name == "slotwise-timekeeper" for each in threading.enumerate())
+
+    other, timekeeper = Other(), _clock.timekeeper
+    timekeeper.call_at(_clock.now() + 3600, other.ring)
+    with keep_strangers_out():
+        assert not is_ticking()
+    assert is_ticking()
+    assert [weak() for _, _, weak in timekeeper._timers].count(other.ring) == 1
 
 
 # ------------------------------------------------------------------ the actors

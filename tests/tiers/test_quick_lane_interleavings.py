@@ -181,8 +181,6 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
 
     # A World has its own counter: by this one, all of its keys have been issued.
     monkeypatch.setattr(_ids, "next_key", lambda: 1_000_000)
-    # Timers of other tests are none of ours.
-    monkeypatch.setattr(_clock, "timekeeper", _clock.Timekeeper())
     with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.redis._server import FAKE_CLOCK, LOAD, until
+from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_semaphore import in_line
 
 from slotwise import Tier, Tiers
@@ -22,7 +22,8 @@ from slotwise.redis._path_keys import KINDS as PATH_KINDS
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
 
-INTERVAL = 2.0 * max(1.0, LOAD / 3)  # longer than a busy machine stands still
+# A busy machine stands still for some seconds, which must cost no slot; heartbeats are frequent.
+HEARTBEATS: Any = {"heartbeat_max_interval": 60, "ping_interval": 0.5}
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
 
 
@@ -38,17 +39,18 @@ async def beats_go_on(client: redis.Redis, key: str) -> None:
         return float(found[0][1]) if found else 0.0
 
     before = latest()
-    await until(lambda: latest() > before + 2 * INTERVAL, "heartbeats of the others")
+    await until(lambda: latest() > before + 3, "heartbeats of the others")
 
 
 async def test_spoilt_semaphores_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def semaphore(name: str) -> RedisSemaphore:
-        return RedisSemaphore(name=name, value=1, heartbeat_max_interval=INTERVAL, config=config)
+    def semaphore(kind: str) -> RedisSemaphore:
+        return RedisSemaphore(1, name=f"spoilt-{kind}", heartbeat_max_interval=2, config=config)
 
-    sound, spoilt = semaphore("sound"), {kind: semaphore(f"spoilt-{kind}") for kind in KINDS}
-    paths = RedisPaths(TIERS, name="t", heartbeat_max_interval=INTERVAL, config=config)
+    sound = RedisSemaphore(1, name="sound", config=config, **HEARTBEATS)
+    spoilt = {kind: semaphore(kind) for kind in KINDS}
+    paths = RedisPaths(TIERS, name="t", config=config, **HEARTBEATS)
     held, path = await sound.acquire(), await paths.acquire(("ada", None), timeout=None)
     victims = {kind: await each.acquire() for kind, each in spoilt.items()}
     waiting = {kind: asyncio.create_task(each.acquire()) for kind, each in spoilt.items()}
@@ -110,11 +112,12 @@ async def test_who_gave_up_while_a_key_was_spoilt_gets_nothing_when_it_is_repair
 async def test_spoilt_tiers_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    def tiers(name: str) -> RedisPaths:
-        return RedisPaths(TIERS, name=name, heartbeat_max_interval=INTERVAL, config=config)
+    def tiers(kind: str) -> RedisPaths:
+        return RedisPaths(TIERS, name=f"spoilt-{kind}", heartbeat_max_interval=2, config=config)
 
-    sound = RedisSemaphore(name="sound", value=1, heartbeat_max_interval=INTERVAL, config=config)
-    well, spoilt = tiers("well"), {kind: tiers(f"spoilt-{kind}") for kind in PATH_KINDS}
+    sound = RedisSemaphore(1, name="sound", config=config, **HEARTBEATS)
+    well = RedisPaths(TIERS, name="well", config=config, **HEARTBEATS)
+    spoilt = {kind: tiers(kind) for kind in PATH_KINDS}
     ada = ("ada", None)
     held, path = await sound.acquire(), await well.acquire(ada, timeout=None)
     victims = {kind: await each.acquire(ada, timeout=None) for kind, each in spoilt.items()}
@@ -164,7 +167,7 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     def semaphore(name: str) -> RedisSemaphore:
-        return RedisSemaphore(name=name, value=1, heartbeat_max_interval=INTERVAL, config=config)
+        return RedisSemaphore(1, name=name, config=config, **HEARTBEATS)
 
     sound, spoilt = semaphore("sound"), [semaphore(f"spoilt-{n}") for n in range(len(GARBAGE))]
     held, victims = await sound.acquire(), [await each.acquire() for each in spoilt]
