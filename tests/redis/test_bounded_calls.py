@@ -194,10 +194,10 @@ async def test_many_names_do_not_cost_those_of_a_short_interval_their_slots(
             RedisSemaphore(
                 1, name=f"n{n}", heartbeat_max_interval=60, ping_interval=1, config=config
             )
-            for n in range(40)
+            for n in range(70)
         ]
         others = await asyncio.gather(*(each.acquire() for each in many))
-        short = RedisSemaphore(1, name="short", heartbeat_max_interval=2, config=config)
+        short = RedisSemaphore(1, name="short", heartbeat_max_interval=6, config=config)
         held = await short.acquire()
         names: list[NameRecord] = [each._record for each in many]
         since = time.monotonic()

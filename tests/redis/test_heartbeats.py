@@ -30,7 +30,9 @@ def deadline_of(client: redis.Redis, acquisition_id: str) -> float:
 async def test_heartbeats_of_a_process_keep_holders_and_waiters(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=1, config=config)
+    semaphore = RedisSemaphore(
+        1, name="s", heartbeat_max_interval=60, ping_interval=0.2, config=config
+    )
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
@@ -49,13 +51,14 @@ async def test_the_ttl_ends_a_hold_however_often_it_beats(
     semaphore = RedisSemaphore(name="s", value=1, ttl=0.3, heartbeat_max_interval=1, config=config)
     started = time.monotonic()
     first = await semaphore.acquire()
-    second = await semaphore.acquire(timeout=20)
+    patient = RedisSemaphore(name="s", value=1, config=config)
+    second = await patient.acquire(timeout=20)
     assert time.monotonic() - started >= 0.3
     await asyncio.wait_for(first.lost, 10)
     assert first.lost.is_set()
     assert "ttl" in (first.lost.reason or "")
     assert await semaphore.release(first) is False
-    assert await semaphore.release(second) is True
+    assert await patient.release(second) is True
     assert_nothing_left(client)
 
 
@@ -77,7 +80,12 @@ async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     semaphore = RedisSemaphore(
-        name="s", value=1, heartbeat_max_interval=1, cancel_task_on_loss=True, config=config
+        1,
+        name="s",
+        heartbeat_max_interval=60,
+        ping_interval=0.2,
+        cancel_task_on_loss=True,
+        config=config,
     )
 
     async def work() -> None:

@@ -60,7 +60,7 @@ async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
         Tier("all", 2),
         url=config,
         name="t",
-        heartbeat_max_interval=2,
+        heartbeat_max_interval=60,
         ping_interval=0.1,
         cancel_task_on_loss=True,
     )

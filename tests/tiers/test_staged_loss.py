@@ -97,7 +97,7 @@ async def test_the_wide_slot_goes_with_its_deleted_file(tmp_path: Path, look):
 
 async def test_the_wide_slot_goes_with_its_deleted_key(server, look):
     options = {"url": server.url, "name": f"deleted-{os.getpid()}", "atomic": False}
-    limits = two_tiers(options, heartbeat_max_interval=3, ping_interval=0.1)
+    limits = two_tiers(options, heartbeat_max_interval=60, ping_interval=0.1)
     acquired = await limits.acquire(user="a")
     with redis.Redis(port=server.port) as client:
         assert client.delete(f"adv-sem:semaphore_main:{options['name']}:all") == 1

@@ -25,6 +25,7 @@ from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _namespace
+from slotwise.redis._keys import Keys
 from slotwise.redis._namespace import NamespaceReader
 from slotwise.redis._paths import RedisPaths
 
@@ -390,11 +391,15 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
             stack.callback(client.config_set, "cluster-node-timeout", 2000)
         held = {}
         for n in itertools.count():
-            semaphore = RedisSemaphore(
-                name=f"g{n}", value=1, heartbeat_max_interval=1.5, config=config
-            )
-            node = 3 * (semaphore._attached()[1].keys.slot or 0) // SLOTS
+            node = 3 * (Keys(config.namespace, f"g{n}", cluster=True).slot or 0) // SLOTS
             if node in (0, 1) and node not in held:
+                semaphore = RedisSemaphore(
+                    1,
+                    name=f"g{n}",
+                    heartbeat_max_interval=60 if node else 1.5,
+                    ping_interval=0.3,
+                    config=config,
+                )
                 held[node] = (semaphore, await semaphore.acquire())
             if len(held) == 2:
                 break
