@@ -13,6 +13,7 @@ from tests.redis.faults._proxy import Freezes, IsSlow
 from tests.redis.test_semaphore import in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._net.connection import Call
 from slotwise.redis._scripts import load
 from slotwise.tiers import Tier, Tiers
 
@@ -51,6 +52,35 @@ async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_me
         await asyncio.wait_for(asyncio.gather(*tasks), 30)
         await semaphore.release(held)
     assert [name for _, name in sorted(order)] == ["in line", "first", "second", "third"]
+
+
+async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
+    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd that releases and requests again would send a call for each request."""
+    semaphore = RedisSemaphore(name="x", value=5, config=config)
+    held = [await semaphore.acquire() for _ in range(5)]
+    early = [asyncio.create_task(semaphore.acquire()) for _ in range(3)]
+    await in_line(semaphore, 3)
+    loop_client, sent = semaphore._shared.client(), []
+    submit = loop_client.submit
+
+    def submit_noted(call: Call) -> None:
+        sent.append(repr(call.script))
+        submit(call)
+
+    monkeypatch.setattr(loop_client, "submit", submit_noted)
+    releases = [asyncio.create_task(semaphore.release(each)) for each in held]
+    late = [asyncio.create_task(semaphore.acquire()) for _ in range(5)]
+    assert all(await asyncio.gather(*releases))
+    # The requests first: they are queued while all slots are taken, which costs the server least.
+    assert sent == ["<Script semaphore/request_many>", "<Script semaphore/release_many>"]
+    tokens = []
+    for each in early + late:
+        acquired = await asyncio.wait_for(each, 30)
+        tokens.append(acquired.fencing_token or 0)
+        await semaphore.release(acquired)
+    assert tokens == sorted(tokens)
 
 
 async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(

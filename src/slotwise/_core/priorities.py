@@ -15,6 +15,8 @@ _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
 
 def check_priority(given: object) -> int:
     """Return a head start in microseconds, given in seconds; it may be negative."""
+    if type(given) is int and given == 0:  # nearly always
+        return 0
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"priority must be a number of seconds, not {kind_of(given)}")
     if isinstance(given, float) and not math.isfinite(given):

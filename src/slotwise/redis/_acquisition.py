@@ -256,7 +256,7 @@ class RedisAcquisition(AcquisitionResult):
         if not self.future.done():
             self.round_trip = time.monotonic() - self.alive_at
             self._mark_queued()
-            self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
+            self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
 
     def on_message(self, word: str, more: list[str]) -> None:
         """Act on a message of a script, or on what a heartbeat found."""
@@ -300,32 +300,35 @@ class RedisAcquisition(AcquisitionResult):
 
     def on_granted(self, number: int, token: int) -> None:
         """Hold the slots, unless that has to be confirmed first."""
-        shared, acquisition_id = self.shared, self._acquisition_id
+        shared, limit, acquisition_id = self.shared, self.limit, self._acquisition_id
+        is_over = self.future.done()
         self.since = since = time.monotonic()
         late = since - self.heard_at >= self.interval
-        unconfirmed = late or self.unconfirmed or self._confirmation is not None
-        if unconfirmed and not self.future.done():
+        if (late or self.unconfirmed or self._confirmation is not None) and not is_over:
             # After such a long silence the server may have granted the slot to somebody else.
             self.confirm()
             return
-        is_holder = not (self.limit._holds_nothing or self.future.done())
-        if is_holder:  # before it stops to wait: no heartbeat must miss it
+        if not (is_over or limit._holds_nothing):  # before it stops to wait: no heartbeat misses it
             shared.holders[acquisition_id] = self
         shared.waiters.pop(acquisition_id, None)
-        if self.limit._rates:
+        if limit._rates:
             self.record.attended_at = since
         self._waited = since - self.requested_at if self.queued else 0.0
         self._mark_unqueued()
-        if self.future.done():
+        if is_over:
             return  # cancelled or timed out: the waiter releases it
         self._slot_number = number
         self._fencing_token = token
-        if self.limit._holds_nothing:  # nothing is released, and nobody is told that it was
+        if limit._holds_nothing:  # nothing is released, and nobody is told that it was
             self._ended = True
-            self.limit._on_ended(self)
+            limit._on_ended(self)
             self.future.set_result(None)
             return
-        self.client.holding.setdefault(self.record, set()).add(acquisition_id)
+        holding = self.client.holding.get(self.record)
+        if holding is None:
+            self.client.holding[self.record] = {acquisition_id}
+        else:
+            holding.add(acquisition_id)
         if self.ttl is not None:
             self.expires_at = since + self.ttl
             shared.heartbeat_thread.schedule_ttl(self.expires_at)
@@ -354,7 +357,7 @@ class RedisAcquisition(AcquisitionResult):
             for outcome in outcomes:
                 self.shared.dispatch(outcome)
             if self.queued:
-                self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
+                self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
 
         keys = self.record.keys
         args = [b"", self.client.token, self.interval, keys.notification]

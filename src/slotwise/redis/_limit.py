@@ -21,13 +21,13 @@ from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise.errors import SemaphoreClosed, SlotwiseError
+from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig, check_heartbeat
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis._diagnosis import Unreachable, may_pass
 from slotwise.redis._fallback import (
     Fallback,
     FallbackAcquisition,
@@ -37,10 +37,8 @@ from slotwise.redis._fallback import (
 )
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._reply_limits import (
-    Release,
     look_limit,
-    release_on_exit,
-    release_within,
+    release_unconfirmed,
     reply_within,
 )
 from slotwise.redis._scripts import Script
@@ -50,8 +48,7 @@ if TYPE_CHECKING:
     from slotwise._core.overload import Overload
     from slotwise._core.paths import Needs, Path
     from slotwise._core.unreachable import UnreachableOptions
-    from slotwise.redis._dialect import Dialect, Released
-    from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._dialect import Dialect
 
 T = TypeVar("T")
 
@@ -230,8 +227,7 @@ class RedisLimit:
         """
         if outcome is not None:
             check_outcome(outcome)
-        at_most = self._config.cleanup_timeout
-        return await self._release(acquisition_id, release_within, at_most, outcome)
+        return await self._release(acquisition_id, self._config.cleanup_timeout, outcome)
 
     def release_sync(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
@@ -246,10 +242,10 @@ class RedisLimit:
             acquisition_id, lambda each: self.release(each, outcome=outcome)
         )
 
-    async def _release_on_exit(
+    def _release_on_exit(
         self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> None:
-        await self._release(acquired, release_on_exit, at_most)
+    ) -> Coroutine[Any, Any, bool]:
+        return self._release(acquired, at_most, on_exit=True)
 
     def _release_on_exit_sync(
         self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
@@ -267,16 +263,21 @@ class RedisLimit:
     async def _release(
         self,
         acquired: str | AcquisitionResult,
-        how: Release,
         seconds: float,
         outcome: Outcome | None = None,
+        *,
+        on_exit: bool = False,
     ) -> bool:
+        """Release an acquisition, and wait for the reply for at most ``seconds``.
+
+        One that does not come in time is awaited in the background. With ``on_exit`` that raises
+        nothing: the work is done.
+
+        Raises:
+            BackendError: it is not yet known whether the server has it.
+        """
         acquisition_id = acquisition_id_of(acquired)
         shared, record = self._attached()
-        if is_fallback_id(acquisition_id):
-            return release_fallback(acquisition_id, record)
-        if acquisition_id in shared_clients.inherited:
-            return False  # its parent process has it
         holder = shared.holders.get(acquisition_id)
         if holder is not None:
             if holder.record is not record:
@@ -284,33 +285,45 @@ class RedisLimit:
             else:
                 shared.holders.pop(acquisition_id, None)
                 holder.mark_ended()
+        if holder is None:
+            if is_fallback_id(acquisition_id):
+                return release_fallback(acquisition_id, record)
+            if acquisition_id in shared_clients.inherited:
+                return False  # its parent process has it
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
 
         # What was settled in this tick, and how the work ended, is sent with it.
-        more = ""
-        if holder is None:
-            if not record.dialect.can_be_id(acquisition_id):
-                _log.released_nothing(self, acquisition_id, issued_here=False)
-                return False
-            more = self._sample_of_other_process(acquired, outcome)
+        if holder is not None:
+            if outcome is not None:
+                holder._state_outcome(outcome)
+            settled = "" if holder.settling is None else holder.take_settled()
+            text = acquisition_id + settled + holder.take_sample()
+        elif record.dialect.can_be_id(acquisition_id):
+            text = acquisition_id + self._sample_of_other_process(acquired, outcome)
         else:
-            holder._state_outcome(outcome)
-            more = holder.take_settled() + holder.take_sample()
+            _log.released_nothing(self, acquisition_id, issued_here=False)
+            return False
 
-        def send(client: LoopClient) -> asyncio.Future[Released]:
-            return send_release(
-                shared, record, client, acquisition_id + more, self._interval, self._limits
-            )
-
-        released = await how(seconds, shared, record, self._interval, send)
-        if released is None:
+        client, interval, limits = shared.client(), self._interval, self._limits
+        try:
+            reply = send_release(shared, record, client, text, interval, limits)
+            released = await reply_within(seconds, reply, client, record.keys.slot)
+        except BackendError as error:
+            if may_pass(error):
+                shared.heartbeat_thread.finish_release(
+                    lambda other: send_release(shared, record, other, text, interval, limits),
+                    interval,
+                )
+            if not on_exit:
+                raise
+            release_unconfirmed(record, interval, error)
             return False
         if holder is not None:
             _log.released(holder)
         elif not released.held:
             issued_here = shared_clients.has_issued(acquisition_id)
             _log.released_nothing(self, acquisition_id, issued_here=issued_here)
-        return bool(released.held)
+        return released.held
 
     def _sample_of_other_process(
         self,

@@ -8,6 +8,7 @@ replies.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.redis._dialect import Released
@@ -106,7 +107,9 @@ def _send_one(
         else:
             _finish(future, released)
 
-    args = dialect.release_args(record, client.token, interval, acquisition_id, count=count)
+    args = partial(
+        dialect.release_args, record, client.token, interval, acquisition_id, count=count
+    )
     call = Call(dialect.release, keys.all, args, answered, keys.slot, limits)
     call.alone = True
     call.eager = not client.queued_by_name

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
-from slotwise.redis._diagnosis import Unreachable, logger, may_pass
+from slotwise.redis._diagnosis import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
-    from slotwise.redis._shared_client import NameRecord, SharedClient
+    from slotwise.redis._shared_client import NameRecord
 
 T = TypeVar("T")
 
@@ -144,43 +144,14 @@ def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendErr
 # Sends a release through a loop client; returns a future of its result.
 Send = Callable[["LoopClient"], "asyncio.Future[Any]"]
 
-# How a release is awaited: one of the next two.
-Release = Callable[[float, "SharedClient", "NameRecord", float, Send], Awaitable[Any]]
 
-
-async def release_within(
-    seconds: float, shared: SharedClient, record: NameRecord, interval: float, send: Send
-) -> Any:
-    """The reply to a release. One that does not come in time is awaited in the background.
-
-    Raises:
-        BackendError: it is not yet known whether the server has it.
-    """
-    client = shared.client()
-    try:
-        return await reply_within(seconds, send(client), client, record.keys.slot)
-    except BackendError as error:
-        if may_pass(error):
-            shared.heartbeat_thread.finish_release(send, interval)
-        raise
-
-
-async def release_on_exit(
-    seconds: float, shared: SharedClient, record: NameRecord, interval: float, send: Send
-) -> Any:
-    """`release_within` for a block that is left: the work is done, so nothing is raised.
-
-    Returns None if the server has not confirmed it.
-    """
-    try:
-        return await release_within(seconds, shared, record, interval, send)
-    except Unreachable:
+def release_unconfirmed(record: NameRecord, interval: float, error: BackendError) -> None:
+    """Log why a block that is left doesn't know whether its slot was released."""
+    if isinstance(error, Unreachable):
         # The outage was logged when it began; a thousand blocks would say no more.
         logger.debug("the release of a slot of %r continues in the background", record.name)
-        return None
-    except BackendError as error:
+    else:
         logger.warning(
             "a slot of %r could not be released, and is free after %g s of silence: %s",
             *(record.name, interval, error),
         )
-        return None

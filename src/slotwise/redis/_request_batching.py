@@ -6,6 +6,7 @@ the reply.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.redis._net.connection import Call
@@ -22,9 +23,12 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
     Requests of one loop for one name keep their order.
     """
     client, record = acquisition.client, acquisition.record
-    simple = acquisition.waits and not again and acquisition.slots == 1 and not acquisition.label
-    simple = simple and not acquisition.has_head_start
-    simple = simple and not acquisition.has_own_word
+    simple = (
+        acquisition.waits
+        and not again
+        and acquisition.slots == 1
+        and not (acquisition.label or acquisition.has_head_start or acquisition.has_own_word)
+    )
     batch: list[RedisAcquisition] | None = client.pending_requests.get(record)
     if batch is not None:
         if simple and batch[0].limit is acquisition.limit:
@@ -35,12 +39,15 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
         connection = client.connection_for(record.keys.slot)
         if connection is not None:
             # If all waiters are in one queue, a request that has to wait anyway can be sent with
-            # the next release of this loop.
-            linger = record in client.queued_by_name and record in client.holding
+            # the next release of this loop, or with those of this tick: before them, so that it is
+            # queued while all slots are still taken.
             one_queue = record.dialect.has_one_queue
-            if linger if one_queue else not connection.is_last_in_tick():
+            has_to_wait = one_queue and record in client.queued_by_name
+            linger = has_to_wait and record in client.holding
+            if linger or ((has_to_wait or not one_queue) and not connection.is_last_in_tick()):
                 client.pending_requests[record] = [acquisition]
-                connection.before_flush(lambda: send_requests(client, record), linger=one_queue)
+                send = partial(send_requests, client, record)
+                connection.before_flush(send, linger=linger, first=one_queue)
                 return
     _send_alone(acquisition, again=again)
 
@@ -61,7 +68,7 @@ def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
     record, wait = acquisition.record, acquisition.waits
     dialect, keys = record.dialect, record.keys
     due = _due(acquisition)
-    args = dialect.request_args(acquisition, wait=wait, again=again, due=due)
+    args = partial(dialect.request_args, acquisition, wait=wait, again=again, due=due)
     limits = acquisition.limit._limits
     call = Call(dialect.request, keys.all, args, acquisition.on_reply, keys.slot, limits)
     call.again_at = dialect.request_again_at
@@ -102,5 +109,5 @@ def _due(acquisition: RedisAcquisition) -> bytes:
     """Whether to be told when the next check is due: only if none is scheduled."""
     if acquisition.limit._rates:
         return b"due"  # the time that it waits for may come before that
-    has_check = acquisition.shared.heartbeat_thread.checks.is_scheduled(acquisition.record)
+    has_check = acquisition.shared.heartbeat_thread.has_check(acquisition.record)
     return b"" if has_check else b"due"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from slotwise._core.adaptive import Adaptive, Change, Outcome, outside_of_adaptive
@@ -23,7 +24,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_timeout,
 )
-from slotwise._core.limit import TRY_LIMIT
+from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
 from slotwise._core.messages import too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.priorities import check_priority
@@ -246,24 +247,33 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if replaces and self._adaptive is not None:
             raise not_replaceable(self._title)
 
-        def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(wanted, label, head_start=head_start)
-            acquisition.timeout = seconds
-            acquisition.replaces = replaces
-            acquisition.send_request(wait=seconds != 0)
-            return acquisition
-
         if self._fallback is None:
-            acquisition = send()
+            acquisition = self._request(wanted, label, head_start, seconds, replaces)
             await wait_for_grant(acquisition, seconds)
             return acquisition
         self._check_fits(wanted, label)
+        send = partial(self._request, wanted, label, head_start, seconds, replaces)
         return await self._fallback.acquire(
             *(self, send, seconds),
             lambda local, left: local.acquire(
                 slots, timeout=left, label=label, on_full=on_full, priority=priority
             ),
         )
+
+    def _request(
+        self,
+        slots: int,
+        label: str | None,
+        head_start: int,
+        seconds: float | None,
+        replaces: bool = False,
+    ) -> RedisAcquisition:
+        """Send a request that may wait for so many ``seconds``; not at all if that is 0."""
+        acquisition = self._new_acquisition(slots, label, head_start=head_start)
+        acquisition.timeout = seconds
+        acquisition.replaces = replaces
+        acquisition.send_request(wait=seconds != 0)
+        return acquisition
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
@@ -287,18 +297,13 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult:
         wanted, head_start = self._check_slots(slots), check_priority(priority)
 
-        def send() -> RedisAcquisition:
-            acquisition = self._new_acquisition(wanted, label, head_start=head_start)
-            acquisition.send_request(wait=False)
-            return acquisition
-
         if self._fallback is None:
-            acquisition = send()
+            acquisition = self._request(wanted, label, head_start, 0.0)
             await wait_for_grant(acquisition, 0.0, at_once=seconds)
             return acquisition
         self._check_fits(wanted, label)
         return await self._fallback.acquire(
-            *(self, send, 0.0),
+            *(self, partial(self._request, wanted, label, head_start, 0.0), 0.0),
             lambda local, _: local.acquire(slots, timeout=0, label=label, priority=priority),
             at_once=seconds,
         )
@@ -308,9 +313,16 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult:
         return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
 
-    def _acquire_in_thread(
-        self, slots: int, timeout: Any, label: str | None, on_full: str, priority: float
+    def acquire_sync(
+        self,
+        slots: int = 1,
+        *,
+        timeout: float | Unset | None = UNSET,
+        label: str | None = None,
+        on_full: str = "wait",
+        priority: float = 0,
     ) -> AcquisitionResult:
+        refuse_to_block_a_loop("acquire_sync()")
         return self._acquire_blocking(
             lambda: self.acquire(
                 slots, timeout=timeout, label=label, on_full=on_full, priority=priority

@@ -108,7 +108,7 @@ class SemaphoreDialect(Dialect):
             due,
             first.record.keys.notification,
             write_wait(first.limit._overload),
-            *(each._acquisition_id for each in batch),
+            *[each._acquisition_id for each in batch],
         ]
 
     def on_reply(self, acquisition: RedisAcquisition, reply: list[Any]) -> list[bytes]:

@@ -83,55 +83,58 @@ async def wait_for_grant(
     ``timeout`` 0 waits only for the server's answer, which may take as long as it may after any
     other timeout, or ``at_once`` seconds.
     """
-    try:
-        await _wait_for_grant(acquisition, timeout, at_once)
-    except ServerAway:  # the limit's policy continues, with another acquisition
-        await acquisition.withdraw(0.0)  # it continues in the background
-        _log.refused(acquisition, BackendError(), waits=timeout != 0)
-        raise
-    except BaseException as error:
-        _log.refused(acquisition, error, waits=timeout != 0)
-        raise
-
-
-async def _wait_for_grant(
-    acquisition: RedisAcquisition, timeout: float | None, at_once: float | None
-) -> None:
-    future = acquisition.future
     answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
     deadline = None if timeout is None else _Deadline(acquisition, timeout or answer_limit)
     # By another thread, which may not have seen it among the waiters.
     if acquisition.limit._generation.closed and acquisition.close():
         acquisition.send_withdrawal()
     try:
-        await future
-    except TimedOut:
+        await acquisition.future
+    except BaseException as error:
+        try:
+            await _clean_up(acquisition, error, timeout, at_once, deadline)
+            raise
+        except ServerAway:  # the limit's policy continues, with another acquisition
+            await acquisition.withdraw(0.0)  # it continues in the background
+            _log.refused(acquisition, BackendError(), waits=timeout != 0)
+            raise
+        except BaseException as outcome:
+            _log.refused(acquisition, outcome, waits=timeout != 0)
+            raise
+    finally:
+        if deadline is not None:
+            deadline.cancel()
+    acquisition.seen = True
+    _log.acquired(acquisition)
+
+
+async def _clean_up(
+    acquisition: RedisAcquisition,
+    error: BaseException,
+    timeout: float | None,
+    at_once: float | None,
+    deadline: _Deadline | None,
+) -> None:
+    """Withdraw a request whose wait ended with ``error``; raise the reason of a timeout."""
+    if isinstance(error, TimedOut):
         assert deadline is not None
         assert timeout is not None
         await _time_out(acquisition, deadline, at_once or timeout, TIMEOUT_LIMIT if timeout else 0)
-    except BackendError as error:
+    elif isinstance(error, BackendError):
         if may_pass(error) and acquisition.call is not None and acquisition.call.sent:
             # The server may still grant it, to nobody. A script that fails on a spoilt key may have
             # queued it before.
             acquisition.send_withdrawal()
-        raise
-    except asyncio.CancelledError:
+    elif isinstance(error, asyncio.CancelledError):
+        future = acquisition.future
         if future.done() and not future.cancelled():
             future.exception()  # retrieved: it came too late
         try:
             await acquisition.withdraw(acquisition.limit._config.cleanup_timeout)
         except Exception:  # noqa: S110 - silence frees what this could not
             pass
-        raise
-    except GeneratorExit:  # collected together with its event loop
+    elif isinstance(error, GeneratorExit):  # collected together with its event loop
         acquisition.shared.forget_closed_loops()
-        raise
-    else:
-        acquisition.seen = True
-        _log.acquired(acquisition)
-    finally:
-        if deadline is not None:
-            deadline.cancel()
 
 
 async def _time_out(

@@ -94,14 +94,14 @@ class Call:
         self,
         script: Script | None,
         keys: Sequence[bytes],
-        args: list[Any],
+        args: list[Any] | Callable[[], list[Any]],
         on_done: Callable[[Call, Any], object],
         slot: int | None = None,
         limits: CallLimits | None = None,
     ) -> None:
         self.script = script
         self.keys = keys
-        self.args = args
+        self.args = args  # or what makes them, for a call that is packed beforehand
         self.on_done = on_done
         self.slot = slot
         self.limits = limits  # its caller's; None for a call that isn't made for a caller
@@ -123,15 +123,17 @@ class Call:
     def pack(self) -> bytes:
         if self.packed is not None and not self.sent:
             return self.packed
-        script = self.script
+        script, args = self.script, self.args
+        if callable(args):
+            args = self.args = args()
         if self.sent and self.again_at is not None:
-            self.args[self.again_at] = b"again"
+            args[self.again_at] = b"again"
         if script is None:
-            packed: bytes = pack_command((*self.keys, *self.args))
+            packed: bytes = pack_command((*self.keys, *args))
         elif self.whole:
-            packed = pack_command((b"EVAL", script.source, len(self.keys), *self.keys, *self.args))
+            packed = pack_command((b"EVAL", script.source, len(self.keys), *self.keys, *args))
         else:
-            packed = pack_command((b"EVALSHA", script.sha, len(self.keys), *self.keys, *self.args))
+            packed = pack_command((b"EVALSHA", script.sha, len(self.keys), *self.keys, *args))
         return packed
 
 
@@ -331,12 +333,18 @@ class Connection:
         """Whether this is the last callback of its tick, with no reply due."""
         return self._ready is not None and not self._ready and not self._pending
 
-    def before_flush(self, make_calls: Callable[[], object], *, linger: bool = False) -> None:
+    def before_flush(
+        self, make_calls: Callable[[], object], *, linger: bool = False, first: bool = False
+    ) -> None:
         """Call ``make_calls`` at the end of this tick, to send its calls with all others.
 
-        With ``linger`` it may be called a moment later, so that more are sent together.
+        With ``linger`` it may be called a moment later, so that more are sent together; with
+        ``first`` it is called before the others.
         """
-        self._later.append(make_calls)
+        if first:
+            self._later.insert(0, make_calls)
+        else:
+            self._later.append(make_calls)
         if self._flushing or self.full:
             return
         if linger:
