@@ -4,12 +4,14 @@
 -- .hold is "busy ended", with "all " in front if holds are timed although nobody waits: the
 -- slot-seconds of recent holds, and how many slots those were.
 
--- The text of .hold, after one more hold of this many slots.
-local function note_hold(text, held_for, slots)
+-- The text of .hold after more holds, each of this many slots; `held_for` has how long (s) each took.
+local function note_holds(text, held_for, slots)
   local all, busy, ended = string.match(text or '', '^(%a* ?)(%S+) (%S+)$')
-  busy = (tonumber(busy) or 0) + math.max(held_for, 0) * slots
-  ended = (tonumber(ended) or 0) + slots
-  if ended > 32 then busy, ended = busy * 16 / ended, 16 end
+  busy, ended = tonumber(busy) or 0, tonumber(ended) or 0
+  for i = 1, #held_for do
+    busy, ended = busy + math.max(held_for[i], 0) * slots, ended + slots
+    if ended > 32 then busy, ended = busy * 16 / ended, 16 end
+  end
   return string.format('%s%.6f %.6f', all or '', busy, ended)
 end
 

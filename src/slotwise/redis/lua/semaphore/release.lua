@@ -42,7 +42,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
     freed = tonumber(number)
     if ttl ~= '-' then redis.call('ZREM', KEYS[2], id) end
     redis.call('HDEL', state, id)
-    if is_timed then hold = note_hold(hold, now_us / 1000000 - (tonumber(granted) or 0), 1) end
+    if is_timed then hold = note_holds(hold, {now_us / 1000000 - (tonumber(granted) or 0)}, 1) end
     if is_timed and queues == 0 then redis.call('HSET', state, '.hold', hold) end
     if queues == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end

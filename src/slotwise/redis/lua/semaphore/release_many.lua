@@ -19,18 +19,21 @@ for i = 5, #ARGV do
   ids[i - 4] = space and string.sub(ARGV[i], 1, space - 1) or ARGV[i]
   samples[i - 4] = space and string.sub(ARGV[i], space + 1)
 end
+local facts = redis.call('HMGET', state, '.hold', '.window', '.rebuild', unpack(ids))
 local scores = redis.call('ZMSCORE', main, unpack(ids))
-local claims = redis.call('HMGET', state, unpack(ids))
-local is_main_lost = redis.call('EXISTS', main) == 0 or redis.call('HEXISTS', state, '.rebuild') == 1
+local is_main_lost = facts[3] or redis.call('EXISTS', main) == 0
 local digits, freed, since, with_ttl, not_held, known = {}, {}, {}, {}, {}, true
 local ended = {}  -- the samples of those that were held
+local number_texts = {}
 for i, id in ipairs(ids) do
-  local ttl, number, granted = ttl_and_number(claims[i])
+  local ttl, number, granted = ttl_and_number(facts[3 + i])
   local is_held = scores[i] or is_main_lost and number and number ~= '0'
   digits[i] = is_held and '1' or '0'
   if not is_held then not_held[#not_held + 1] = id end
   if is_held and number then
-    freed[#freed + 1], since[#since + 1], ended[#ended + 1] = tonumber(number), tonumber(granted) or 0, samples[i] or 'i-'
+    local count = #freed + 1
+    freed[count], since[count], ended[count] = tonumber(number), tonumber(granted) or 0, samples[i] or 'i-'
+    number_texts[freed[count]] = number
     if ttl ~= '-' then with_ttl[#with_ttl + 1] = id end
   else
     known = false
@@ -44,19 +47,22 @@ if #not_held > 0 then
   redis.call('ZREM', waiting, unpack(not_held))
   redis.call('ZREM', waiting_heartbeat, unpack(not_held))
 end
+local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
+local hold, window, now_us = facts[1], facts[2], nil
+if #heads > 0 or #freed > 0 and (window or times_all(hold)) then now_us = microseconds(ARGV[1]) end
 
 -- How long they were held counts if somebody waits.
-local hold, window = unpack(redis.call('HMGET', state, '.hold', '.window'))
-if #freed > 0 and (times_all(hold) or redis.call('EXISTS', waiting) == 1) then
-  local now = microseconds(ARGV[1]) / 1000000
-  for _, granted in ipairs(since) do hold = note_hold(hold, now - granted, 1) end
-  redis.call('HSET', state, '.hold', hold)
+local is_timed = #heads > 0 or #freed > 0 and times_all(hold)
+if is_timed then
+  local held_for = {}
+  for i = 1, #since do held_for[i] = now_us / 1000000 - since[i] end
+  hold = note_holds(hold, held_for, 1)
 end
 
 -- Of an adaptive value: how many are counted before it may move.
 local counted = #ended
 if window and #ended > 0 then
-  local now_us, before = microseconds(ARGV[1]), window
+  local before = window
   for i, sample in ipairs(ended) do
     local counting = count_in_window(window, sample, 1, since[i], now_us)
     if not counting then
@@ -70,37 +76,34 @@ end
 
 -- The common case, with few calls: as many as were freed wait, alive, each for
 -- one slot and without a ttl; they take the numbers over, the lowest first.
-local heads = #freed > 0 and redis.call('ZRANGE', waiting, 0, #freed - 1) or {}
-if known and #heads == #freed and counted == #ended then
-  local facts = redis.call('HMGET', state, '.value', '.token', '.values', '.closed', '.paused', '.life', unpack(heads))
+if known and #freed > 0 and #heads == #freed and counted == #ended then
+  facts = redis.call('HMGET', state, '.value', '.token', '.values', '.closed', '.paused', '.life', unpack(heads))
   local held, value = redis.call('ZCARD', main), tonumber(facts[1]) or 0
   local alive = redis.call('ZMSCORE', waiting_heartbeat, unpack(heads))
-  local now_us = microseconds(ARGV[1])
   table.sort(freed)
   local fits = held + #freed == value and not facts[4] and not facts[5] and facts[6] and freed[#freed] <= value
   if fits and has_moved(facts[3]) then  -- after a shrink, a number above the value may be held, and lower ones be free
     local lowest = redis.call('ZRANGE', numbers, 0, 0, 'WITHSCORES')
     fits = lowest[1] == 'top' or (tonumber(lowest[2]) or 0) > value
   end
-  local token, longest = tonumber(facts[2]) or 0, 0
+  local now, token, longest, token_text = now_us / 1000000, tonumber(facts[2]) or 0, 0, nil
   local members, filed, grants, owners = {}, {}, {}, {}
-  local now_text = string.format('%.6f', now_us / 1000000)
+  local now_text = seconds(now)
   for i, head in ipairs(heads) do
     local interval, ttl, ticket, owner
     if facts[6 + i] and not string.find(head, '*', 1, true) then
       interval, ttl, ticket, owner = waiting_claim(facts[6 + i])
     end
-    if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now_us / 1000000 then
+    if not fits or ttl ~= '-' or not alive[i] or tonumber(alive[i]) <= now then
       fits = false
       break
     end
     token = math.max(token + 1, now_us)
     longest = math.max(longest, tonumber(interval))
-    local number, token_text = string.format('%.0f', freed[i]), string.format('%.0f', token)
-    members[#members + 1] = alive[i]
-    members[#members + 1] = head
-    filed[#filed + 1] = head
-    filed[#filed + 1] = claim_text(interval, '-', ticket, now_text, number, token_text, owner)
+    local number = number_texts[freed[i]]
+    token_text = whole(token)
+    members[2 * i - 1], members[2 * i] = alive[i], head
+    filed[2 * i - 1], filed[2 * i] = head, claim_text(interval, '-', ticket, now_text, number, token_text, owner)
     owners[i] = owner
     grants[i] = 'granted ' .. head .. ' ' .. number .. ' ' .. token_text
   end
@@ -111,18 +114,19 @@ if known and #heads == #freed and counted == #ended then
     if held == 0 or redis.call('PTTL', main) < 1000 * longest then
       redis.call('PEXPIRE', main, math.ceil(2000 * longest))
     end
-    redis.call('HSET', state, '.token', string.format('%.0f', token), unpack(filed))
+    redis.call('HSET', state, '.token', token_text, '.hold', hold, unpack(filed))
+    local own = 'sw-' .. ARGV[2] .. '-'  -- how the ids of the caller begin
     for i, head in ipairs(heads) do
-      local client = client_of(head)
-      if client == ARGV[2] then
+      if string.sub(head, 1, #own) == own then
         reply[#reply + 1] = grants[i]
       else
-        redis.call('PUBLISH', 'slotwise:' .. client, proved(grants[i], owners[i]))
+        redis.call('PUBLISH', 'slotwise:' .. client_of(head), proved(grants[i], owners[i]))
       end
     end
     return reply
   end
 end
+if is_timed then redis.call('HSET', state, '.hold', hold) end
 if #freed > 0 and redis.call('EXISTS', numbers) == 1 then
   local back = {}
   for i, number in ipairs(freed) do back[2 * i - 1], back[2 * i] = number, number end

@@ -81,9 +81,8 @@ do
       end
     elseif is_whole and held >= value and (ARGV[6] == 'wait' or (ARGV[6] ~= 'try' and may_queue(ARGV[6], 1))) then
       local waiting_heartbeat, ticket = KEYS[5], now_text
-      if last then
-        ticket = string.format('%.6f', math.max(now, tonumber(last) + 0.000001))
-      end
+      local ticket_us = last and math.floor(tonumber(last) * 1000000 + 0.5) + 1 or 0
+      if ticket_us > now_us then ticket = string.format('%d.%06d', ticket_us / 1000000, ticket_us % 1000000) end
       redis.call('ZADD', waiting, ticket, id)
       redis.call('ZADD', waiting_heartbeat, deadline, id)
       -- The two are always extended together.

@@ -343,7 +343,7 @@ local function time_hold(claim, slots)
   local text = redis.call('HGET', state, '.hold')
   local granted = tonumber(claim.granted)
   if granted and granted > 0 and (times_all(text) or redis.call('EXISTS', waiting) == 1) then
-    redis.call('HSET', state, '.hold', note_hold(text, now - granted, slots))
+    redis.call('HSET', state, '.hold', note_holds(text, {now - granted}, slots))
   end
 end
 

@@ -346,7 +346,7 @@ local function free_claim(id, claim, sample)
   if next(rates) then remember(id, claim.path) end
   -- The length of the hold counts if somebody waits.
   if is_waited_for or times_all(known['.hold']) then
-    put('.hold', note_hold(get('.hold'), now - (tonumber(claim.granted) or now), 1))
+    put('.hold', note_holds(get('.hold'), {now - (tonumber(claim.granted) or now)}, 1))
   end
   if next(adapting.rules) then adapting.count_end(path_nodes, claim, needs, sample) end
   local widest = path_nodes[widest_tier]
