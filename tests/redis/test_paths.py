@@ -14,7 +14,8 @@ from tests.redis._server import Server, until
 
 from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.paths import KeyStats, Path, PathBackend, TierSpec, TierStats
+from slotwise._core.path_backend import PathBackend
+from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
 from slotwise.redis import RedisConfig
 from slotwise.redis._paths import RedisPaths
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slotwise._core.closing import Closure
-from slotwise._core.paths import PathBackend, TierSpec, TierStats
+from slotwise._core.path_backend import PathBackend
+from slotwise._core.paths import TierSpec, TierStats
 
 
 @dataclass(frozen=True, slots=True)

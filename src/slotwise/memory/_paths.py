@@ -18,14 +18,13 @@ from slotwise._core.messages import (
     unknown_acquisition,
 )
 from slotwise._core.overload import Overload
+from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     Needs,
     Path,
-    PathBackend,
     PathStats,
     TierSpec,
     TierStats,
-    Timeout,
     check_costs,
     head_start_of,
     options_of,
@@ -99,7 +98,7 @@ events.on_switch(_switch)
 
 
 class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
-    """Tiers for the tasks and threads of this process; see `slotwise._core.paths.PathBackend`.
+    """Tiers for the tasks and threads of this process; see `PathBackend`.
 
     Objects of one name share their slots, and must agree about the tiers.
 

@@ -20,14 +20,13 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
 from slotwise._core.outcomes import OUTCOME_SLOTS, asked_pauses
 from slotwise._core.overload import Overload
+from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     Needs,
     Path,
-    PathBackend,
     PathStats,
     TierSpec,
     TierStats,
-    Timeout,
     check_costs,
     head_start_of,
     keys_by_name,

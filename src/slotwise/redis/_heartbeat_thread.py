@@ -1,4 +1,4 @@
-"""HeartbeatThread: the daemon thread that keeps the acquisitions of a process alive.
+"""HeartbeatThread: the daemon thread that decides when heartbeats are sent, and what else is due.
 
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
 slots. It decides when heartbeats are sent (`_heartbeats` sends them), checks semaphores that

@@ -18,15 +18,14 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import closed_error, unknown_acquisition
 from slotwise._core.overload import Overload
+from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     Needs,
     NodeStats,
     Path,
-    PathBackend,
     PathStats,
     TierSpec,
     TierStats,
-    Timeout,
     check_costs,
     most_of,
     options_of,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from slotwise._core.overload import Overload
-from slotwise._core.paths import PathBackend, TierSpec
+from slotwise._core.path_backend import PathBackend
+from slotwise._core.paths import TierSpec
 from slotwise._core.semaphore import Semaphore
 from slotwise._urls import directory_of
 from slotwise.memory import MemorySemaphore

@@ -13,7 +13,8 @@ from typing import NoReturn
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import Unset, check_label, check_timeout
 from slotwise._core.limit import refuse_to_block_a_loop
-from slotwise._core.paths import Path, PathBackend
+from slotwise._core.path_backend import PathBackend
+from slotwise._core.paths import Path
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory._paths import MemoryPaths

@@ -27,16 +27,15 @@ from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
 from slotwise._core.messages import closed_error, restate_timeout
+from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     KeyStats,
     Needs,
     NodeStats,
     Path,
-    PathBackend,
     PathStats,
     TierSpec,
     TierStats,
-    Timeout,
     subject_of,
 )
 from slotwise._core.rates import Rate

@@ -1,8 +1,8 @@
 """Tiers: several limits taken together, narrow to wide.
 
 It chooses the backend, which decides who gets what: all at one instant
-(`slotwise._core.paths`), or stage by stage (`_staged`). What the arguments of a call mean is in
-`_path_arguments`; `_path_calls` acquires and releases what they name.
+(`slotwise._core.path_backend`), or stage by stage (`_staged`). What the arguments of a call mean is
+in `_path_arguments`; `_path_calls` acquires and releases what they name.
 """
 
 from __future__ import annotations

@@ -1,0 +1,276 @@
+"""PathBackend: the interface of a driver that can acquire several tiers together.
+
+Nothing here decides who gets a slot: in this process `_ledger.paths` does, on a
+Redis server the scripts that mirror it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, TypeAlias
+
+from slotwise._core.adaptive import Change, Outcome
+from slotwise._core.limit import AcquisitionContext
+from slotwise._core.paths import NO_RATES, Needs, Path, PathStats, TierStats
+from slotwise._core.rates import Rate
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.totals import with_totals
+from slotwise.errors import AcquireTimeout, BackendError
+
+# How long to wait, in seconds: 0 does not wait, None waits forever.
+Timeout: TypeAlias = float | None
+
+
+class PathBackend(ABC):
+    """Slots of several tiers, acquired together.
+
+    The caller checks paths, names and numbers, and that a blocking call doesn't block an event
+    loop. Each coroutine has a twin for plain threads.
+    """
+
+    __slots__ = ()
+
+    _does_io: bool = True  # as of a `Limit`
+    has_cm: ClassVar[bool] = False  # whether `cm` can be used
+    scope: str  # as events name it
+
+    @property
+    @abstractmethod
+    def reported_name(self) -> str | None:
+        """Its name in events."""
+
+    def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
+        return with_totals(stats, self.scope, self.reported_name)
+
+    def cm(
+        self,
+        path: Path,
+        timeout: float | None = None,
+        label: str | None = None,
+        needs: Needs | None = None,
+    ) -> AcquisitionContext:
+        """A context manager for one acquisition, by a quicker way than `acquire` and `release`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    async def acquire(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult:
+        """Wait for slots of every tier, by the rules of `slotwise._ledger.paths`.
+
+        A wait that is cancelled or times out takes nothing. ``timeout`` 0 does
+        not wait, None waits forever. `holders` and `waiters` show ``label``. ``needs`` None
+        is one slot of each tier.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: a tier is in use with another value (where others share it).
+            ValueError: it needs more than a tier has, now or after a resize.
+        """
+
+    @abstractmethod
+    def acquire_sync(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult:
+        """Like `acquire`, blocking this thread."""
+
+    async def try_acquire(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
+        """Take slots of every tier if that needs no wait; else return None."""
+        try:
+            return await self._acquire_at_once(path, label, needs)
+        except BackendError:
+            raise  # even if it is a timeout: nobody knows whether there was a slot
+        except AcquireTimeout:
+            return None
+
+    def try_acquire_sync(
+        self, path: Path, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult | None:
+        try:
+            return self._acquire_at_once_sync(path, label, needs)
+        except BackendError:
+            raise
+        except AcquireTimeout:
+            return None
+
+    async def _acquire_at_once(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        """Acquire without waiting for others; a server has longer to answer than with ``acquire``.
+
+        Raises:
+            AcquireTimeout: a tier was full.
+        """
+        return await self.acquire(path, timeout=0, label=label, needs=needs)
+
+    def _acquire_at_once_sync(
+        self, path: Path, label: str | None, needs: Needs | None
+    ) -> AcquisitionResult:
+        return self.acquire_sync(path, timeout=0, label=label, needs=needs)
+
+    @abstractmethod
+    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
+        """Release all tiers at once; False if the acquisition had ended before."""
+
+    @abstractmethod
+    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool: ...
+
+    @abstractmethod
+    async def release_on_exit(self, acquisition_id: str) -> None:
+        """Release for a block that is left; see `Limit._release_on_exit`."""
+
+    @abstractmethod
+    def release_on_exit_sync(self, acquisition_id: str) -> None: ...
+
+    @abstractmethod
+    async def stats(self) -> dict[str, TierStats]:
+        """How full the tiers are, by name, narrow to wide."""
+
+    @abstractmethod
+    def stats_sync(self) -> dict[str, TierStats]: ...
+
+    @abstractmethod
+    async def stats_of(self, path: Path) -> PathStats:
+        """How full the tiers of one path are."""
+
+    @abstractmethod
+    def stats_of_sync(self, path: Path) -> PathStats: ...
+
+    @abstractmethod
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        """In about how many seconds a newcomer would get a path; None if unknown."""
+
+    @abstractmethod
+    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None: ...
+
+    @abstractmethod
+    async def holders(self) -> list[Claimant]:
+        """Return who holds slots now, the longest first."""
+
+    @abstractmethod
+    def holders_sync(self) -> list[Claimant]: ...
+
+    @abstractmethod
+    async def waiters(self) -> list[Claimant]:
+        """Return who waits now, in the order of arrival."""
+
+    @abstractmethod
+    def waiters_sync(self) -> list[Claimant]: ...
+
+    @abstractmethod
+    async def kick(self, acquisition_id: str) -> bool:
+        """End somebody's acquisition; False if it had ended."""
+
+    @abstractmethod
+    def kick_sync(self, acquisition_id: str) -> bool: ...
+
+    @abstractmethod
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+        """Change the value of a tier, or of one key of it, while it is in use."""
+
+    @abstractmethod
+    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None: ...
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        """Return how the value of an adaptive tier, or of one key of it, has moved."""
+        return self.changes_sync(tier, key)
+
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+        raise NotImplementedError
+
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+        """Keep the value of an adaptive tier, of all its keys, or of one."""
+        self.freeze_sync(tier, value, key)
+
+    def freeze_sync(
+        self,
+        tier: str,
+        value: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        raise NotImplementedError
+
+    async def thaw(self, tier: str, key: str | None = None) -> None:
+        """Let it move again."""
+        self.thaw_sync(tier, key)
+
+    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+        raise NotImplementedError
+
+    @abstractmethod
+    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
+        """Grant nothing for that long, of all tiers or of one key of a tier."""
+
+    @abstractmethod
+    def pause_sync(
+        self, seconds: float, tier: str | None = None, key: str | None = None
+    ) -> None: ...
+
+    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        """State what an acquisition has taken of rates, by their tiers' names.
+
+        Raises:
+            LookupError: the acquisition is unknown, or no longer known.
+        """
+        self.settle_sync(acquisition_id, costs)
+
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:  # noqa: ARG002
+        raise TypeError(NO_RATES)
+
+    async def refill(self, tier: str, key: str | None = None) -> None:
+        """Forgive the debt of a rate, or of one key of it, and fill it."""
+        self.refill_sync(tier, key)
+
+    def refill_sync(self, tier: str, key: str | None = None) -> None:  # noqa: ARG002
+        raise TypeError(NO_RATES)
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all objects of the name that this process has made so far.
+
+        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
+        An object made afterwards works once the earlier holders of this process have left.
+        """
+
+    @abstractmethod
+    def close_sync(self) -> None: ...
+
+    @abstractmethod
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Fail the waiters and newcomers of the name, wherever they are, until `reopen`."""
+
+    @abstractmethod
+    def close_everywhere_sync(self, reason: str | None = None) -> None: ...
+
+    @abstractmethod
+    async def reopen(self) -> None:
+        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
+
+    @abstractmethod
+    def reopen_sync(self) -> None: ...
+
+    def _forget_sync(self) -> bool:
+        """Forget the name, with all that is remembered of it; False if it is in use.
+
+        Only for tiers that were found by their name.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    async def forget_idle(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int:
+        """Forget keys of a keyed tier that nobody holds or waits for; return how many.
+
+        Those that have been idle for ``older_than`` seconds, and of the others the
+        longest idle, until at most ``keep_at_most`` idle ones are left.
+        """
+
+    @abstractmethod
+    def forget_idle_sync(
+        self, tier: str, older_than: float, keep_at_most: int | None = None
+    ) -> int: ...
