@@ -1,4 +1,4 @@
-"""Interrupt this thread with a real signal once something has come about."""
+"""Interrupt this thread: once something has come about, or while it starts another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 
 class Interrupted(Exception):
@@ -43,3 +45,40 @@ def interrupted_when(is_time: Callable[[], object]) -> Iterator[None]:
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, former)
+
+
+# What starts a thread in the system, which has another name since Python 3.13.
+_START = (
+    "_start_joinable_thread"
+    if hasattr(threading, "_start_joinable_thread")
+    else "_start_new_thread"
+)
+
+# Where a signal can strike in the start of a thread, and with what. When an Exception strikes
+# after there is a thread, Python forgets the thread, which dies of that.
+AMID_STARTS: list[tuple[str, type[BaseException]]] = [
+    ("before", Interrupted),
+    ("after", Interrupted),
+    ("after", KeyboardInterrupt),
+]
+
+
+@contextmanager
+def interrupted_start(point: str, error: type[BaseException]) -> Iterator[None]:
+    """Raise ``error`` in the next start of a thread, before or after there is one."""
+    start = getattr(threading, _START)
+
+    def strike(run: Callable[[], object], *args: object, **options: object) -> None:
+        setattr(threading, _START, start)
+        if point == "after":
+            dies = issubclass(error, Exception)
+            start((lambda: None) if dies else run, *args, **options)
+        raise error
+
+    setattr(threading, _START, strike)
+    try:
+        with pytest.raises(error):
+            yield
+        assert getattr(threading, _START) is start, "no thread was started"
+    finally:
+        setattr(threading, _START, start)

@@ -575,7 +575,7 @@ def _own_timers() -> Iterator[None]:
     Their thread would postpone work for the section before it waits for the lock.
     """
     others, resting = clock.timekeeper, []
-    while (thread := others._thread) is not None:  # it ends when there are no timers
+    while (thread := others._single.thread) is not None:  # it ends when there are no timers
         with others._changed:
             resting += others._timers
             others._timers = []

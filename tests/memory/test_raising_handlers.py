@@ -7,17 +7,20 @@ import itertools
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Coroutine
 from heapq import heappop
 from typing import Any
 
 import pytest
+from tests._interrupting import AMID_STARTS, interrupted_start
 from tests.memory._raising_handlers import Interrupt, interrupted
 
 from slotwise import Adaptive, MemorySemaphore
 from slotwise._ledger import Claim, Ledger
 from slotwise._ledger import slots as slots_module
 from slotwise._ledger.base import QUICK_LANE
+from slotwise._wait import clock
 from slotwise.memory import _acquisition, _adaptive, _semaphore
 
 # ------------------------------------------------- the ledger, between any two bytecodes
@@ -241,3 +244,29 @@ def test_an_interrupt_costs_one_acquisition_at_most_and_repeats_no_number(way: s
         check=False,
     )
     assert outcome.stdout == "done\n", outcome.stderr
+
+
+# ------------------------------------------------- the thread of the timers
+
+
+class Bell:
+    def __init__(self) -> None:
+        self.rung = 0
+        self.heard = threading.Event()
+
+    def ring(self, _: float) -> None:
+        self.rung += 1
+        self.heard.set()
+
+
+@pytest.mark.parametrize(("point", "error"), AMID_STARTS)
+def test_timers_ring_after_an_interrupted_start_of_their_thread(
+    point: str, error: type[BaseException]
+) -> None:
+    timekeeper = clock.Timekeeper()
+    bells = Bell(), Bell()
+    with interrupted_start(point, error):
+        timekeeper.call_at(clock.now(), bells[0].ring)
+    timekeeper.call_at(clock.now(), bells[1].ring)
+    assert all(bell.heard.wait(30) for bell in bells)
+    assert [bell.rung for bell in bells] == [1, 1]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+from tests._interrupting import AMID_STARTS, interrupted_start
+from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
 
@@ -34,3 +40,27 @@ def test_an_interrupt_leaves_no_lock_and_hardly_ever_a_slot(directory: Path) -> 
     assert interrupted.returncode == 0
     assert losses == 0, "an interrupted release is not a loss"
     assert held <= UNAVOIDABLE
+
+
+@pytest.mark.parametrize(("point", "error"), AMID_STARTS)
+async def test_waiters_are_woken_after_an_interrupted_start_of_the_thread_that_wakes_them(
+    make: Callable[..., ProcessSemaphore],
+    worker: Callable[..., Worker],
+    point: str,
+    error: type[BaseException],
+) -> None:
+    other = worker()
+    other.tell("acquire")
+    assert other.hears().startswith("acquired")
+    semaphore = make()
+    with interrupted_start(point, error):
+        semaphore.try_acquire_sync()
+    waiting = asyncio.create_task(semaphore.acquire())
+    async with asyncio.timeout(30):
+        while (await semaphore.stats()).waiting != 1:
+            await asyncio.sleep(0.001)
+        other.tell("release")
+        await semaphore.release(await waiting)
+    single = semaphore._attachment.file().process.wakeups._single
+    assert single.thread is not None
+    assert single.thread.is_alive()

@@ -22,6 +22,7 @@ from weakref import WeakMethod
 
 from slotwise._core import fork
 from slotwise._wait.section import lock
+from slotwise._wait.threads import SingleThread
 
 # Call it as `clock.now()` and never import it by name: FakeClock replaces it.
 now: Callable[[], float] = time.monotonic
@@ -59,7 +60,7 @@ class Timekeeper:
         self._timers: list[tuple[float, int, WeakMethod[Any]]] = []
         self._dead = 0
         self._tickets = itertools.count()
-        self._thread: threading.Thread | None = None
+        self._single = SingleThread("timekeeper", self._run, lock)
         self.stopped = False
 
     def call_at(
@@ -75,7 +76,7 @@ class Timekeeper:
                 self._sweep()
             ticket = next(self._tickets)
             heappush(self._timers, (when, ticket, WeakMethod[Any](method, self._owner_died)))
-            if self._thread is None:
+            if self._single.thread is None:
                 if not lazily and not self.stopped:
                     self._start()
             elif self._timers[0][1] == ticket:
@@ -101,7 +102,7 @@ class Timekeeper:
     def resume(self) -> None:
         with self._changed:
             self.stopped = False
-            if self._timers and self._thread is None:
+            if self._timers and self._single.thread is None:
                 self._start()
             self._changed.notify()
 
@@ -114,11 +115,9 @@ class Timekeeper:
         self._dead = 0
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="slotwise-timekeeper", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError:
-            self._thread = None  # the next timer tries again
+            self._single.start()
+        except RuntimeError:  # the next timer tries again
             if not sys.is_finalizing():
                 _log.exception("can't start the thread for timers: ttls and timeouts are late")
 
@@ -126,7 +125,7 @@ class Timekeeper:
         while True:
             with self._changed:
                 if not self._timers:
-                    self._thread = None
+                    self._single.thread = None
                     return
                 delay = _LONGEST_NAP if self.stopped else self._timers[0][0] - now()
                 if delay > 0:
@@ -146,7 +145,7 @@ class Timekeeper:
     def after_fork_in_child(self) -> None:
         """Start the thread again: a fork copies the timers but not the thread."""
         self._changed = threading.Condition(lock)
-        self._thread = None
+        self._single.thread = None
         if self._timers and not self.stopped:
             self._start()
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from slotwise._core import fork
+from slotwise._wait.threads import SingleThread
 from slotwise.errors import BackendError
 from slotwise.processes._directory import OpenDirectory, age_of
 from slotwise.processes._filenames import FIFOS
@@ -52,7 +52,7 @@ class Wakeups:
         self._fifo = f"{FIFOS}/{process.owner}"
         self._fd = -1
         self._starting = fork.new_lock()
-        self._thread: threading.Thread | None = None
+        self._single = SingleThread("wakeups", self._run, self._starting)
         self._poller = Poller()
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
@@ -63,20 +63,16 @@ class Wakeups:
 
     def start(self) -> None:
         """Create the FIFO and start the thread, if that wasn't done before."""
-        if self._thread is not None:
+        if self._single.thread is not None:
             return
         with self._starting:
             if self._fd < 0:
                 self._open()
-            if self._thread is None:
-                # Set before it is started: a signal handler may raise during the start, and there
-                # must not be two.
-                name = "slotwise-wakeups"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            if self._single.thread is None:
                 try:
-                    self._thread.start()
+                    self._single.start()
                 except RuntimeError:  # the interpreter is shutting down
-                    self._thread = None
+                    pass
 
     def notify(self, owner: str, key: str) -> None:
         """Tell another process to read a semaphore's file."""
