@@ -135,6 +135,7 @@ def test_a_user_without_eval_needs_scripts_that_somebody_has_loaded(
             client.script_flush()
             code, found = examine(redis_shell, *few)
             assert (code, state(found, "scripts")) == (1, "failed")
+            assert found["scripts"]["found"].startswith("the server doesn't have them")
             assert "slotwise doctor --load-scripts" in found["scripts"]["remedy"]
             assert "slotwise doctor --load-scripts" in found["a slot"]["remedy"]
             code, found = examine(redis_shell, *few, "--load-scripts")

@@ -136,7 +136,7 @@ def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
         except BackendError as error:
             told = str(error)
             sound = sound and not told.startswith(str(path))
-            if sound or not re.search("damaged .* remove it|a newer release", told):
+            if sound or not re.search("damaged .* remove it|an? (newer|older) release", told):
                 raise
         except SlotwiseError:
             pass  # closed, in use with another value, nothing free: all of that is possible

@@ -245,6 +245,25 @@ def test_a_file_of_a_newer_release_is_left_alone(make: Make, directory: Path) ->
     assert path.read_bytes() == newer
 
 
+def test_a_file_of_an_older_release_that_can_not_be_read_is_called_that(
+    make: Make, directory: Path
+) -> None:
+    """Not damaged: nothing is wrong with the disk."""
+    path = file_of(used(make), directory)
+    snapshot, start = b'{"of": "long ago"}', 384
+    frame = struct.pack("<II", len(snapshot), crc32(snapshot, 9)) + snapshot
+    root = struct.pack("<8sHHQQQQ16x", b"slotwise", 1, 0, 1000, 9, start, start + len(frame))
+    old = bytearray(path.read_bytes())
+    old[0:64] = root + struct.pack("<I", crc32(root))
+    old[start : start + len(frame)] = frame
+    path.write_bytes(old)
+    told = in_another_process(directory, "s.acquire_sync()")
+    assert told.startswith(
+        f"BackendError {path}: an older release of slotwise wrote it (format 1.0,"
+    )
+    assert path.read_bytes() == old
+
+
 def test_a_deleted_file_ends_what_was_held_in_it(make: Make, directory: Path) -> None:
     semaphore = make()
     acquired = semaphore.acquire_sync()

@@ -41,7 +41,9 @@ async def complaint_of(semaphore: RedisSemaphore, **options: float) -> str:
         ("http://:secret@localhost", "url must begin with redis://.*, not http://..."),
         ("redis://:secret@localhost:port", "url can't be read"),
         ("redis://:secret@localhost/one", "url can't be read"),
-        ("redis+sentinel://localhost", "must name the service"),
+        ("redis+sentinel://localhost", "must name the service.*:port/service/database,"),
+        ("redis+cluster://localhost:x", "url can't be read.*host:port,host:port,"),
+        ("unix:///socket?db=one", r"url can't be read.*unix:///path\?db=0,"),
         ("redis+cluster://localhost/3", "has only 0"),
     ],
 )

@@ -232,6 +232,9 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
             f"all {len(scripts)} are loaded, and run" if isinstance(known, list) else "they run"
         )
         return Check("scripts", OK, loaded)
+    if str(reply).startswith("NOSCRIPT"):
+        found = "the server doesn't have them, and this user may not load them"
+        return Check("scripts", FAILED, found, remedy)
     return Check("scripts", FAILED, f"they don't run ({handshake.quoted(reply)})", remedy)
 
 

@@ -26,7 +26,7 @@ from slotwise.processes import _lock_queue
 from slotwise.processes._base_state import AnyState, Event, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._messages import newer_release, os_error
+from slotwise.processes._messages import newer_release, older_release, os_error
 from slotwise.processes._plain_json import decode, encode, encode_record
 
 _MAGIC = b"slotwise"
@@ -107,7 +107,7 @@ class Journal:
         if root is None:
             self.state = None
             return None
-        sequence, epoch, start, end = root
+        sequence, epoch, start, end, written_in = root
         events: list[Event] | None
         try:
             if (
@@ -134,6 +134,8 @@ class Journal:
                 if events is not None:
                     events += applied
         except _INVALID as error:
+            if written_in != (VERSION, self._rules):
+                raise older_release(self._file.path, *self._formats(written_in)) from error
             # The checksums are right, but slotwise wouldn't have written this.
             raise Damaged(f"invalid record: {type(error).__name__}: {error}") from error
         self._sequence, self._epoch, self._start, self._end = sequence, epoch, start, end
@@ -142,14 +144,14 @@ class Journal:
         self.in_sync = True
         return events
 
-    def _newest(self, roots: bytes) -> tuple[int, int, int, int] | None:
+    def _newest(self, roots: bytes) -> tuple[int, int, int, int, tuple[int, int]] | None:
         """Return the latest valid root; None if nothing was ever committed to the file.
 
         Raises:
             BackendError: a newer release wrote it.
             Damaged: there are only invalid ones.
         """
-        best: tuple[int, int, int, int] | None = None
+        best: tuple[int, int, int, int, tuple[int, int]] | None = None
         for at in (0, _ROOT_SIZE):
             root = roots[at : at + _ROOT_SIZE]
             if len(root) < _ROOT_SIZE or root[:8] != _MAGIC:
@@ -159,17 +161,20 @@ class Journal:
             if checksum != crc32(root[: -_CHECKSUM.size]):
                 continue
             if (version, rules) > (VERSION, self._rules):
-                theirs, ours = f"{version}.{rules}", f"{VERSION}.{self._rules}"
-                raise newer_release(self._file.path, theirs, ours)
+                raise newer_release(self._file.path, *self._formats((version, rules)))
             if not (_HEAD_SIZE <= start <= end < _LIMIT and sequence < _LIMIT and epoch < _LIMIT):
                 raise Damaged("invalid root")
             if best is None or sequence > best[0]:
-                best = sequence, epoch, start, end
+                best = sequence, epoch, start, end, (version, rules)
         # The very first root goes into the second place. If the first place is empty, the process
         # that created the file didn't get beyond that, and nothing was committed.
         if best is None and roots[:_ROOT_SIZE].strip(b"\0"):
             raise Damaged("no valid root")
         return best
+
+    def _formats(self, theirs: tuple[int, int]) -> tuple[str, str]:
+        """Return how messages write their format and ours."""
+        return f"{theirs[0]}.{theirs[1]}", f"{VERSION}.{self._rules}"
 
     def _read(self, start: int, end: int, epoch: int) -> tuple[list[Any], int]:
         """Return the records between two offsets, of this epoch, and the length of the first."""

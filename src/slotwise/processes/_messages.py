@@ -112,6 +112,14 @@ def newer_release(path: str, theirs: str, ours: str) -> BackendError:
     )
 
 
+def older_release(path: str, theirs: str, ours: str) -> BackendError:
+    return _error(
+        path,
+        f"an older release of slotwise wrote it (format {theirs}, this release has {ours}):"
+        f" remove it when nobody uses the semaphore",
+    )
+
+
 def damaged(path: str, damage: Exception) -> BackendError:
     return _error(
         path, f"its contents are damaged ({damage}): remove it when nobody uses the semaphore"

@@ -18,6 +18,13 @@ from slotwise._core.redaction import kind_of, scheme_of_unreadable
 Address = tuple[str, int]
 
 _SCHEMES = "redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://"
+# What follows the scheme, by its last part; for a single server `_PLAIN_FORM`.
+_PLAIN_FORM = "user:password@host:port/database"
+_FORMS = {
+    "unix": "/path?db=0",
+    "cluster": "user:password@host:port,host:port",
+    "sentinel": "user:password@host:port,host:port/service/database",
+}
 # Options of TLS, under redis-py's names, that a url may have after its '?'.
 _TLS_OPTIONS = (
     "ssl_ca_certs",
@@ -183,7 +190,7 @@ def parse_url(url: object) -> Endpoint:
         raise ValueError(f"url must begin with {_SCHEMES}, not {scheme_of_unreadable(url)}")
     # What was not understood may be part of a password: no message repeats it.
     form = (
-        f"its form is {scheme}://user:password@host:port/database,"
+        f"its form is {scheme}://{_FORMS.get(scheme.rpartition('+')[2], _PLAIN_FORM)},"
         f" with / ? # @ [ ] in a password percent-encoded"
     )
     try:
