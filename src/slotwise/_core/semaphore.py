@@ -23,7 +23,12 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.limit import (
+    AcquiringContext,
+    AcquisitionContext,
+    Limit,
+    refuse_to_block_a_loop,
+)
 from slotwise._core.messages import display
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
@@ -210,8 +215,8 @@ class Semaphore(Limit):
         return None if self.name is None else Recipe(self._base, (), self._arguments())
 
     # ------------------------------------------------------------- acquiring
-    # Drivers write these signatures out again, so that help() and type checkers show them;
-    # tests/contract/test_calls.py compares them.
+    # Drivers write the signature of `acquire` out again: calling it through another coroutine would
+    # cost each acquisition. tests/contract/test_calls.py compares them.
 
     @abstractmethod
     async def acquire(
@@ -235,7 +240,6 @@ class Semaphore(Limit):
         Nobody who has waited longer than the difference is passed.
         """
 
-    @abstractmethod
     def acquire_sync(
         self,
         slots: int = 1,
@@ -246,6 +250,14 @@ class Semaphore(Limit):
         priority: float = 0,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
+        refuse_to_block_a_loop("acquire_sync()")
+        return self._acquire_in_thread(slots, timeout, label, on_full, priority)
+
+    def _acquire_in_thread(
+        self, slots: int, timeout: Any, label: str | None, on_full: str, priority: float
+    ) -> AcquisitionResult:
+        """Acquire in this thread, in which no event loop runs."""
+        raise NotImplementedError
 
     @abstractmethod
     async def try_acquire(

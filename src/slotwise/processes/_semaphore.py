@@ -24,7 +24,6 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redact
@@ -210,17 +209,8 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             acquisition.task = asyncio.current_task()
         return await wait_for_grant(self._attachment, self._declared, acquisition)
 
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        on_full: str = "wait",
-        priority: float = 0,
-    ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
-        acquisition = self._new(slots, timeout, label, on_full, priority)
+    def _acquire_in_thread(self, *arguments: Any) -> AcquisitionResult:
+        acquisition = self._new(*arguments)
         return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     async def try_acquire(

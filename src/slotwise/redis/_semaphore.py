@@ -24,7 +24,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_timeout,
 )
-from slotwise._core.limit import TRY_LIMIT, refuse_to_block_a_loop
+from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.priorities import check_priority
@@ -313,16 +313,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
     ) -> AcquisitionResult:
         return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
 
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        on_full: str = "wait",
-        priority: float = 0,
+    def _acquire_in_thread(
+        self, slots: int, timeout: Any, label: str | None, on_full: str, priority: float
     ) -> AcquisitionResult:
-        refuse_to_block_a_loop("acquire_sync()")
         return self._acquire_blocking(
             lambda: self.acquire(
                 slots, timeout=timeout, label=label, on_full=on_full, priority=priority
