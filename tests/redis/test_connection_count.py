@@ -131,12 +131,11 @@ async def test_namespaces_share_their_thread_and_connections(
         async with semaphore:
             assert client.exists(f"namespace-{number}:semaphore_main:s")
 
-    await use(0)
-    threads, links = heartbeat_threads(), connections(client)
-    for number in range(1, 41):
+    before = heartbeat_threads()
+    for number in range(40):
         await use(number)
-    assert heartbeat_threads() == threads
-    assert connections(client) == links > 0
+    assert heartbeat_threads() <= before + 1
+    assert 0 < connections(client) <= 2  # of this loop, and of the heartbeat thread
     assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
 
 

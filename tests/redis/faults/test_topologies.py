@@ -207,7 +207,7 @@ async def test_paths_live_on_one_shard_of_a_cluster(cluster: list[Server]) -> No
     shards: dict[str, set[int]] = {}
     for node in cluster:
         with node.client(decode_responses=True) as client:
-            for key in client.scan_iter("paths:*"):
+            for key in client.scan_iter("paths:tiers_*"):
                 shards.setdefault(key.rpartition(":")[2], set()).add(node.port)
     assert set(shards) == {f"{{t{n}}}" for n in range(6)}
     assert all(len(nodes) == 1 for nodes in shards.values())
