@@ -19,9 +19,8 @@ from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import LimitFull
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _name_checks
 from slotwise.redis import _config as config_module
-from slotwise.redis import _heartbeat_thread as heartbeat_thread_module
 from slotwise.redis._keys import PLACEHOLDER, Keys
 from slotwise.redis._scripts import load
 
@@ -215,7 +214,7 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
         at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
         at_once.execute()
     # A check, which serves whoever fits.
-    semaphore._shared.heartbeat_thread.schedule_check(semaphore._record, 0)
+    semaphore._shared.heartbeat_thread.checks.schedule(semaphore._record, 0)
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )
@@ -317,7 +316,7 @@ async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
-    monkeypatch.setattr(heartbeat_thread_module, "_FOREIGN_CHECK_INTERVAL", NEVER)
+    monkeypatch.setattr(_name_checks, "_FOREIGN_CHECK_INTERVAL", NEVER)
     semaphore, stranger = ours(server, 2, NEVER), Stranger(server, 2)
     held = [await asyncio.to_thread(stranger.acquire) for _ in range(2)]
     waiting = []

@@ -13,7 +13,7 @@ import pytest_asyncio
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
 from slotwise.redis import RedisConfig
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._heartbeat_thread import HeartbeatThread
+from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._path_keys import PathKeys, write_path, write_value
 from slotwise.redis._scripts import load
 
@@ -78,7 +78,7 @@ async def test_who_lacks_only_time_gets_it_when_that_has_passed(make):
 
 async def test_the_process_of_the_next_one_comes_back_by_itself(make, monkeypatch):
     """Told by the server, and exactly then: not by its heartbeat thread, which comes later."""
-    monkeypatch.setattr(HeartbeatThread, "schedule_check", lambda *_: None)
+    monkeypatch.setattr(NameChecks, "schedule", lambda *_: None)
     tiers = Tier("tokens", rate=Rate(50, per=1, burst=1)), Tier("all", 9)
     limits = make(*tiers, heartbeat_max_interval=3600)
     async with asyncio.timeout(20):

@@ -256,7 +256,7 @@ class RedisAcquisition(AcquisitionResult):
         if not self.future.done():
             self.round_trip = time.monotonic() - self.alive_at
             self._mark_queued()
-            self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
+            self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
 
     def on_message(self, word: str, more: list[str]) -> None:
         """Act on a message of a script, or on what a heartbeat found."""
@@ -357,7 +357,7 @@ class RedisAcquisition(AcquisitionResult):
             for outcome in outcomes:
                 self.shared.dispatch(outcome)
             if self.queued:
-                self.shared.heartbeat_thread.schedule_check(self.record, due_ms)
+                self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
 
         keys = self.record.keys
         args = [b"", self.client.token, self.interval, keys.notification]

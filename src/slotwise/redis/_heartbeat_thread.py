@@ -1,9 +1,9 @@
 """HeartbeatThread: the daemon thread that decides when heartbeats are sent, and what else is due.
 
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
-slots. It decides when heartbeats are sent (`_heartbeats` sends them), checks semaphores that
-are waited for when a holder or waiter there has run out of time, ends holds whose ttl is over,
-and runs the calls of plain threads. `_probe` finds out whether a silent server still answers.
+slots. It decides when something is due, and others do it: `_heartbeats` sends the heartbeats,
+`_name_checks` has waiters served when somebody has run out of time, `_lost_holds` finds out what
+has ended, `_probe` whether a silent server still answers. It also runs the calls of plain threads.
 
 The thread sleeps while this process holds nothing and waits for nothing, and ends after a while.
 """
@@ -21,14 +21,14 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core import fork
-from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
 from slotwise.errors import BackendError
-from slotwise.redis import _log
 from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import logger, may_pass
 from slotwise.redis._endpoint import Address
 from slotwise.redis._foreign_clients import NotificationLists
-from slotwise.redis._heartbeats import SPOILT_CHECK_MS, HeartbeatSender
+from slotwise.redis._heartbeats import HeartbeatSender
+from slotwise.redis._lost_holds import LostHolds
+from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._names import NameNotes
 from slotwise.redis._primary import PrimaryWatch
 from slotwise.redis._probe import ServerProbe
@@ -49,23 +49,11 @@ IDLE = 10.0
 _ABANDON_AFTER = 0.4
 _SOON = 0.05  # how soon to check again whether a connection is still in use
 
-# The shortest time between two checks of ttls, or of one semaphore.
+# The shortest time between two checks of ttls.
 _GRAIN = 0.02
-
-# Where rates are waited for, the process of the first waiter checks exactly when there is enough
-# for it. Other processes check this much later, unless they hear meanwhile of a grant there.
-_GRACE = 0.05
-
-# What a script replies while a foreign client holds slots, whose release wakes nobody; and how
-# often waiters check for themselves then.
-_FOREIGN_HOLDERS = -2
-_FOREIGN_CHECK_INTERVAL = 0.25
 
 # A loss is put down to this thread if it ran this much later than planned, in seconds.
 _STALL = 1.0
-
-# At most this many requests for several slots are named in a check; the first are served first.
-_WIDE_PER_CHECK = 100
 
 
 class HeartbeatThread:
@@ -86,24 +74,24 @@ class HeartbeatThread:
         self._woken: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
+        self.lost_holds = LostHolds(shared, self._spawn)
+        self._lists = NotificationLists(shared, self._spawn)
+        self.checks = NameChecks(shared, self._lists, self._spawn, self._wake, self._on_outcome)
         self._names = NameNotes(shared, self._spawn)
         self._sender = HeartbeatSender(
-            shared, self._on_outcome, self.schedule_check, self._spawn, self.note_name
+            shared, self._on_outcome, self.checks.schedule, self._spawn, self.note_name
         )
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
-        self._stalled = (-math.inf, -math.inf)  # since when, and until when, it did not run
         self._is_ending = False  # whether the process ends
         self._callers: set[object] = set()  # one for each thread that is blocked in `run`
         self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
         self._stops_when_idle = False  # set by the last close
         self._unawaited_since = math.inf  # since when nobody has waited for a reply, after that
         self._began_at = 0.0
-        self._lists = NotificationLists(shared, self._spawn)
         self._primary = PrimaryWatch(shared)
         self._probes: dict[Address | None, ServerProbe] = {}  # of each node, if it is a cluster
-        self._checks: dict[NameRecord, float] = {}  # when to check a name that is waited for
 
     # ----------------------------------------------------- from other threads
 
@@ -166,34 +154,10 @@ class HeartbeatThread:
             self.next_ttl = when
             self._wake()
 
-    def schedule_check(self, record: NameRecord, ms: int) -> None:
-        """Check a name that is waited for in ``ms``, when time is up for somebody there.
-
-        Negative values have the meanings of next_end in lua/semaphore/rules.lua.
-        """
-        if ms == _FOREIGN_HOLDERS:
-            self._lists.seen(record)
-            self._checks[record] = min(
-                self._checks.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
-            )
-            self._wake()
-        if ms < 0:
-            return
-        when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
-        if record.has_rates and ms:  # 0: something is unfinished
-            when += _GRACE
-        if when < self._checks.get(record, math.inf) - _GRAIN:
-            self._checks[record] = when
-            self._wake()
-
     def note_name(self, record: NameRecord, now: float) -> None:
         """Note on the server, soon, that a name is in use."""
         if self._names.add(record, now):
             self._wake()
-
-    def has_check(self, record: NameRecord) -> bool:
-        """Whether the next check of a name is scheduled."""
-        return record in self._checks
 
     def heartbeat_soon(self) -> None:
         """Ask the server at once for the state of all acquisitions: messages may be missing."""
@@ -396,7 +360,7 @@ class HeartbeatThread:
         self._loop = self._thread = self._woken = self._sending = None
         self._unawaited_since = math.inf
         self._was_idle = False
-        self._checks.clear()
+        self.checks.forget()
         self._shared.forget_loop(loop)
 
     async def _run(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
@@ -405,7 +369,7 @@ class HeartbeatThread:
             woken.clear()
             now = time.monotonic()
             if now - planned > _STALL:
-                self._stalled = (planned, now)
+                self.lost_holds.note_stall(planned, now)
             try:
                 delay = self._run_due(now)
             except Exception:  # whatever it is, heartbeats must go on
@@ -422,25 +386,19 @@ class HeartbeatThread:
     def _run_due(self, now: float) -> float | None:
         """Do what is due, and return after how many seconds more is due; None if nothing is."""
         self._shared.forget_closed_loops()
-        self._expire_ttls(now)
-        silence_ends = self._lose_silent(now)
+        if now >= self.next_ttl:
+            self.next_ttl = math.inf
+            self.schedule_ttl(max(self.lost_holds.expire(now), now + _GRAIN))
+        silence_ends = self.lost_holds.lose_silent(now)
         if now >= self._next_heartbeat:
             self._start_heartbeat()
             self._schedule_next(now)
-        for record, when in list(self._checks.items()):
-            if now < when:
-                continue
-            if now < record.attended_at + _GRACE:  # another process checks in time
-                self._checks[record] = record.attended_at + _GRACE
-                continue
-            del self._checks[record]
-            self._spawn(self._check(record))
+        next_check = self.checks.run_due(now)
         self._names.write_due(now)
         self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)
         soonest = min(
-            *(self._next_heartbeat, self.next_ttl, silence_ends, self._names.due),
-            *list(self._checks.values()),
+            self._next_heartbeat, self.next_ttl, silence_ends, self._names.due, next_check
         )
         soonest = min(soonest, self._stop_if_idle(now))
         return max(soonest - now, 0.0) if soonest < math.inf else None
@@ -550,104 +508,7 @@ class HeartbeatThread:
 
     def _on_outcome(self, outcome: bytes) -> None:
         word, _, rest = outcome.partition(b" ")
-        if word != b"lost":
-            self._shared.dispatch(outcome)
-            return
-        acquisition_id, _, kept = rest.decode().partition(" ")
-        holder = self._shared.holders.get(acquisition_id)
-        if holder is None:
-            return
-        # On the server the ttl began a little earlier than here.
-        ttl = holder.ttl
-        if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
-            self._expire(holder)
+        if word == b"lost":
+            self.lost_holds.on_lost(rest)
         else:
-            self.lose(holder, "the server does not know it any more, or it was kicked")
-        if kept:  # the server keeps its slots until its holder knows
-            self._spawn(holder.release_quietly())
-
-    async def _check(self, record: NameRecord) -> None:
-        """Let the server end what is over on a name, and serve the next waiters."""
-        waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
-        if not waiters:
-            return
-        interval = waiters[0].interval
-        # A foreign client may have granted only one slot to a request for several. Those requests
-        # are named, so that they are queued again before anybody behind them is served.
-        wide = [each for each in waiters if each.slots > 1 and each.queued]
-        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
-        args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
-        try:
-            client = self._shared.client()
-            [[due, *outcomes]] = await client.run(
-                record.dialect.heartbeat, record.keys.all, args, record.keys.slot
-            )
-        except BackendError:
-            return  # the next heartbeat asks again
-        for outcome in outcomes:
-            if outcome.startswith(b"adapted "):
-                record.on_adapted(outcome)
-            elif outcome.startswith(b"failed "):  # heartbeats report that
-                self.schedule_check(record, SPOILT_CHECK_MS)
-            elif outcome != b"full":  # likewise
-                self._on_outcome(outcome)
-        self.schedule_check(record, due)
-
-    # -------------------------------------------------------------------- ends
-
-    def _expire_ttls(self, now: float) -> None:
-        if now < self.next_ttl:
-            return
-        self.next_ttl = math.inf
-        soonest = math.inf
-        for holder in list(self._shared.holders.values()):
-            if holder.expires_at <= now:
-                holder._state_outcome("dropped")
-                sample = holder.take_sample()
-                self._expire(holder)
-                self._spawn(holder.release_quietly(sample))
-            else:
-                soonest = min(soonest, holder.expires_at)
-        if soonest < math.inf:
-            self.schedule_ttl(max(soonest, now + _GRAIN))
-
-    def _lose_silent(self, now: float) -> float:
-        """Mark holders as lost that the server must consider dead: no heartbeat got through.
-
-        The time is counted from the last sign of life, which a grant is not: it may be from the
-        wait. Return when the next holder is lost if no heartbeat gets through.
-        """
-        soonest = math.inf
-        for holder in list(self._shared.holders.values()):
-            heard_at = holder.heard_at
-            if now - heard_at >= holder.interval:
-                self.lose(holder, self._why_silent(heard_at, now))
-                self._spawn(holder.release_quietly())
-            else:
-                soonest = min(soonest, heard_at + holder.interval)
-        return soonest
-
-    def _why_silent(self, since: float, now: float) -> str:
-        why = f"no heartbeat got through for {now - since:.1f} s"
-        from_, to = self._stalled
-        stall = to - max(from_, since)
-        if stall > (now - since) / 2:
-            why += (
-                f": the heartbeat thread did not run for {stall:.1f} s of them (the process was"
-                " stopped or short of CPU time, or a hook or finalizer blocked the thread)"
-            )
-        return why
-
-    def _expire(self, holder: RedisAcquisition) -> None:
-        _log.lost(holder, "expired", ttl_ended(holder.ttl))
-        message = cancelled_after_ttl(holder.acquisition_id, holder.ttl)
-        cancel = message if holder.cancel_after_ttl else None
-        self._shared.lose(holder, ttl_ended(holder.ttl), cancel_message=cancel)
-
-    def lose(self, holder: RedisAcquisition, why: str) -> None:
-        """Tell a holder, from any thread, that the server has ended its hold."""
-        holder._state_outcome("ignored")
-        _log.lost(holder, "kicked" if why == KICKED else "lost", why)
-        message = f"{holder.acquisition_id} was lost: {why}"
-        cancel = message if holder.cancel_on_loss else None
-        self._shared.lose(holder, why, cancel_message=cancel)
+            self._shared.dispatch(outcome)

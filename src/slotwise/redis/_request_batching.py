@@ -109,5 +109,5 @@ def _due(acquisition: RedisAcquisition) -> bytes:
     """Whether to be told when the next check is due: only if none is scheduled."""
     if acquisition.limit._rates:
         return b"due"  # the time that it waits for may come before that
-    has_check = acquisition.shared.heartbeat_thread.has_check(acquisition.record)
+    has_check = acquisition.shared.heartbeat_thread.checks.is_scheduled(acquisition.record)
     return b"" if has_check else b"due"

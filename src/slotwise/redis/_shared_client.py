@@ -240,7 +240,7 @@ class SharedClient:
                 return  # heartbeats ask again
             [[due_ms, *messages]] = reply
             self.dispatch_all(messages, record, client)
-            self.heartbeat_thread.schedule_check(record, due_ms)
+            self.heartbeat_thread.checks.schedule(record, due_ms)
 
         keys = record.keys
         args = [b"", client.token, interval, keys.notification, 0, len(ids), *ids]
@@ -331,14 +331,14 @@ class SharedClient:
                     holder.lost.set(KICKED)
                     _log.ended(holder, "kicked")
                 else:
-                    self.heartbeat_thread.lose(holder, KICKED)
+                    self.heartbeat_thread.lost_holds.lose(holder, KICKED)
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
             # Delivered before, or withdrawn: then the waiter releases it.
             return
         if word == "more":  # one call was not enough to serve all who fit
-            self.heartbeat_thread.schedule_check(waiter.record, 0)
+            self.heartbeat_thread.checks.schedule(waiter.record, 0)
             return
         if word in ("gone", "kicked"):
             # In this thread, at once: its loop may be about to read a grant of before.

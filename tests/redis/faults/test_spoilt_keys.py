@@ -220,7 +220,9 @@ async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
     spoil(client, "adv-sem:semaphore_main:s")
     semaphore._shared.heartbeat_thread.heartbeat_soon()
     heartbeats = semaphore._shared.heartbeat_thread
-    await until(lambda: heartbeats.has_check(semaphore._record), "trouble that is noticed")
+    await until(
+        lambda: heartbeats.checks.is_scheduled(semaphore._record), "trouble that is noticed"
+    )
     client.delete("adv-sem:semaphore_main:s")
     await asyncio.wait_for(held.lost, 60)
     assert await semaphore.release(await asyncio.wait_for(waiting, 60))

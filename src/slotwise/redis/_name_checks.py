@@ -1,0 +1,124 @@
+"""NameChecks: have the server serve the waiters of a name when time is up for somebody there.
+
+A script replies in how many milliseconds the next holder or waiter of its name runs out of time.
+Nobody calls then by chance, so the processes of the waiters do. The server decides what is over;
+`_heartbeat_thread` says when to look.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Coroutine
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import BackendError
+from slotwise.redis._foreign_clients import NotificationLists
+from slotwise.redis._heartbeats import SPOILT_CHECK_MS
+
+if TYPE_CHECKING:
+    from slotwise.redis._shared_client import NameRecord, SharedClient
+
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
+
+# The shortest time between two checks of one name.
+_GRAIN = 0.02
+
+# Where rates are waited for, the process of the first waiter checks exactly when there is enough
+# for it. Other processes check this much later, unless they hear meanwhile of a grant there.
+_GRACE = 0.05
+
+# What a script replies while a foreign client holds slots, whose release wakes nobody; and how
+# often waiters check for themselves then.
+_FOREIGN_HOLDERS = -2
+_FOREIGN_CHECK_INTERVAL = 0.25
+
+# At most this many requests for several slots are named in a check; the first are served first.
+_WIDE_PER_CHECK = 100
+
+
+class NameChecks:
+    """When to check which name that is waited for."""
+
+    def __init__(
+        self,
+        shared: SharedClient,
+        lists: NotificationLists,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        wake: Callable[[], None],
+        on_outcome: Callable[[bytes], None],
+    ) -> None:
+        """``wake`` is called when a check is due earlier; ``on_outcome`` with what it reports."""
+        self._shared = shared
+        self._lists = lists
+        self._spawn = spawn
+        self._wake = wake
+        self._on_outcome = on_outcome
+        self._due: dict[NameRecord, float] = {}
+
+    def schedule(self, record: NameRecord, ms: int) -> None:
+        """Check a name in ``ms``, from any thread.
+
+        Negative values have the meanings of next_end in lua/semaphore/rules.lua.
+        """
+        if ms == _FOREIGN_HOLDERS:
+            self._lists.seen(record)
+            self._due[record] = min(
+                self._due.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
+            )
+            self._wake()
+        if ms < 0:
+            return
+        when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
+        if record.has_rates and ms:  # 0: something is unfinished
+            when += _GRACE
+        if when < self._due.get(record, math.inf) - _GRAIN:
+            self._due[record] = when
+            self._wake()
+
+    def is_scheduled(self, record: NameRecord) -> bool:
+        return record in self._due
+
+    def forget(self) -> None:
+        self._due.clear()
+
+    def run_due(self, now: float) -> float:
+        """Start the checks that are due; return when the next one is."""
+        for record, when in list(self._due.items()):
+            if now < when:
+                continue
+            if now < record.attended_at + _GRACE:  # another process checks in time
+                self._due[record] = record.attended_at + _GRACE
+                continue
+            del self._due[record]
+            self._spawn(self._check(record))
+        return min(list(self._due.values()), default=math.inf)
+
+    async def _check(self, record: NameRecord) -> None:
+        """Let the server end what is over on a name, and serve the next waiters."""
+        waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
+        if not waiters:
+            return
+        interval = waiters[0].interval
+        # A foreign client may have granted only one slot to a request for several. Those requests
+        # are named, so that they are queued again before anybody behind them is served.
+        wide = [each for each in waiters if each.slots > 1 and each.queued]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
+        args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
+        try:
+            client = self._shared.client()
+            [[due, *outcomes]] = await client.run(
+                record.dialect.heartbeat, record.keys.all, args, record.keys.slot
+            )
+        except BackendError:
+            return  # the next heartbeat asks again
+        for outcome in outcomes:
+            if outcome.startswith(b"adapted "):
+                record.on_adapted(outcome)
+            elif outcome.startswith(b"failed "):  # heartbeats report that
+                self.schedule(record, SPOILT_CHECK_MS)
+            elif outcome != b"full":  # likewise
+                self._on_outcome(outcome)
+        self.schedule(record, due)
