@@ -9,7 +9,7 @@ from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._net.backlog import Backlog
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 
 COUNT = 500
 CONFIG = RedisConfig("redis://localhost", connect_timeout=30)

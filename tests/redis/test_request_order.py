@@ -13,7 +13,7 @@ from tests.redis.faults._proxy import Freezes, IsSlow
 from tests.redis.test_semaphore import in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 from slotwise.redis._scripts import load
 from slotwise.tiers import Tier, Tiers
 

@@ -21,7 +21,7 @@ from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis import _log
 from slotwise.redis._diagnosis import ClosedByUs, Unreachable, may_pass
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
 from slotwise.redis._request_batching import send_request

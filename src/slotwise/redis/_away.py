@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.redis import _outages
 from slotwise.redis._diagnosis import Unreachable
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition

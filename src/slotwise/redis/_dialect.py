@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from slotwise._core.messages import limit_full
-from slotwise.redis._net.connection import pack_half
+from slotwise.redis._net.call import pack_half
 from slotwise.redis._scripts import Script, load
 
 if TYPE_CHECKING:

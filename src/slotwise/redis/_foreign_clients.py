@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Refused
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from slotwise.redis._call_limits import CallLimits, ServerSettings
 from slotwise.redis._diagnosis import Unreachable, unreachable
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.backlog import Backlog
+from slotwise.redis._net.call import Call, IntoFuture
 from slotwise.redis._net.cluster import ClusterMap
-from slotwise.redis._net.connection import Call, Connection, IntoFuture
+from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.reconnector import Reconnector
 from slotwise.redis._reply_limits import INSPECT, ReplyDeadlines, reply_within
 from slotwise.redis._scripts import Script

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.connection import Call, Connection
+from slotwise.redis._net.call import Call
+from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, primary_command
 

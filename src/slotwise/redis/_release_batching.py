@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.redis._dialect import Released
-from slotwise.redis._net.connection import Call, fail_future
+from slotwise.redis._net.call import Call, fail_future
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition

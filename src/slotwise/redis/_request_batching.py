@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition

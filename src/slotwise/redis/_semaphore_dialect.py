@@ -21,7 +21,7 @@ from slotwise.redis._dialect import (
     write_wait,
 )
 from slotwise.redis._keys import Keys
-from slotwise.redis._net.connection import pack_half
+from slotwise.redis._net.call import pack_half
 from slotwise.redis._scripts import load
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._heartbeats import COST_PER_CALL
 from slotwise.redis._keys import KeySet
 from slotwise.redis._loop_client import LoopClient
+from slotwise.redis._net.call import Call
 from slotwise.redis._net.cluster import ClusterMap
-from slotwise.redis._net.connection import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition

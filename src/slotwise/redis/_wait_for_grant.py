@@ -16,7 +16,7 @@ from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log
 from slotwise.redis._away import ServerAway
 from slotwise.redis._diagnosis import Unreachable, may_pass
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 from slotwise.redis._reply_limits import no_reply
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from slotwise.errors import BackendError
 from slotwise.redis._call_limits import CallLimits, ServerSettings
-from slotwise.redis._net.connection import Call
+from slotwise.redis._net.call import Call
 
 # Added to each connect_timeout: the thread that opens the connection may start late.
 _GRACE = 0.1

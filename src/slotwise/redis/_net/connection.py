@@ -15,15 +15,14 @@ import math
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hiredis import PushNotification
 
-from slotwise.redis._call_limits import CallLimits
-from slotwise.redis._net.handshake import Handshake, pack_command
+from slotwise.redis._net.call import Call
+from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.sentinel import LATE
-from slotwise.redis._scripts import Script
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -60,113 +59,8 @@ _SHORT = 0.4  # with _TICK: the 0.5 s without a reply that callers treat as an o
 _NO_LIMITS = object()  # differs from the limits of every call
 
 
-class Call:
-    """One command, and what to do with its reply.
-
-    ``on_done`` is called exactly once, in the loop's thread, with the call and its reply; the
-    reply is an exception if the call failed.
-    """
-
-    __slots__ = (
-        "again_at",
-        "alone",
-        "args",
-        "doubtful",
-        "eager",
-        "keys",
-        "limits",
-        "number",
-        "on_done",
-        "packed",
-        "patient",
-        "paused_until",
-        "reloaded",
-        "script",
-        "sent",
-        "sha_only",
-        "slot",
-        "tries",
-        "waits_since",
-        "whole",
-    )
-
-    def __init__(
-        self,
-        script: Script | None,
-        keys: Sequence[bytes],
-        args: list[Any] | Callable[[], list[Any]],
-        on_done: Callable[[Call, Any], object],
-        slot: int | None = None,
-        limits: CallLimits | None = None,
-    ) -> None:
-        self.script = script
-        self.keys = keys
-        self.args = args  # or what makes them, for a call that is packed beforehand
-        self.on_done = on_done
-        self.slot = slot
-        self.limits = limits  # its caller's; None for a call that isn't made for a caller
-        self.waits_since = 0.0  # when its present attempt to reach the server began
-        self.number = 0  # its position among the calls of a loop, on a cluster
-        self.sent = False  # the server may have received it
-        self.doubtful = False  # sent, and the connection broke before a reply: it may have run
-        self.reloaded = False  # the script was missing once, and was loaded
-        self.whole = False  # send the script itself, not its SHA
-        self.sha_only = False  # this user may not send scripts
-        self.tries = 0  # attempts since the server was last reached
-        self.paused_until = 0.0  # by its own backoff: failures before then don't count
-        self.patient = False  # it is retried until its caller withdraws it
-        self.packed: bytes | None = None  # what to send the first time, if packed beforehand
-        self.alone = False  # its caller makes no other call in this tick
-        self.eager = False  # its caller awaits nothing else: worth polling for the reply
-        self.again_at: int | None = None  # the index of the argument that marks a repetition
-
-    def pack(self) -> bytes:
-        if self.packed is not None and not self.sent:
-            return self.packed
-        script, args = self.script, self.args
-        if callable(args):
-            args = self.args = args()
-        if self.sent and self.again_at is not None:
-            args[self.again_at] = b"again"
-        if script is None:
-            packed: bytes = pack_command((*self.keys, *args))
-        elif self.whole:
-            packed = pack_command((b"EVAL", script.source, len(self.keys), *self.keys, *args))
-        else:
-            packed = pack_command((b"EVALSHA", script.sha, len(self.keys), *self.keys, *args))
-        return packed
-
-
 def _ignore_answer(_: Call, reply: Any) -> None:
     """Accept any reply, even an error: it shows that the server answers."""
-
-
-def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Fail a future unless it is done; asyncio doesn't complain if nobody awaits it any more."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
-
-
-class IntoFuture:
-    """Set the result of a future to a reply, unless it is done."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
-
-    def __call__(self, _: Call | None, reply: Any) -> None:
-        if isinstance(reply, BaseException):
-            fail_future(self._future, reply)
-        elif not self._future.done():
-            self._future.set_result(reply)
-
-
-def pack_half(words: Sequence[Any]) -> bytes:
-    """Return part of a command in RESP; the caller prepends the number of all its words."""
-    packed: bytes = pack_command(tuple(words))
-    return packed[packed.index(b"\r\n") + 2 :]
 
 
 class Connection:

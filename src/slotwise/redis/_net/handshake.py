@@ -173,6 +173,3 @@ def _check_version(handshake: Handshake, endpoint: Endpoint) -> None:
         raise handshake.misunderstood() from None
     if number < _OLDEST:
         raise _diagnosis.too_old(endpoint, version)
-
-
-__all__ = ["Handshake", "greet", "pack_command"]

@@ -28,7 +28,8 @@ from slotwise.redis import _diagnosis, _outages
 from slotwise.redis._call_limits import CallLimits, ServerSettings
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.backlog import Backlog
-from slotwise.redis._net.connection import Call, Connection, IntoFuture
+from slotwise.redis._net.call import Call, IntoFuture
+from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
