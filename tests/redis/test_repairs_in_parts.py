@@ -123,6 +123,57 @@ def test_what_is_lost_again_during_a_repair_is_found(client: redis.Redis) -> Non
     assert {state[f"0:t{n}"].split(" ", 2)[0] for n in range(TENANTS)} == {"3"}
 
 
+def test_the_call_that_finishes_a_long_repair_does_nothing_else(client: redis.Redis) -> None:
+    fill_tiers(client)
+    client.delete("adv-sem:tiers_parked:t")
+    released = ["sw-x-7"]
+    asked_again = 0
+    while not client.hexists(TIERS.all[0], ".suspect"):
+        with pytest.raises(redis.ResponseError, match=r"^REPAIRING"):
+            run(client, "tiers/release", "", *released)
+    while client.hexists(TIERS.all[0], ".suspect"):
+        with pytest.raises(redis.ResponseError, match=r"^REPAIRING"):
+            run(client, "tiers/release", "", *released)
+        asked_again += 1
+    assert asked_again > 5
+    assert client.zscore("adv-sem:tiers_holders:t", "sw-x-7") is not None
+    assert run(client, "tiers/release", "", *released)[0] == "1"
+    assert client.zscore("adv-sem:tiers_holders:t", f"sw-x-{HOLDERS + 7}") is not None
+
+
+def test_a_heartbeat_that_takes_a_waiter_for_a_holder_is_no_reason_for_a_repair(
+    client: redis.Redis,
+) -> None:
+    """As after a failover, when the grant was made on another server."""
+    fill_tiers(client)
+    waiter = f"sw-x-{HOLDERS + 7}"
+    [[_, *outcome]] = run(client, "tiers/heartbeat", "", 60, "", 1, 0, waiter)
+    assert outcome == [f"lost {waiter}"]
+    assert client.hget(TIERS.all[0], ".suspect") is None
+    assert client.zscore("adv-sem:tiers_waiters:t", waiter) is None
+    assert client.zcard("adv-sem:tiers_holders:t") == HOLDERS
+
+
+@pytest.mark.parametrize("shape", ["tenant*,all", "tenant*=,all"])
+def test_a_call_that_serves_twice_grants_no_more_than_another(
+    client: redis.Redis, shape: str
+) -> None:
+    paths = [(f"sw-x-{n}", f"0:t{n % 40},1:") for n in range(HOLDERS)]
+    for at in range(0, HOLDERS, 60):
+        own = [word for each in paths[at : at + 60] for word in each]
+        run(client, "tiers/request", shape, "1,5000", 60, "-", "wait", "", "host 1 ", "", "", *own)
+    resize, after, held, most = ("", 60, shape, "1,5000", 0, "", 0, 60), "", 40, 0
+    while True:
+        after = run(client, "tiers/resize", *resize, after)[1]
+        most, held = max(most, client.zcard(TIERS.all[1]) - held), client.zcard(TIERS.all[1])
+        if not after:
+            break
+    while held < HOLDERS:
+        run(client, "tiers/heartbeat", "", 60, "", 0, 0)
+        most, held = max(most, client.zcard(TIERS.all[1]) - held), client.zcard(TIERS.all[1])
+    assert most == (64 if "=" in shape else 96)
+
+
 async def test_the_numbers_of_very_many_holders_are_counted_in_several_calls(
     config: RedisConfig, client: redis.Redis
 ) -> None:

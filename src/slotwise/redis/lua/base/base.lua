@@ -19,13 +19,16 @@ local function set_clock(given)
   now_text = seconds(now)
 end
 
--- Call a command with as many arguments as there are, in calls of bounded size. Pairs stay together.
-local function call_in_chunks(arguments, ...)
+-- Call a command for a key, perhaps with one option, with as many arguments as there are, in calls of bounded size. Pairs
+-- stay together.
+local function call_in_chunks(arguments, command, key, option)
   for from = 1, #arguments, CHUNK do
-    local words = {...}
-    local before = #words + 1 - from
-    for i = from, math.min(from + CHUNK - 1, #arguments) do words[before + i] = arguments[i] end
-    redis.call(unpack(words))
+    local to = math.min(from + CHUNK - 1, #arguments)
+    if option then
+      redis.call(command, key, option, unpack(arguments, from, to))
+    else
+      redis.call(command, key, unpack(arguments, from, to))
+    end
   end
 end
 

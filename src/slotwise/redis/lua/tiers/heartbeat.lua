@@ -27,6 +27,7 @@ local function renew_object(first, at)
   local interval, held, waited = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first_holder, first_waiter = at + 4, at + 4 + held
   local last = first_waiter + waited - 1
+  turns.renewed = held + waited
   -- Its clients must learn of a spoilt key, even if this call doesn't need it.
   for key = first + 6, first + 11 do redis.call('ZCARD', KEYS[key]) end
 

@@ -6,14 +6,14 @@
 -- them is a sign of damage.
 
 do  -- a script can have 200 local names
-  -- One call does as much of it as this: about 4 ms. Then all calls are asked to be made again (repairs.REPLY), so that nothing
+  -- One call does as much of it as this: about 2 ms. Then all calls are asked to be made again (repairs.REPLY), so that nothing
   -- changes until it is done. How far it has come is in .suspect, "step place":
   --   fields   what HSCAN has next: counts are forgotten, claims are put into holders or waiters, and what holders
   --            have of the widest tier is noted in unfinished, "node first last token id"
   --   numbers  those notes in their order: what is between them is free
   --   holders, waiters  by their rank: they are counted
   --   heads    the first of each path is parked
-  local EFFORT = 240
+  local EFFORT = 200
   local SOME = 40  -- how many entries are read at once
   local EFFORT_OF = {fields = 1, numbers = 0.4, holders = 1.2, waiters = 1.6, heads = 4}
   local steps = {}
@@ -206,12 +206,12 @@ do  -- a script can have 200 local names
   end
 
   -- Rebuild all keys from the claims, and from the deadlines that are left; from the beginning if something else has changed
-  -- since the last part of it. Returns true if that isn't finished.
+  -- since the last part of it. Returns true if that isn't finished, or took so long that this call should do nothing else.
   function repairs.rebuild(is_changed)
     local step, place = string.match(known['.suspect'] or '', '^(%l+) ?(.*)$')
     local is_new = is_changed or not steps[step]
     if is_new then step, place = begin() end
-    local effort = 0
+    local effort = turns.renewed / 10
     repairs.is_under_way = true
     while step and effort < EFFORT do
       local done, cost = nil, EFFORT_OF[step]
@@ -225,9 +225,11 @@ do  -- a script can have 200 local names
     for key = first_key + 1, first_key + 11 do fresh[KEYS[key]] = true end
     -- Nobody could send heartbeats while that took several calls.
     if not step and not is_new then put('.grace', seconds(now + longest)) end
-    if step then save() end
+    local is_enough = step ~= nil or effort > EFFORT / 4
+    repairs.is_under_way = step ~= nil
+    if is_enough then save() end
     repairs.is_under_way = false
-    return step ~= nil
+    return is_enough
   end
 
   -- ------------------------------------------------------------------------- another rate
@@ -350,12 +352,13 @@ do  -- a script can have 200 local names
     return fits(found[2])
   end
 
-  -- Whether some ids that are not where they should be still have a claim.
+  -- Whether some ids have a claim that isn't where it belongs. A caller may be wrong about where that is, so the claim tells.
   function repairs.has_claims(ids)
     if #ids == 0 then return false end
     fetch(ids)
     for _, id in ipairs(ids) do
-      if read_claim(id) then return true end
+      local claim = read_claim(id)
+      if claim and not redis.call('ZSCORE', waits(claim) and waiters or holders, id) then return true end
     end
     return false
   end

@@ -4,12 +4,15 @@
 -- include tiers/numbers.lua
 -- include tiers/fair.lua
 -- include tiers/adaptive.lua
-local LOOKS = 96  -- how many heads one call examines: about 3 ms. The ledger, whose looks are cheaper, has more.
-turns.LOOKS = 64  -- the same in fair order, where each costs more
+local LOOKS = 96  -- how many heads one serve() examines: about 3 ms. The ledger, whose looks are cheaper, has more.
+turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects
+turns.FAIR_AT_ONCE = 64  -- the same in fair order, where each costs more
+local AHEAD = 16  -- how many nodes with heads are read at once
 local VISITS = 128  -- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
 turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
 local is_finished = false  -- whether it is known that no node has to be looked at
+turns.renewed = 0  -- how many deadlines this call renews: the more, the less else it does
 turns.is_expiring = false  -- whether this call was not enough to end all whose time is up: it grants nothing to those who wait
 
 -- Whether this many slots are free, without those that are kept for heads other than the one with `ticket`.
@@ -200,9 +203,11 @@ local function queue_work(head, name)
   work.tickets[name], work.scores[name] = ticket, turns.score(head)
   local low, high = 1, #work + 1
   while low < high do
-    local middle = math.floor((low + high) / 2)
+    local middle = (low + high) / 2
+    middle = middle - middle % 1
     local other = work[middle]
-    if other[1] > ticket or (other[1] == ticket and other[2] > name) then low = middle + 1 else high = middle end
+    local turn = other[1]
+    if turn > ticket or (turn == ticket and other[2] > name) then low = middle + 1 else high = middle end
   end
   table.insert(work, low, {ticket, name})
 end
@@ -527,10 +532,21 @@ local function fetch_claims(head, others)
   if head[5] ~= nil then return end
   local heads, ids, unread = {head}, {head[3]}, {}
   note_unread(head[3], unread)
-  for _, each in ipairs(others) do
-    if each[5] == nil then
-      heads[#heads + 1], ids[#ids + 1] = each, each[3]
-      note_unread(each[3], unread)
+  local function add(more)
+    for _, each in ipairs(more) do
+      if each[5] == nil and each ~= head then
+        heads[#heads + 1], ids[#ids + 1] = each, each[3]
+        note_unread(each[3], unread)
+      end
+    end
+  end
+  add(others)
+  for i = #work, math.max(#work - AHEAD + 1, 1), -1 do
+    local name = work[i][2]
+    local node = nodes[name] or read_node(name)
+    if not node.rate and has_room(node, 1) then
+      if not node.heads and not reparked[name] then turns.read_heads(node) end
+      add(node.heads or {})
     end
   end
   fetch(unread)
@@ -573,14 +589,18 @@ local function examine(head, here)
   end
 end
 
--- How many heads one call examines.
+-- How many heads one serve() examines.
 function turns.looks()
-  return turns.by and math.min(turns.LOOKS, LOOKS) or LOOKS
+  if not turns.left then
+    turns.left = math.ceil((turns.by and turns.FAIR_AT_ONCE or turns.AT_ONCE) * 12 / #KEYS)
+    turns.left = math.max(turns.left - math.floor(turns.renewed / 25), 8)
+  end
+  return math.min(LOOKS, turns.left)
 end
 
 -- In fair order a score has only the tag, perhaps an old one: the turns of the heads count.
 function turns.load_work(found)
-  if #found == 2 * turns.looks() then  -- with all that have the same tag as the last one
+  if #found == 2 * work.most then  -- with all that have the same tag as the last one
     local last = found[#found]
     work.bound = turns.of_score(tonumber(last))
     found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
@@ -599,9 +619,9 @@ end
 -- Read the nodes that have to be looked at first. Enough for one serve(), unless some of them
 -- turn out to have no slot.
 local function load_work()
-  work = {tickets = {}, scores = {}, stored = {}, taken = {}}
+  work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = turns.looks()}
   if is_finished then return end
-  local found = redis.call('ZRANGE', unfinished, 0, turns.looks() - 1, 'WITHSCORES')
+  local found = redis.call('ZRANGE', unfinished, 0, work.most - 1, 'WITHSCORES')
   if turns.by then return turns.load_work(found) end
   local names = {}
   for i = #found - 1, 1, -2 do
@@ -612,7 +632,7 @@ local function load_work()
     work.tickets[found[i]], work.stored[found[i]], work.scores[found[i]] = ticket, ticket, ticket
   end
   fetch(names)
-  if #found == 2 * LOOKS then work.bound = tonumber(found[#found]) end
+  if #found == 2 * work.most then work.bound = tonumber(found[#found]) end
 end
 
 local function store_work()
@@ -789,7 +809,7 @@ local function serve()
     is_finished, touched = true, {}
     return
   end
-  if turns.is_expiring then
+  if turns.is_expiring or turns.looks() <= 0 then
     for name, node in pairs(touched) do
       touched[name] = nil
       look_at(node)
@@ -820,13 +840,15 @@ local function serve()
         look_when_refilled(here, head)
       elseif head then
         if is_next then
-          looks = looks - 1
+          looks, turns.left = looks - 1, turns.left - 1
           examine(head, here)
         end
-        -- Stay here as long as no earlier head has to be looked at elsewhere.
-        head = first_parked(here)
-        local turn = head and turns.of(head)
-        if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
+        -- Stay here as long as no earlier head has to be looked at elsewhere. Where nothing is free, nobody has to look.
+        if here.rate or has_room(here, 1) then
+          head = first_parked(here)
+          local turn = head and turns.of(head)
+          if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
+        end
       end
     end
   end
@@ -840,6 +862,7 @@ local function expire()
   is_finished = false
   if pauses.ends then pauses.follow_clock() end
   local left = math.ceil(AT_ONCE * 12 / #KEYS)  -- of what this call may do for each object; to leave costs twice as much as to release
+  left = math.max(left - math.floor(turns.renewed / 50), math.min(left, 5))
   local function some(key, cost)
     return left < cost and {} or redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, math.floor(left / cost))
   end

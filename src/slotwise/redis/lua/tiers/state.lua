@@ -283,7 +283,7 @@ local function open(first, given_now, fields)
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
   dues.told, dues.moved = {}, {}
-  repairs.is_under_way, turns.is_expiring = false, false
+  repairs.is_under_way, turns.is_expiring, turns.left, turns.renewed = false, false, nil, 0
   nodes_by_path = {}
   fields = fields or {}
   for _, fact in ipairs({'.shape', '.declared', '.values', '.token', '.ticket', '.interval', '.timed',
@@ -489,8 +489,8 @@ function turns.flush()
   if not turns.passing[1] then return end
   local added = {}
   for i, ticket in ipairs(turns.passing) do
-    local text = whole(ticket)
-    added[2 * i - 1], added[2 * i] = text, text
+    -- Long members: the server keeps a small set of short ones as a list, and searches all of it for each.
+    added[2 * i - 1], added[2 * i] = whole(ticket), string.format('%080d', ticket)
   end
   call_in_chunks(added, 'ZADD', turns.passed)
   redis.call('ZREMRANGEBYRANK', turns.passed, 0, -PATIENCE - 2)
