@@ -206,7 +206,7 @@ do  -- a script can have 200 local names
   end
 
   -- Rebuild all keys from the claims, and from the deadlines that are left; from the beginning if something else has changed
-  -- since the last part of it. Returns true if that isn't finished, or took so long that this call should do nothing else.
+  -- since the last part of it. Returns true if that isn't finished, or if that is enough for this call.
   function repairs.rebuild(is_changed)
     local step, place = string.match(known['.suspect'] or '', '^(%l+) ?(.*)$')
     local is_new = is_changed or not steps[step]
@@ -225,7 +225,7 @@ do  -- a script can have 200 local names
     for key = first_key + 1, first_key + 11 do fresh[KEYS[key]] = true end
     -- Nobody could send heartbeats while that took several calls.
     if not step and not is_new then put('.grace', seconds(now + longest)) end
-    local is_enough = step ~= nil or effort > EFFORT / 4
+    local is_enough = step ~= nil or not is_new or effort > EFFORT / 2
     repairs.is_under_way = step ~= nil
     if is_enough then save() end
     repairs.is_under_way = false

@@ -589,14 +589,17 @@ local function examine(head, here)
   end
 end
 
--- How many heads one serve() examines.
-function turns.looks()
+-- How many heads this call may still examine.
+function turns.looks_left()
   if not turns.left then
     turns.left = math.ceil((turns.by and turns.FAIR_AT_ONCE or turns.AT_ONCE) * 12 / #KEYS)
     turns.left = math.max(turns.left - math.floor(turns.renewed / 25), 8)
   end
-  return math.min(LOOKS, turns.left)
+  return turns.left
 end
+
+-- How many heads one serve() examines.
+function turns.looks() return math.min(LOOKS, turns.looks_left()) end
 
 -- In fair order a score has only the tag, perhaps an old one: the turns of the heads count.
 function turns.load_work(found)
@@ -762,9 +765,12 @@ function pauses.look_at_some(tier, after, most)
   end
 end
 
--- How many nodes may be added to those to be looked at: there are never very many.
+-- How many nodes may be added to those to be looked at: there are never very many. To add one costs half as much as to
+-- examine a head.
 function pauses.room_for_work()
-  return math.max(math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', unfinished)), 1)
+  local room = math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', unfinished), turns.looks_left())
+  turns.left = turns.left - math.floor(math.max(room, 0) / 2)
+  return math.max(room, 1)
 end
 
 -- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
