@@ -8,7 +8,7 @@ writes itself isn't validated.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slotwise._core.adaptive import OUTCOMES
@@ -21,9 +21,14 @@ _LIMIT = 1 << 62  # fits wherever a number is used
 
 
 def check_record(record: Any) -> None:
-    """Raise ValueError if this is not a record."""
+    """Raise ValueError if this is not a record of a semaphore."""
+    check_record_by(_ARGUMENTS, record)
+
+
+def check_record_by(arguments: Mapping[str, Callable[..., bool]], record: Any) -> None:
+    """Raise ValueError if this is not a record; ``arguments`` has the checks, by verb."""
     verb, now, wall_us, *args = record
-    check = _ARGUMENTS.get(verb)
+    check = arguments.get(verb)
     if not (is_time(now) and is_natural(wall_us) and (check is None or check(*args))):
         raise ValueError(f"not a record: {short(record)}")
 
@@ -63,7 +68,7 @@ def check_snapshot(snapshot: Any) -> None:
         raise ValueError(f"not a snapshot: {short(snapshot)}")
 
 
-def _request(
+def is_request(
     acquisition_id: Any,
     slots: Any,
     ttl: Any,
@@ -175,8 +180,8 @@ def _declare(written: Any) -> bool:
 
 # Other verbs take ids, known or not, or raise when they are applied.
 _ARGUMENTS: dict[str, Callable[..., bool]] = {
-    "request": _request,
-    "replace": _request,
+    "request": is_request,
+    "replace": is_request,
     "drop dead": is_drop_dead,
     "release": is_release,
     "resize": _resize,

@@ -11,12 +11,14 @@ from slotwise._core.rates import Rate
 from slotwise.processes._adaptations import read_adaptation
 from slotwise.processes._checks import (
     are_hold_times,
+    check_record_by,
     is_claim,
     is_count,
     is_drop_dead,
     is_natural,
     is_reason,
     is_release,
+    is_request,
     is_time,
     is_time_or_none,
     short,
@@ -25,11 +27,8 @@ from slotwise.processes._path_values import read_value
 
 
 def check_path_record(record: Any) -> None:
-    """Raise ValueError if this is not a record."""
-    verb, now, wall_us, *args = record
-    check = _ARGUMENTS.get(verb)
-    if not (is_time(now) and is_natural(wall_us) and (check is None or check(*args))):
-        raise ValueError(f"not a record: {short(record)}")
+    """Raise ValueError if this is not a record of tiers."""
+    check_record_by(_ARGUMENTS, record)
 
 
 def check_path_snapshot(snapshot: Any) -> None:
@@ -169,10 +168,14 @@ def _is_rate(written: Any) -> bool:
 def _is_path_claim(
     keyed: list[bool] | None, acquisition_id: Any, wanted: Any, *fields: Any
 ) -> bool:
-    path, needs, values, head_start, weight = wanted
+    return is_claim(acquisition_id, 1, *fields) and _is_wanted(keyed, *wanted)
+
+
+def _is_wanted(
+    keyed: list[bool] | None, path: Any, needs: Any, values: Any, head_start: Any, weight: Any
+) -> bool:
     return (
-        is_claim(acquisition_id, 1, *fields)
-        and isinstance(path, list)
+        isinstance(path, list)
         and all(key is None or isinstance(key, str) for key in path)
         and (keyed is None or [key is not None for key in path] == keyed)
         and (needs is None or (len(needs) == len(path) and all(map(is_natural, needs))))
@@ -184,22 +187,14 @@ def _is_path_claim(
 
 
 def _request(
-    acquisition_id: Any,
-    wanted: Any,
-    ttl: Any,
-    wait_until: Any,
-    value: Any,
-    pid: Any,
-    label: Any,
-    grace: Any = 0.0,
+    acquisition_id: Any, wanted: Any, ttl: Any, wait_until: Any, value: Any, *by: Any
 ) -> bool:
-    claim = (acquisition_id, wanted, ttl, pid, label, 0, grace)
     needs = wanted[1]
     return (
-        _is_path_claim(None, *claim)
-        and (needs is None or all(map(is_count, needs)))
-        and is_time_or_none(wait_until)
+        is_request(acquisition_id, 1, ttl, wait_until, value, *by)
         and value is None
+        and _is_wanted(None, *wanted)
+        and (needs is None or all(map(is_count, needs)))
     )
 
 
