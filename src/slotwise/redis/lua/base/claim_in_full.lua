@@ -11,10 +11,11 @@ local function parse_claim(text)
   }
 end
 
--- The slot numbers of a claim, "0" while it waits; nil for what parse_claim doesn't understand.
+-- The slot numbers of a claim, "0" while it waits, and its token; nil for what parse_claim doesn't understand.
 local function numbers_in(text)
-  local interval, ticket, numbers = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) %d+ ')
-  return tonumber(interval) and tonumber(ticket) and numbers or nil
+  local interval, ticket, numbers, token = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) (%d+) ')
+  if not (tonumber(interval) and tonumber(ticket)) then return nil end
+  return numbers, tonumber(token)
 end
 
 local function owner_in(text)

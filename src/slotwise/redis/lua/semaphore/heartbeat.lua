@@ -31,12 +31,12 @@ local function claimed(ids)
   return found
 end
 
--- Those of the ids that held slots when main was found lost, and the last token was this one, as a set.
-local function find_evicted(ids, last_token)
+-- The tokens of some claims, by id; those of garbage are missing.
+local function tokens_of(ids)
   local found = texts_of(ids)
   for id, text in pairs(found) do
-    local claim = parse_claim(text)
-    found[id] = claim and (tonumber(claim.token) or 0) <= last_token or nil
+    local _, token = numbers_in(text)
+    found[id] = token
   end
   return found
 end
@@ -130,15 +130,22 @@ local function renew_name(first, at)
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives.
   local held = present(main, ids, 1, holders)
   local queued = present(waiting, ids, holders + 1, #ids)
-  local evicted = evicted_at and find_evicted({unpack(ids, 1, holders)}, tonumber(last_token))
+  -- Those that held slots when main was found lost, and the last token was this one, have lost them.
+  local asked = {}
+  for i = 1, (evicted_at or rebuilding) and holders or 0 do
+    if evicted_at or not held[ids[i]] then asked[#asked + 1] = ids[i] end
+  end
+  local tokens = tokens_of(asked)
+  last_token = evicted_at and tonumber(last_token) or -1
   local members, waiting_ids, lost, left, outcome = {}, {}, {}, {}, {}
   for i = 1, holders do
     local id = ids[i]
-    if held[id] and (filed and not filed[id] or evicted and evicted[id]) then
+    local its_token = tokens[id]
+    if held[id] and (filed and not filed[id] or its_token and its_token <= last_token) then
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     elseif held[id] then
       members_of(id, firsts[i], lasts[i], members)
-    elseif rebuilding and read_claim(id) then
+    elseif rebuilding and its_token then
       outcome[#outcome + 1] = 'lost ' .. id .. ' kept'
     else
       outcome[#outcome + 1] = 'lost ' .. id

@@ -631,13 +631,14 @@ rebuild = function()
     end
     if lost == 'w' or lost == 'h' then put_foreigners_back(lost) end
   end
-  local looked_at, steps, count = 0, 0, is_wide() and 1 or math.ceil(REBUILT / 4)
+  local most = math.max(REBUILT * work_left / AT_ONCE, 10)  -- less for a heartbeat that renews many, or of many names
+  local looked_at, steps, count = 0, 0, is_wide() and 1 or math.ceil(most / 4)
   repeat
     local found = redis.call('HSCAN', state, cursor, 'COUNT', count)
     local slots = put_back(found[2], lost)
     steps = steps + 1
     cursor, looked_at = found[1], looked_at + #found[2] / 2 + slots * REBUILT / SLOTS_REBUILT
-  until cursor == '0' or looked_at >= REBUILT or steps > 2 * REBUILT
+  until cursor == '0' or looked_at >= most or steps > 2 * most
   rebuilding = cursor ~= '0'
   if not rebuilding then
     redis.call('HDEL', state, '.rebuild')
