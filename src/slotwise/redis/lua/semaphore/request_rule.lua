@@ -3,6 +3,7 @@
 -- include semaphore/rules.lua
 -- include semaphore/replace.lua
 -- include semaphore/estimate.lua
+local agreed  -- the value, once one request of this call has agreed on it: all of them have the same one, and the same interval
 local function request(id, declared, interval, ttl, word, again, owner)
   caller, messages = client_of(id), {}
 
@@ -14,7 +15,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   end_ttls()
   drop_silent()
-  local facts = redis.call('HMGET', state, '.token', '.closed', '.reason', '.paused')
+  local facts = redis.call('HMGET', state, '.token', '.closed', '.reason', '.paused', '.ticket')
   local is_paused = paused_until(facts[4])
   local held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
 
@@ -24,9 +25,13 @@ local function request(id, declared, interval, ttl, word, again, owner)
     return closed_reply(facts[3])
   end
 
-  local value, other, other_rules = agree_on_value(declared, held, queued, interval)
-  if not value then return {'conflict', other, held, queued, other_rules} end
-  keep(interval)
+  if not agreed then
+    local value, other, other_rules = agree_on_value(declared, held, queued, interval)
+    if not value then return {'conflict', other, held, queued, other_rules} end
+    keep(interval)
+    agreed = value
+  end
+  local value = agreed
   if rebuilding and word == 'try' then return redis.error_reply(repairs.REPLY) end
   if string.find(word, ' shed', 1, true) then
     local text = redis.call('HGET', state, '.hold')
@@ -60,18 +65,18 @@ local function request(id, declared, interval, ttl, word, again, owner)
 
   if queued > 0 and held < value then
     serve(value, interval)
-    facts[1] = redis.call('HGET', state, '.token')
+    facts = redis.call('HMGET', state, '.token', '.closed', '.reason', '.paused', '.ticket')
     held, queued = redis.call('ZCARD', main), redis.call('ZCARD', waiting)
   end
 
   -- Once somebody has a head start, the last ticket is not that of the last one in the queue.
-  local last = tonumber(redis.call('HGET', state, '.ticket') or nil)
+  local last = tonumber(facts[5] or nil)
   local keeps_ticket = queued > 0 and last or head_start_of(id) ~= 0
   if last and queued == 0 then
     redis.call('HDEL', state, '.ticket')
     last = nil
   end
-  last = last or tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  last = last or queued > 0 and tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]) or nil
   local ticket = seconds(math.max(now, (last or 0) + 0.000001))
   local place = place_of(id, ticket)
   local is_first = queued == 0
