@@ -6,10 +6,13 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 
 import pytest
 from tests.cli._shell import HANG, Shell, alive, command, until
 from tests.redis._server import free_port
+
+from slotwise._cli.polling import readable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -50,6 +53,38 @@ def test_it_prints_the_id_and_holds_until_the_release(any_shell: Shell):
     running.stdin.flush()
     assert [running.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
     assert any_shell.holders() == []
+
+
+# A Python that can only close descriptors one by one, in a container that allows very many.
+WITHOUT_CLOSE_RANGE = """
+import os, sys
+def one_by_one(low, high):
+    assert high < 1_000_000, "it takes minutes to close so many"
+os.closerange, os.sysconf = one_by_one, lambda name: 1_073_741_816
+from slotwise._cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of descriptors")  # noqa: PTH112
+def test_it_keeps_no_file_open_however_many_may_be_open(shell: Shell):
+    reading, writing = os.pipe()
+    words = ["acquire", "api", "--for-pid", str(os.getpid())]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CLOSE_RANGE, *words],
+        capture_output=True,
+        text=True,
+        env=shell.environment,
+        cwd=shell.folder,
+        pass_fds=[writing],
+        timeout=HANG,
+        check=False,
+    )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with open(reading, "rb") as pipe:  # noqa: PTH123
+        assert readable(pipe.fileno(), timeout=HANG), "the process in the background has it open"
+    assert shell.run("release", ran.stdout.strip()).returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
