@@ -126,6 +126,8 @@ def check_label(given: object) -> str | None:
 
 def check_on_full(given: object) -> bool:
     """Return whether a request replaces a holder if it finds no free slot; else it waits."""
+    if type(given) is str and given == "wait":  # nearly always
+        return False
     if not isinstance(given, str):
         raise TypeError(f"on_full must be 'wait' or 'replace', not {kind_of(given)}")
     if given not in ("wait", "replace"):

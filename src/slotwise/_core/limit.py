@@ -351,9 +351,15 @@ class AcquiringContext(AcquisitionContext):
 
     async def __aenter__(self) -> AcquisitionResult:
         self._enter()
-        acquired: AcquisitionResult = await self._limit.acquire(
-            self._slots, timeout=self._timeout, label=self._label, **self._more
-        )
+        acquired: AcquisitionResult
+        if self._more:
+            acquired = await self._limit.acquire(
+                self._slots, timeout=self._timeout, label=self._label, **self._more
+            )
+        else:  # an empty ** would cost as much as a check of all arguments
+            acquired = await self._limit.acquire(
+                self._slots, timeout=self._timeout, label=self._label
+            )
         self._acquired = acquired
         return acquired
 

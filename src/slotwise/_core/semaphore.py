@@ -284,11 +284,12 @@ class Semaphore(Limit):
         priority: float = 0,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; its arguments are those of `acquire`."""
-        head_start = check_priority(priority)
-        if not check_on_full(on_full) and not head_start:
-            return super().cm(slots, timeout=timeout, label=label)
-        check_timeout(timeout, None)
+        is_plain = not check_priority(priority) and not check_on_full(on_full)
+        if timeout is not UNSET:
+            check_timeout(timeout, None)
         self._check_slots(slots)
+        if is_plain:
+            return AcquiringContext(self, slots, timeout, check_label(label))
         return AcquiringContext(
             self, slots, timeout, check_label(label), on_full=on_full, priority=priority
         )

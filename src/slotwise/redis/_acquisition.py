@@ -398,7 +398,8 @@ class RedisAcquisition(AcquisitionResult):
                 self.client.holding.pop(self.record, None)
         if not self._ended:
             self._ended = True
-            _log.ended(self, "released")  # unless something else was reported before
+            if events.hooks:
+                _log.ended(self, "released")  # unless something else was reported before
             self.limit._on_ended(self)
 
     def fail(self, error: BaseException) -> None:

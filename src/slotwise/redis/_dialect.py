@@ -31,6 +31,9 @@ class Released(NamedTuple):
     counts: Sequence[Any] = ()  # how full it is, if that was asked for: for `Dialect.timeout_error`
 
 
+HELD, NOT_HELD = Released(True), Released(False)
+
+
 class ControlScripts(NamedTuple):
     """The scripts that change, or end, what everybody shares."""
 

@@ -170,7 +170,7 @@ class RedisLimit:
             SemaphoreClosed: this process closed the instance.
         """
         checked_label = "" if label is None else check_label(label) or ""
-        if not self._generation.admits(self._attached()[0].has):
+        if not self._generation.admits(self._has):
             closed = self._closed_error()
             if events.hooks:
                 events.rejected(self.name, "redis", closed)
@@ -188,6 +188,10 @@ class RedisLimit:
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition
+
+    def _has(self, acquisition_id: str) -> bool:
+        """Whether this process holds it, or waits for it."""
+        return self._attached()[0].has(acquisition_id)
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         """Note, in any thread, that an acquisition no longer holds or waits."""

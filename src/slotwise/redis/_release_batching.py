@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slotwise.redis._dialect import Released
+from slotwise.redis._dialect import HELD, NOT_HELD, Released
 from slotwise.redis._net.call import Call, fail_future
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
 _Batch = list[tuple[str, "asyncio.Future[Released]"]]
-
-_HELD, _NOT_HELD = Released(True), Released(False)
 
 
 def send_release(
@@ -170,7 +168,7 @@ def send_kick(
 
 def _finish_all(batch: _Batch, digits: bytes, repeated: bool) -> None:
     for (_, future), digit in zip(batch, digits, strict=True):
-        _finish(future, _HELD if repeated or digit == ord("1") else _NOT_HELD)
+        _finish(future, HELD if repeated or digit == ord("1") else NOT_HELD)
 
 
 def _finish(future: asyncio.Future[Released], released: Released) -> None:

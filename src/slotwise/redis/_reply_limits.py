@@ -87,7 +87,7 @@ class ReplyDeadlines:
         self._rings_at = math.inf
 
     def add(self, reply: asyncio.Future[Any], seconds: float) -> None:
-        grace = _GRACE if seconds >= 2 * _GRACE else seconds / 2
+        grace = min(_GRACE, seconds / 2)
         when = self._loop.time() + seconds - grace
         self._deadlines[reply] = (when, grace)
         if when < self._rings_at:

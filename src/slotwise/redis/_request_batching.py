@@ -35,21 +35,19 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
             batch.append(acquisition)
             return
         send_requests(client, record)  # nobody passes them
-    elif simple:
+    elif simple and (not record.dialect.has_one_queue or record in client.queued_by_name):
+        # If all waiters are in one queue, a request that has to wait anyway can be sent with
+        # the next release of this loop, or with those of this tick: before them, so that it is
+        # queued while all slots are still taken.
+        one_queue = record.dialect.has_one_queue
+        linger = one_queue and record in client.holding
         connection = client.connection_for(record.keys.slot)
-        if connection is not None:
-            # If all waiters are in one queue, a request that has to wait anyway can be sent with
-            # the next release of this loop, or with those of this tick: before them, so that it is
-            # queued while all slots are still taken.
-            one_queue = record.dialect.has_one_queue
-            has_to_wait = one_queue and record in client.queued_by_name
-            linger = has_to_wait and record in client.holding
-            if linger or ((has_to_wait or not one_queue) and not connection.is_last_in_tick()):
-                client.pending_requests[record] = [acquisition]
-                send = partial(send_requests, client, record)
-                connection.before_flush(send, linger=linger, first=one_queue)
-                return
-    _send_alone(acquisition, again=again)
+        if connection is not None and (linger or not connection.is_last_in_tick()):
+            client.pending_requests[record] = [acquisition]
+            send = partial(send_requests, client, record)
+            connection.before_flush(send, linger=linger, first=one_queue)
+            return
+    _send_alone(acquisition, again=again, simple=simple)
 
 
 def send_requests(client: LoopClient, record: NameRecord) -> None:
@@ -57,14 +55,14 @@ def send_requests(client: LoopClient, record: NameRecord) -> None:
     pending: list[RedisAcquisition] = client.pending_requests.pop(record, [])
     waiting = [each for each in pending if not each.future.done()]
     if len(waiting) == 1:
-        _send_alone(waiting[0], again=False)
+        _send_alone(waiting[0], again=False, simple=True)
         return
     most = record.dialect.most_at_once
     for at in range(0, len(waiting), most):
         _send_together(client, record, waiting[at : at + most])
 
 
-def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
+def _send_alone(acquisition: RedisAcquisition, *, again: bool, simple: bool) -> None:
     record, wait = acquisition.record, acquisition.waits
     dialect, keys = record.dialect, record.keys
     due = _due(acquisition)
@@ -75,7 +73,7 @@ def _send_alone(acquisition: RedisAcquisition, *, again: bool) -> None:
     call.alone = True
     call.eager = not acquisition.client.queued_by_name
     call.patient = again and wait
-    if wait and not again and not acquisition.label and not acquisition.has_own_word:
+    if simple or (wait and not (again or acquisition.label or acquisition.has_own_word)):
         # Most of a request is always the same: packing it each time would cost as much as
         # everything else.
         call.packed = dialect.pack_request(acquisition, due)

@@ -12,6 +12,7 @@ from slotwise._core import messages
 from slotwise.redis._adaptive import read_conflict
 from slotwise.redis._closing import read_closure
 from slotwise.redis._dialect import (
+    HELD,
     ControlScripts,
     Dialect,
     Released,
@@ -183,7 +184,12 @@ class SemaphoreDialect(Dialect):
         return [b"", token, interval, record.keys.notification, *ids]
 
     def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
+        if reply == _ONE_RELEASED:  # nearly always
+            return HELD, []
         return Released(reply[0] > 0, reply[1] > 0, reply[2:5]), reply[5:]
 
+
+# The reply to a release of one held slot, without counts and messages.
+_ONE_RELEASED = [1, 0, 0, 0, 0]
 
 SEMAPHORE = SemaphoreDialect()
