@@ -105,6 +105,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         through the table.
         """
         NumberedSlots.__init__(self, value)
+        self.closed = False
         # What it was made with and has been resized from, the oldest first.
         self.former_values: tuple[int, ...] = ()
         self.holders: dict[Hashable, C] = {} if holders is None else holders

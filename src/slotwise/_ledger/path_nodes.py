@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import Entry, FairParked, Parked, Turn
-from slotwise._ledger.slots import FEW, NumberedSlots, SlotPool
+from slotwise._ledger.slots import FEW, NO_NUMBERS, NumberedSlots
 from slotwise._ledger.slots import UNLIMITED as UNLIMITED
 
 if TYPE_CHECKING:
@@ -154,26 +154,37 @@ class BaseNode:
         return self.parked is not None and group in self.parked
 
 
-class Node(BaseNode, SlotPool):
+class Node(BaseNode, NumberedSlots):
     """One key of one tier, and its slots.
 
-    A slot is a number, in ``free`` or held. The number has no meaning here: a holder gives
-    back the number of its widest tier to all its nodes. The nodes of that tier are
-    `NumberedNode`.
+    A slot is a number, in ``free`` or held. In the widest tier it is one of 1 to the value; after
+    a shrink the node is out of balance until the numbers above the value have come back. In the
+    others the number has no meaning: a holder gives back that of its widest tier to all its nodes.
+
+    It is one class for both, because the interpreter looks up attributes much faster where it
+    always meets the same class, and whoever goes through a path meets both kinds of nodes.
     """
 
-    __slots__ = ("adaptation", "circulating", "free")
+    __slots__ = ("adaptation", "circulating", "free", "is_numbered", "reserve", "top")
 
     adaptation: Adaptation | None
     free: list[int]
 
+    closed = False  # a ledger may be closed, its nodes are not
     rate = None  # `RateNode` has one
 
-    def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
-        super().__init__(tier, key, value, now)
+    def __init__(
+        self, tier: int, key: Hashable, value: int, now: float, *, is_numbered: bool = False
+    ) -> None:
+        BaseNode.__init__(self, tier, key, value, now)
         self.adaptation = None
-        self.free = []
-        self.circulating = 0
+        self.is_numbered = is_numbered
+        if is_numbered:
+            NumberedSlots.__init__(self, value)
+        else:
+            self.free = []
+            self.circulating = self.top = 0
+            self.reserve = NO_NUMBERS
 
     def has_room(self, need: int, now: float, group: Group | None = None) -> bool:
         if self.kept and self.kept_for is not group:
@@ -183,6 +194,8 @@ class Node(BaseNode, SlotPool):
 
     def take_one(self) -> int | None:
         """Take a slot; return its number, or None if all that the value allows are held."""
+        if self.is_numbered:
+            return self._take_one()
         try:
             return heappop(self.free)
         except IndexError:
@@ -192,6 +205,8 @@ class Node(BaseNode, SlotPool):
         return 1
 
     def take(self, need: int, now: float = 0.0) -> Sequence[range]:  # noqa: ARG002
+        if self.is_numbered:
+            return self._take(need)
         taken = 0
         try:
             while taken < need:
@@ -209,14 +224,18 @@ class Node(BaseNode, SlotPool):
 
     def put_back_one(self, number: int) -> None:
         """Take a slot back, and out of circulation if too many circulate."""
-        if self.circulating > self.value:
-            self.circulating -= 1
-        else:
+        if self.circulating <= self.value:
             heappush(self.free, number)
+        elif self.is_numbered:
+            self._put_back(number)
+        else:
+            self.circulating -= 1
 
-    def put_back(self, need: int, ranges: Sequence[range]) -> None:  # noqa: ARG002 - the widest
-        """Take back what `take` took."""
-        if need > FEW:
+    def put_back(self, need: int, ranges: Sequence[range]) -> None:
+        """Take back what `take` took; ``ranges`` are the numbers of the widest tier."""
+        if self.is_numbered:
+            self._put_back_ranges(ranges)
+        elif need > FEW:
             self.circulating -= need
         else:
             for number in range(1, need + 1):
@@ -225,10 +244,14 @@ class Node(BaseNode, SlotPool):
     @property
     def is_balanced(self) -> bool:
         """Whether no more slots circulate than the value allows, as the quick lane requires."""
-        return self.circulating <= self.value
+        return not self.reserve and self.circulating <= self.value
 
     def balance(self) -> None:
         """Take free slots out of circulation while too many circulate."""
+        if self.is_numbered:
+            if not self.is_balanced:
+                self._rebalance_if_needed()
+            return
         while self.circulating > self.value and self._pop_free() is not None:
             self.circulating -= 1
 
@@ -237,36 +260,6 @@ class Node(BaseNode, SlotPool):
             return False
         self.value = 0
         return True
-
-
-class NumberedNode(Node, NumberedSlots):
-    """One key of the widest tier: its slots are numbered from 1 to its value.
-
-    After a shrink it is out of balance until the numbers above the value have come back.
-    """
-
-    __slots__ = ("closed", "reserve", "top")
-
-    def __init__(self, tier: int, key: Hashable, value: int, now: float) -> None:
-        Node.__init__(self, tier, key, value, now)
-        NumberedSlots.__init__(self, value)
-
-    take_one = NumberedSlots._take_one
-    put_back_one = NumberedSlots._put_back
-
-    def take(self, need: int, now: float = 0.0) -> Sequence[range]:  # noqa: ARG002
-        return self._take(need)
-
-    def put_back(self, need: int, ranges: Sequence[range]) -> None:  # noqa: ARG002
-        self._put_back_ranges(ranges)
-
-    @property
-    def is_balanced(self) -> bool:
-        return not self.reserve and self.circulating <= self.value
-
-    def balance(self) -> None:
-        if not self.is_balanced:
-            self._rebalance_if_needed()
 
 
 class Group:

@@ -130,6 +130,7 @@ all its slots away, so that a taker that has just found it gets none.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from slotwise._core.adaptive import Adaptive
@@ -138,7 +139,7 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
-from slotwise._ledger.path_nodes import BaseNode, Group, Node, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_nodes import BaseNode, Group, Node, Path, PathClaim
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import TierNodes
@@ -208,7 +209,9 @@ class PathLedger(BaseLedger[C]):
         self.tiers = tuple(
             RateTier(index, value)
             if isinstance(value, Rate)
-            else TierNodes(index, value, NumberedNode if index == widest else Node)
+            else TierNodes(
+                index, value, partial(Node, is_numbered=True) if index == widest else Node
+            )
             for index, value in enumerate(values)
         )
         self.tables = tuple(tier.nodes for tier in self.tiers)

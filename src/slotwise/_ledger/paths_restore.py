@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from slotwise._ledger.path_nodes import Node, NumberedNode, Path, PathClaim
+from slotwise._ledger.path_nodes import Node, Path, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.ranges import Ranges
 
@@ -55,7 +55,7 @@ def restore_holders(
     ledger: PathLedger[C], held: Iterable[tuple[C, Path, Sequence[range], float | None]]
 ) -> None:
     """Fill a new ledger: claims, their paths, the ranges of their numbers, and their deadlines."""
-    numbers: dict[NumberedNode, Ranges] = {}
+    numbers: dict[Node, Ranges] = {}
     for claim, path, ranges, deadline in held:
         claim.nodes = ledger._nodes(path, 0.0)
         claim._slot_number = ranges[0].start
@@ -65,11 +65,13 @@ def restore_holders(
         if deadline is not None:
             ledger.timed().set(claim.key, deadline)
         for node in claim.nodes:
-            if isinstance(node, NumberedNode):
+            if not isinstance(node, Node):
+                continue
+            if node.is_numbered:
                 taken = numbers.setdefault(node, Ranges())
                 for each in ranges:
                     taken.add(each)
-            elif isinstance(node, Node):
+            else:
                 node.circulating += 1 if claim.needs is None else claim.needs[node.tier]
     for node, taken in numbers.items():
         node.restore_numbers(taken)

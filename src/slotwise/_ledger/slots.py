@@ -68,12 +68,11 @@ class NumberedSlots(SlotPool):
     __slots__ = _SLOTS_OF_SUBCLASSES
 
     value: int
-    closed: bool  # while it is, what comes back is put aside
+    closed: bool  # while it is, what comes back is put aside; the subclasses set it
     reserve: Ranges  # numbers out of circulation
 
     def __init__(self, value: int) -> None:
         self.value = value
-        self.closed = False
         self.free = [1]
         self.circulating = 1
         self.top = 1

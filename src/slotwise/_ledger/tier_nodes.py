@@ -5,7 +5,7 @@ Nodes are defined in `path_nodes`; `paths` decides who gets something of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
@@ -35,7 +35,7 @@ class TierNodes:
         *("keeps_idle", "max_idle", "nodes", "own_values", "pauses", "value"),
     )
 
-    def __init__(self, index: int, value: Any, node: type[Any]) -> None:
+    def __init__(self, index: int, value: Any, node: Callable[..., Any]) -> None:
         self.index = index
         self._node = node
         # How the value of each node moves by itself, if it does; and which are frozen: all, those
