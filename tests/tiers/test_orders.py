@@ -17,6 +17,7 @@ from slotwise._ledger import path_queue
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.path_nodes import PathClaim
+from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.tier_nodes import TierNodes
@@ -269,7 +270,7 @@ def test_a_clean_up_that_forgets_without_taking_the_slots_away_is_caught(monkeyp
 
 
 def test_a_ledger_with_a_fault_is_caught(monkeypatch):
-    monkeypatch.setattr(PathLedger, "look_after", lambda self, nodes: None)
+    monkeypatch.setattr(PathQueue, "hand_over", lambda self, nodes, now: [])
     result = explored(
         (1, 1),
         lambda world: user(world, "alice", "alice", None),

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from slotwise._core.paths import TierSpec
+from slotwise._core.overload import Overload
+from slotwise._core.paths import RankedNeeds, TierSpec
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.path_nodes import Node
 from slotwise._wait import deliveries
@@ -22,14 +23,18 @@ from slotwise._wait import section as sections
 from slotwise._wait.wakers import thread_waker
 from slotwise._wait.woken import Woken
 from slotwise.memory import _path_acquisition
+from slotwise.memory._base_tracker import BaseTracker
+from slotwise.memory._ids import next_key
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._paths import MemoryPaths
 from slotwise.memory._waiting import Waiting
+from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
 
 SPECS = TierSpec("user", 2, True), TierSpec("all", 3, False)
+FAIR = TierSpec("user", 2, True, fair="by", weight_of=lambda _: 1.0), SPECS[1]
 PATH = "a", None
 
 
@@ -201,6 +206,64 @@ def test_asking_does_what_the_rule_does(how: str, timeout: float | None) -> None
     assert asked(MemoryPaths._request, how, timeout) == rule
     expected = ["delivered"] if how == "interrupted" else ["postponed", "delivered"]
     assert rule[3] == expected
+
+
+def joined(ask: Callable[..., bool], how: str, timeout: float | None) -> dict[str, object]:
+    """What asking behind others of the same path returns or raises, and what it leaves behind."""
+    with FakeClock() as clock:
+        paths = MemoryPaths(FAIR if how == "fair" else SPECS)
+        tracker = paths._tracker
+        for _ in range(1 if how == "nobody waits" else 3):
+            each = paths.cm(PATH)
+            each.key = next_key()
+            if not each.take():
+                paths._request(each, thread_waker)
+        if how == "paused":
+            paths.pause_sync(10.0)
+        elif how == "closed":
+            paths.close_sync()
+        needs = {"several": (2, 2), "too many": (9, 9), "head start": RankedNeeds((1, 1))}.get(how)
+        if isinstance(needs, RankedNeeds):
+            needs.head_start = 10_000_000
+        lease = paths.cm(PATH, timeout, needs=needs)
+        lease.key = next_key()
+        clock.advance(1.0)
+        overload = Overload(1, (None, None), False) if how == "overload" else None
+        try:
+            result: object = ask(tracker, lease, thread_waker, overload)
+        except Exception as error:
+            result = type(error), str(error)
+        group = tracker.groups.get(PATH)
+        return {
+            "result": result,
+            "waits": lease.key in tracker.waiting,
+            "is head": group is not None and group.head is lease,
+            "how many are first": list(tracker.waiting).index(lease.key)
+            if lease.key in tracker.waiting
+            else None,
+            "noted": [
+                str(getattr(lease, name, None))
+                for name in ("_slot_number", "since", "waiting_since", "failure", "ticket", "rank")
+            ],
+            "waker": type(getattr(lease, "waker", None)),
+            "nodes": [(node.waiting, node.in_use) for node in tracker._nodes(PATH, 0.0)],
+            "alarm": tracker.alarm,
+            "posted": len(deliveries.posted),
+        }
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 60.0])
+def test_joining_others_does_what_the_rule_does(timeout: float | None) -> None:
+    results = {}
+    for how in (
+        *("nobody waits", "behind", "several", "too many", "head start", "paused", "closed"),
+        *("overload", "fair"),
+    ):
+        rule = joined(BaseTracker.ask, how, timeout)
+        assert joined(PathTracker.ask, how, timeout) == rule, how
+        results[how] = rule
+    assert results["behind"]["waits"] is (timeout != 0)
+    assert results["head start"]["is head"] is (timeout != 0)
 
 
 async def waited(enter: Callable[[MemoryPathAcquisition], Any], how: str) -> tuple[object, ...]:

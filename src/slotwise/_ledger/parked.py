@@ -27,47 +27,42 @@ _FEW_STALE = 32
 _pushes = count()  # breaks ties in heaps, so that keys are never compared
 
 
-class Parked:
+class Parked(list[Entry]):
     """A heap of groups by the turns of their heads; some entries are stale.
 
     A group knows its latest entry, in this heap or in another; all its other entries are stale.
     The tag is not part of an entry: it is the same for all groups here.
     """
 
-    __slots__ = ("_heap", "_node")
+    __slots__ = ("_node",)
 
     def __init__(self, node: BaseNode) -> None:
+        super().__init__()
         self._node = node
-        self._heap: list[Entry] = []
 
     def add(self, group: Group) -> None:
-        if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
-            self._heap = [entry for entry in self._heap if entry[2].entry is entry]
-            heapify(self._heap)
+        if len(self) > 2 * self._node.waiting + _FEW_STALE:
+            self[:] = [entry for entry in self if entry[2].entry is entry]
+            heapify(self)
         group.entry = entry = group.rank, group.tie, group
-        heappush(self._heap, entry)
+        heappush(self, entry)
 
     def first(self) -> Group | None:
         """Return the group whose turn comes first."""
-        heap = self._heap
-        while heap:
-            entry = heap[0]
+        while self:
+            entry = self[0]
             group = entry[2]
             if group.entry is entry:
                 return group
-            heappop(heap)
+            heappop(self)
         return None
 
     def remove_first(self) -> None:
         """Remove the group that `first` found."""
-        heappop(self._heap)
+        heappop(self)
 
-    def __len__(self) -> int:
-        """Return the number of entries, stale ones included."""
-        return len(self._heap)
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter([entry[2] for entry in self._heap if entry[2].entry is entry])
+    def groups(self) -> Iterator[Group]:
+        return iter([group for entry in self if (group := entry[2]).entry is entry])
 
 
 class FairParked:
@@ -130,5 +125,5 @@ class FairParked:
         self._heap = [(turn, next(_pushes), key) for key, turn in self._entered.items()]
         heapify(self._heap)
 
-    def __iter__(self) -> Iterator[Group]:
-        return (group for parked in self._keys.values() for group in parked)
+    def groups(self) -> Iterator[Group]:
+        return (group for parked in self._keys.values() for group in parked.groups())

@@ -136,7 +136,7 @@ class BaseNode:
 
     def parked_groups(self) -> list[Group]:
         """Return the groups that are parked here, in no particular order."""
-        return [] if self.parked is None else [*self.parked]
+        return [] if self.parked is None else [*self.parked.groups()]
 
     def is_blocked(self, turn: Turn, now: float) -> bool:
         """Whether an earlier head is parked here that there is too little room for."""
@@ -151,7 +151,7 @@ class BaseNode:
         self.parked.remove_first()
 
     def has_parked(self, group: Group) -> bool:
-        return self.parked is not None and group in self.parked
+        return self.parked is not None and group in self.parked.groups()
 
 
 class Node(BaseNode, NumberedSlots):
@@ -266,7 +266,7 @@ class Group:
     """The waiters of one path, and their head."""
 
     __slots__ = (
-        *("_order", "entry", "head", "keeps", "needs", "nodes", "parked_at", "path", "rank"),
+        *("entry", "head", "keeps", "needs", "nodes", "order", "parked_at", "path", "rank"),
         *("share", "ticket", "tie", "turn", "waiters"),
     )
 
@@ -280,7 +280,7 @@ class Group:
         self.waiters: OrderedDict[Hashable, Any] = OrderedDict()  # in the order of arrival
         # A heap of (rank, tie, claim), with stale entries of waiters that have left; None while
         # the order of ranks is that of arrival.
-        self._order: list[tuple[int, int, Any]] | None = None
+        self.order: list[tuple[int, int, Any]] | None = None
         self.head = None
         self.ticket = self.rank = self.tie = 0  # its head's
         self.needs: tuple[int, ...] | None = None  # its head's
@@ -290,47 +290,44 @@ class Group:
 
     def add(self, claim: Any) -> bool:
         """Add a waiter; return whether it is the head now."""
-        if self._order is None and self.waiters and not claim.head_start:
-            self.waiters[claim.key] = claim  # the common case of what follows
-            return False
         tie = claim.ticket if claim.head_start else 0  # `tie_of`, inlined
         is_head = not self.waiters or (claim.rank, tie) < (self.rank, self.tie)
-        if self._order is None and self.waiters and claim.head_start:
-            self._order = [(each.rank, tie_of(each), each) for each in self.waiters.values()]
-            heapify(self._order)
+        if self.order is None and self.waiters and claim.head_start:
+            self.order = [(each.rank, tie_of(each), each) for each in self.waiters.values()]
+            heapify(self.order)
         self.waiters[claim.key] = claim
-        if self._order is not None:
-            heappush(self._order, (claim.rank, tie_of(claim), claim))
+        if self.order is not None:
+            heappush(self.order, (claim.rank, tie_of(claim), claim))
         elif claim.head_start < 0:
             # Later arrivals may come before it.
-            self._order = [(claim.rank, tie_of(claim), claim)]
+            self.order = [(claim.rank, tie_of(claim), claim)]
         if is_head:
             self._set_head(claim)
         return is_head
 
     def remove(self, claim: Any) -> None:
-        del self.waiters[claim.key]
-        if not self.waiters:
+        waiters = self.waiters
+        del waiters[claim.key]
+        if not waiters:
             self.head = None  # or a stale entry of a heap would keep the claim alive
-        elif self.ticket == claim.ticket:
-            in_order = self._order is None
-            self._set_head(next(iter(self.waiters.values())) if in_order else self._first())
+        elif self.head is claim:
+            self._set_head(waiters[next(iter(waiters))] if self.order is None else self._first())
 
     def _first(self) -> Any:
-        order = self._order
-        if order is None:
-            return next(iter(self.waiters.values()))
+        order = self.order
+        assert order is not None
         while self.waiters.get(order[0][2].key) is not order[0][2]:
             heappop(order)
         return order[0][2]
 
     def _set_head(self, claim: Any) -> None:
         self.head = claim
-        self.ticket, self.rank = claim.ticket, claim.rank
-        self.tie = claim.ticket if claim.head_start else 0  # `tie_of`, inlined
+        self.ticket = ticket = claim.ticket
+        self.rank = rank = claim.rank
+        self.tie = tie = ticket if claim.head_start else 0  # `tie_of`, inlined
         self.needs = claim.needs
         if self.share is None:  # a FairGroup computes its turn
-            self.turn = 0.0, self.rank, self.tie
+            self.turn = 0.0, rank, tie
 
     def lacks(
         self, now: float, several: bool = True, roomy: BaseNode | None = None

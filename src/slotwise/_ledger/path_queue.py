@@ -28,8 +28,8 @@ class PathQueue(Generic[C]):
     """The waiters, by id and in groups, and the nodes that have to be looked at."""
 
     __slots__ = (
-        *("passing", "fair", "groups", "last_ticket", "refills", "several", "waiting", "widest"),
-        "work",
+        *("fair", "groups", "is_simple", "last_ticket", "passing", "refills", "several", "waiting"),
+        *("widest", "work"),
     )
 
     def __init__(
@@ -50,6 +50,8 @@ class PathQueue(Generic[C]):
         # With rates, the nodes to look at when time has refilled them: a heap of (when, number
         # of the push, node), with stale entries.
         self.refills: list[tuple[float, int, RateNode]] | None = [] if has_rates else None
+        # Whether turns are the ranks, and room comes by releases alone.
+        self.is_simple = fair is None and not has_rates
 
     # ------------------------------------------------------- coming and going
 
@@ -109,9 +111,10 @@ class PathQueue(Generic[C]):
 
     def join(self, claim: C, group: Group, ticket: int) -> bool:
         """Add a claim to its group; return whether it is the head now."""
+        head_start = claim.head_start
         claim.ticket = ticket
         # The same int object where possible: there may be very many claims.
-        claim.rank = ticket - claim.head_start if claim.head_start else ticket
+        claim.rank = ticket - head_start if head_start else ticket
         claim.nodes = group.nodes
         claim.group = group
         for node in group.nodes:
@@ -121,6 +124,9 @@ class PathQueue(Generic[C]):
         self.waiting[claim.key] = claim
         if claim.needs is not None:
             self.several = True
+        if not head_start and group.waiters and group.order is None:
+            group.waiters[claim.key] = claim  # `Group.add` for most claims, inlined
+            return False
         return group.add(claim)
 
     def leave(self, claim: C, now: float) -> None:
@@ -143,19 +149,19 @@ class PathQueue(Generic[C]):
 
     def _take_out(self, claim: C) -> None:
         """End a wait; if it was the head's, the caller parks what is left of the group anew."""
-        group = claim.group
-        del self.waiting[claim.key], claim.group
+        group, waiting = claim.group, self.waiting
+        del waiting[claim.key], claim.group
         group.remove(claim)
         for node in group.nodes:
             node.waiting -= 1
-        if not group.waiters:
+        if group.head is None:
             del self.groups[group.path]
             self._move(group, None)
             group.entry = None
         if self.fair is not None:
             assert group.share is not None
             self.fair.leave(group.share)
-        if not self.waiting:
+        if not waiting:
             self.several = False
             self.passing.clear()
             if self.fair is not None:
@@ -233,13 +239,44 @@ class PathQueue(Generic[C]):
 
     # ----------------------------------------------------------------- serving
 
-    def serve(self, now: float) -> list[C]:
-        """Continue with what is unfinished, by rule 4.
+    def hand_over(self, nodes: Sequence[Any], now: float) -> list[C]:
+        """`look_at` nodes that have just got slots, and `serve`: the same, in fewer steps.
+
+        Only if the queue is simple, nobody needs several slots, and nothing is paused, unbalanced
+        or unfinished. Then there are few nodes to choose from, and no heap is needed.
+        ``tests/ledger/test_hand_over.py`` compares it with `serve`.
+        """
+        granted: list[C] = []
+        for looks in range(LOOKS - 1, -1, -1):
+            first: Any = None
+            for node in nodes:
+                if node.parked and (node.free or node.circulating < node.value):
+                    group = node.parked.first()
+                    if (
+                        group is not None
+                        and (first is None or group.turn < first.turn)
+                        and (not node.kept or node.has_room(1, now, group))
+                    ):
+                        first, here = group, node
+            if first is None:
+                break
+            here.parked.remove_first()
+            self._examine(first, here, now, granted)
+            if self.work or not looks:  # `serve` finishes it, now or later
+                for node in nodes:
+                    group = node.first_parked()
+                    if group is not None and node.has_room(1, now, group):
+                        self.look_at(node)
+                return granted + self.serve(now, looks)
+        return granted
+
+    def serve(self, now: float, looks: int | None = None) -> list[C]:
+        """Continue with what is unfinished, by rule 4; examine ``looks`` heads at most, or `LOOKS`.
 
         Return the claims that got their slots and numbers; the ledger makes them holders.
         """
         granted: list[C] = []
-        work, looks = self.work, LOOKS
+        work, looks = self.work, LOOKS if looks is None else looks
         if self.refills:
             self._look_at_refilled(now)
         while work and looks:
@@ -285,8 +322,16 @@ class PathQueue(Generic[C]):
             number = take_all(claim, group.nodes, self.widest, now)
             if number is not None:
                 claim._slot_number = number
-                self._grant(claim, group, now)
-                if group.waiters:
+                if group.keeps:
+                    self._use_kept(group)
+                if group.share is None:  # `count_grant`, inlined
+                    passing = self.passing
+                    (heappushpop if len(passing) > PATIENCE else heappush)(passing, claim.ticket)
+                else:
+                    weight = group.share.weight
+                    self.count_grant(claim, group.path, claim.ticket, weight, now)
+                self._take_out(claim)
+                if group.head is not None:
                     self.park(group, group.lacks(now, self.several) or here)
                 granted.append(claim)
                 return
@@ -301,19 +346,13 @@ class PathQueue(Generic[C]):
                 self._keep(group, narrower)
         self.park(group, lacking)
 
-    def _grant(self, claim: C, group: Group, now: float) -> None:
-        if group.keeps:
-            for node in group.keeps:
-                node.kept_for, node.kept = None, 0  # the claim has taken it
-                if isinstance(node, RateNode):
-                    self.look_at(node)  # its first head has to wait for another time now
-            group.keeps = []
-        if group.share is None:  # `count_grant`, inlined
-            passing = self.passing
-            (heappushpop if len(passing) > PATIENCE else heappush)(passing, claim.ticket)
-        else:
-            self.count_grant(claim, group.path, claim.ticket, group.share.weight, now)
-        self._take_out(claim)
+    def _use_kept(self, group: Group) -> None:
+        """Keep nothing more for a head that was granted: it has taken it."""
+        for node in group.keeps:
+            node.kept_for, node.kept = None, 0
+            if isinstance(node, RateNode):
+                self.look_at(node)  # its first head has to wait for another time now
+        group.keeps = []
 
     def is_overdue(self, ticket: int) -> bool:
         """Whether more than `PATIENCE` later requests have been granted."""

@@ -39,8 +39,6 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         *("waker", "weight"),
     )
 
-    ttl: float | None = None
-
     key: int | None
     paths: MemoryPaths
     path: Path
@@ -210,9 +208,8 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
 class TimedMemoryPathAcquisition(MemoryPathAcquisition):
     """One slot of every tier, with a ttl; never by the quick lane."""
 
-    __slots__ = ("task", "ttl")
+    __slots__ = ("task",)
 
-    ttl: float | None
     task: asyncio.Task[Any] | None  # to cancel when the ttl ends; not set if none
 
     __aenter__ = BaseAcquisition.__aenter__  # not that of the quick lane

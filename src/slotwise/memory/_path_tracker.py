@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heappush
 from typing import cast
 
@@ -17,7 +17,7 @@ from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import limit_full, no_slot, ttl_ended
 from slotwise._core.outcomes import Outcomes
-from slotwise._core.overload import too_late
+from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import (
     Path,
     PathStats,
@@ -124,6 +124,27 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # ------------------------------------------------------------- acquiring
 
+    def ask(
+        self,
+        claim: MemoryPathAcquisition,
+        make_waker: Callable[[], Waker],
+        overload: Overload | None,
+    ) -> bool:
+        group = self.groups.get(claim.path)
+        if group is None or claim.timeout is not None or overload is not None:
+            return BaseTracker.ask(self, claim, make_waker, overload)
+        now = clock.now()
+        if not self.queue.is_simple or not self._is_behind(claim, group, now):
+            return BaseTracker.ask(self, claim, make_waker, overload)
+        # `BaseTracker.ask` for those who only join others of their path, inlined: in a crowd,
+        # most do. Compared with it by tests/tiers/test_quick_lane_copies.py.
+        claim._slot_number = 0
+        self.queue.wait_with(claim, group, now, 1.0)
+        claim.since = claim.waiting_since = now
+        claim.failure = None
+        claim.waker = make_waker()
+        return False
+
     def _check(self, claim: MemoryPathAcquisition) -> None:
         if self.closed:
             self._reopen_perhaps()
@@ -167,12 +188,12 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.times_all = self.attention = True
         self.timed()  # what has deadlines is not given back by a shortcut
 
-    def _free(self, claim: MemoryPathAcquisition, now: float) -> None:
+    def _put_back(self, claim: MemoryPathAcquisition, now: float) -> None:
         if self.waiting or self.times_all:
             since = getattr(claim, "since", None)
             if since is not None:
                 self.holds.note(now - since)
-        PathLedger._free(self, claim, now)
+        PathLedger._put_back(self, claim, now)
 
     def _lower_attention(self) -> None:
         if not self.times_all:
@@ -346,11 +367,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     def _take_back(self, lease: MemoryPathAcquisition) -> None:
         now = clock.now()
-        self._free(lease, now)
-        if len(self.tables[0]) > self.roomy:  # `_after_giving`, inlined
-            trim(self, now)
-        if self.queue.work:
-            self.post(self._after_change(self.serve(now), now))
+        if self.can_hand_over():
+            granted = self._after_change(self.hand_over(lease, now), now)
+            if len(self.tables[0]) > self.roomy:
+                trim(self, now)
+        else:
+            self._free(lease, now)
+            granted = self._after_giving(now)
+        self.post(granted)
 
     def undo(self, taken: Sequence[Node], number: int) -> None:
         """Put back what the quick lane took in vain: a node had nothing, or it was closed.

@@ -175,22 +175,20 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             lease = adaptive = _Adaptive()
             adaptive.needs = needs
             adaptive.head_start = head_start_of(needs)
-            adaptive.ttl = self._ttl
             adaptive._expect_outcome(self._options)
         elif needs is not None:
             lease = large = _Large()
             large.needs = needs
             large.head_start = 0 if type(needs) is tuple else head_start_of(needs)
-            large.ttl = self._ttl
         elif self._ttl is None:
             lease = _Plain()
         else:
-            lease = timed = _Timed()
-            timed.ttl = self._ttl
+            lease = _Timed()
         lease.key = None
         lease.paths = self
         lease.path = path
         lease.timeout = timeout
+        lease.ttl = self._ttl
         if label is not None:
             lease.label = label
         return lease
