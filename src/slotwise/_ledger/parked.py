@@ -34,14 +34,11 @@ class Parked(list[Entry]):
     The tag is not part of an entry: it is the same for all groups here.
     """
 
-    __slots__ = ("_node",)
+    __slots__ = ()
 
-    def __init__(self, node: BaseNode) -> None:
-        super().__init__()
-        self._node = node
-
-    def add(self, group: Group) -> None:
-        if len(self) > 2 * self._node.waiting + _FEW_STALE:
+    def add(self, group: Group, node: BaseNode) -> None:
+        """Add a group; ``node`` is the one whose heap it is, which would be a cycle to refer to."""
+        if len(self) > 2 * node.waiting + _FEW_STALE:
             self[:] = [entry for entry in self if entry[2].entry is entry]
             heapify(self)
         group.entry = entry = group.rank, group.tie, group
@@ -72,21 +69,20 @@ class FairParked:
     the top, so a grant costs nothing for groups that are not looked at.
     """
 
-    __slots__ = ("_entered", "_heap", "_keys", "_node")
+    __slots__ = ("_entered", "_heap", "_keys")
 
-    def __init__(self, node: BaseNode) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self._keys: dict[Hashable, Parked] = {}
         self._heap: list[tuple[Turn, int, Hashable]] = []
         self._entered: dict[Hashable, Turn] = {}  # the turn in the entry of a key that counts
 
-    def add(self, group: Group) -> None:
+    def add(self, group: Group, node: BaseNode) -> None:
         assert group.share is not None
         key = group.share.key
         if key not in self._keys:
-            self._keys[key] = Parked(self._node)
-        self._keys[key].add(group)
-        if len(self._heap) > 2 * self._node.waiting + _FEW_STALE:
+            self._keys[key] = Parked()
+        self._keys[key].add(group, node)
+        if len(self._heap) > 2 * node.waiting + _FEW_STALE:
             self._sweep()
         entered = self._entered.get(key)
         if entered is None or group.turn < entered:

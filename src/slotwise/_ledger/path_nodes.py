@@ -127,8 +127,8 @@ class BaseNode:
 
     def park(self, group: Group) -> None:
         if self.parked is None:
-            self.parked = Parked(self) if group.share is None else FairParked(self)
-        self.parked.add(group)
+            self.parked = Parked() if group.share is None else FairParked()
+        self.parked.add(group, self)
 
     def first_parked(self) -> Group | None:
         """Return the group parked here whose turn comes first."""

@@ -177,7 +177,7 @@ class PathQueue(Generic[C]):
         if node.parked is None:
             node.park(group)
         else:
-            node.parked.add(group)
+            node.parked.add(group, node)
         if node.look is None and self.refills is None:
             return
         if node.first_parked() is group:
