@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from slotwise.processes import ProcessSemaphore as ProcessSemaphore
     from slotwise.redis import RedisConfig as RedisConfig
     from slotwise.redis import RedisSemaphore as RedisSemaphore
-    from slotwise.tiers import Rate as Rate
-    from slotwise.tiers import RateLimit as RateLimit
-    from slotwise.tiers import SlotManager as SlotManager
-    from slotwise.tiers import SlotOptions as SlotOptions
-    from slotwise.tiers import SlotStats as SlotStats
-    from slotwise.tiers import Tier as Tier
-    from slotwise.tiers import Tiers as Tiers
+    from slotwise.tiers import (
+        Rate,
+        RateLimit,
+        SlotManager,
+        SlotOptions,
+        SlotStats,
+        Tier,
+        Tiers,
+    )
 
 __version__ = "0.1.0"
 
@@ -58,11 +60,18 @@ __all__ = [
     "Limit",
     "LimitFull",
     "MemorySemaphore",
+    "Rate",
+    "RateLimit",
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreStats",
+    "SlotManager",
     "SlotManagerClosed",
+    "SlotOptions",
+    "SlotStats",
     "SlotwiseError",
+    "Tier",
+    "Tiers",
     "ValueConflict",
     "WouldBlockLoop",
     "__version__",
