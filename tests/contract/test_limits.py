@@ -89,6 +89,18 @@ async def test_a_second_release_frees_nothing(make_limit: Make, speak: Speak) ->
     assert await speak.release(limit, successor) is True
 
 
+async def test_of_two_releases_at_once_one_frees_the_slot(make_limit: Make, speak: Speak) -> None:
+    limit = make_limit(2)
+    acquired, other = await speak.acquire(limit), await speak.acquire(limit)
+    waiting = asyncio.create_task(speak.acquire(limit))
+    async with asyncio.timeout(30):
+        while (await limit.stats()).waiting != 1:
+            await asyncio.sleep(0.002)
+    releases = [speak.release(limit, each) for each in (acquired, acquired, other)]
+    assert sorted(await asyncio.gather(*releases)) == [False, True, True]
+    assert await speak.release(limit, await waiting) is True
+
+
 async def test_an_id_of_another_semaphore_frees_nothing(
     make_limit: Make, speak: Speak, name: str
 ) -> None:

@@ -24,10 +24,11 @@ local scores = redis.call('ZMSCORE', main, unpack(ids))
 local is_main_lost = facts[3] or redis.call('EXISTS', main) == 0
 local digits, freed, since, with_ttl, not_held, known = {}, {}, {}, {}, {}, true
 local ended = {}  -- the samples of those that were held
-local number_texts = {}
+local number_texts, seen = {}, {}
 for i, id in ipairs(ids) do
   local ttl, number, granted = ttl_and_number(facts[3 + i])
-  local is_held = scores[i] or is_main_lost and number and number ~= '0'
+  local is_held = not seen[id] and (scores[i] or is_main_lost and number and number ~= '0')
+  seen[id] = true
   digits[i] = is_held and '1' or '0'
   if not is_held then not_held[#not_held + 1] = id end
   if is_held and number then
