@@ -234,7 +234,7 @@ do  -- a script can have 200 local names
 
   -- ------------------------------------------------------------------------- another rate
 
-  local RATED = 60  -- how many buckets of a tier get another rate in one call
+  local RATED = 30  -- how many buckets of a tier get another rate in one call
 
   -- Continue with another rate: the level stays, to the nearest part, cut to the new burst.
   function repairs.change_rate(node, rate)

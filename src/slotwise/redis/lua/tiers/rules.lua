@@ -844,6 +844,7 @@ local function serve()
       local is_simple = not (here.rate or here.kept or known['.large'])  -- one slot is all that it needs
       if head and not is_simple and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
         look_when_refilled(here, head)
+        visits = visits - 2  -- it costs as much as a head
       elseif head then
         if is_next then
           looks, turns.left = looks - 1, turns.left - 1
