@@ -4,7 +4,7 @@ What is measured is the processor time of the server in one call: wall time woul
 what other processes of this machine take. Even so, a busy machine is slower: everything is
 repeated, of each call the least counts, and of all calls of a row the worst is shown.
 
-    python -m benchmarks.bench_redis_calls              everything (some ten minutes)
+    python -m benchmarks.bench_redis_calls              everything (an hour)
     python -m benchmarks.bench_redis_calls fair names   some parts: those in `main`
     python -m benchmarks.bench_redis_calls --quick      a tenth of the holders, waiters and names
 """
