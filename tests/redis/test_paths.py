@@ -558,7 +558,8 @@ async def test_two_connections_serve_many_waiters(config: RedisConfig, client: r
 async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: RedisConfig) -> None:
     tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 0, keyed=False))
     # A busy machine may need long for all of them.
-    paths = RedisPaths(tiers, name="t", heartbeat_max_interval=120, config=config)
+    patient = config.with_options(cleanup_timeout=90)
+    paths = RedisPaths(tiers, name="t", heartbeat_max_interval=120, config=patient)
     users = [f"user {n}" for n in range(3000)]
     held = await asyncio.gather(*(paths.acquire((user, None), timeout=90) for user in users))
     stats = await paths.stats()
