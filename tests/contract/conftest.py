@@ -28,7 +28,7 @@ from slotwise import (
 )
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
-from tests.redis._server import Server
+from tests.redis._server import Server, patient_config
 
 _names = itertools.count(1)
 
@@ -130,7 +130,7 @@ def driver(request: pytest.FixtureRequest) -> Callable[..., Semaphore]:
         folder = request.getfixturevalue("tmp_path") / "slots"
         return partial(ProcessSemaphore, directory=folder)
     server = request.getfixturevalue("server")
-    return partial(RedisSemaphore, config=RedisConfig(server.url))
+    return partial(RedisSemaphore, config=patient_config(server.url))
 
 
 @pytest.fixture(params=LIMITS)
@@ -141,15 +141,16 @@ def limit_driver(request: pytest.FixtureRequest) -> Callable[..., Limit]:
     if kind == "processes":
         url = f"process://{request.getfixturevalue('tmp_path')}/slots"
     if tiers:
-        return partial(_path_through_tiers, url)
+        where = patient_config(url) if kind == "redis" else url
+        return partial(_path_through_tiers, where)
     if kind == "memory":
         return MemorySemaphore
     if kind == "processes":
         return partial(ProcessSemaphore, directory=request.getfixturevalue("tmp_path") / "slots")
-    return partial(RedisSemaphore, config=RedisConfig(url))
+    return partial(RedisSemaphore, config=patient_config(url))
 
 
-def _path_through_tiers(url: str, value: int, **options: Any) -> Limit:
+def _path_through_tiers(url: str | RedisConfig, value: int, **options: Any) -> Limit:
     """A path whose narrowest tier is always the fullest."""
     tiers = Tier("tenant", value, keyed=True), Tier("all", value + 1)
     return Tiers(*tiers, url=url, **options).at(tenant="acme")

@@ -169,6 +169,11 @@ def as_another_process(config: RedisConfig) -> RedisConfig:
     return config.with_options(url=f"{config.url}?client_name=other-{next(_numbers)}")
 
 
+def patient_config(url: str) -> RedisConfig:
+    """A release may take as long as the machine stands still."""
+    return RedisConfig(url, cleanup_timeout=30)
+
+
 async def until(condition: Callable[[], object], what: str, *, within: float = 20 * LOAD) -> None:
     """Wait for a state, by looking; the limit is only there for tests that hang."""
     deadline = time.monotonic() + within

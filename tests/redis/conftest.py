@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.redis._server import Server
+from tests.redis._server import Server, patient_config
 
 from slotwise.redis import RedisConfig, _config
 from slotwise.redis._shared_client import _shared_clients
@@ -55,7 +55,7 @@ def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(server: Server) -> RedisConfig:
-    return RedisConfig(server.url)
+    return patient_config(server.url)
 
 
 def _there() -> set[tuple[str, str]]:

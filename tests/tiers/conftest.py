@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.processes._files import close_files
-from tests.redis._server import Server
+from tests.redis._server import Server, patient_config
 
 from slotwise import SlotManager, Tier, Tiers
 
@@ -31,11 +30,7 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
     place, _, staged = backend.partition("-")
     options: dict[str, Any] = {"atomic": not staged}
     if place == "redis":
-        if importlib.util.find_spec("slotwise.redis._paths") is None:
-            pytest.skip("slotwise.redis._paths is not built yet")
-        from slotwise.redis import RedisConfig
-
-        options["url"] = RedisConfig(request.getfixturevalue("server").url)
+        options["url"] = patient_config(request.getfixturevalue("server").url)
         options["name"] = f"tiers-{os.getpid()}-{next(_names)}"
     if place == "process":
         options["url"] = f"process://{request.getfixturevalue('process_directory')}"
