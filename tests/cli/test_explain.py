@@ -17,6 +17,7 @@ def test_it_explains_a_name_and_an_id_in_a_sentence(any_shell: Shell) -> None:
     told = any_shell.json("explain", waiting.acquisition_id)
     assert (told["state"], told["place"]) == ("waiting", 1)
     assert told["lacks"][0]["oldest"]["label"] == "export"
+    assert (told["lacks"][0]["paused_for"], told["closed"], told["reason"]) == (0.0, False, None)
     assert told["sentence"].startswith("first in line for 'api'")
     [holder] = any_shell.holders()
     assert any_shell.json("explain", holder.acquisition_id)["state"] == "holding"

@@ -302,6 +302,8 @@ def test_close_rejects_waiters_of_tiers_until_open(any_shell: Shell):
         assert (listed["closed"], listed["reason"]) == (True, "freeze")
         told = any_shell.here("explain", "api").stdout
         assert told == "'api' is closed: freeze; newcomers are refused\n"
+        explained = any_shell.json("explain", "api")
+        assert (explained["closed"], explained["reason"]) == (True, "freeze")
         ran = any_shell.here("open", "api")
         assert (ran.returncode, ran.stdout) == (0, "'api' is open\n")
         assert any_shell.here("open", "api").stdout == "'api' is open, and was not closed\n"

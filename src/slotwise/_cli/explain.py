@@ -19,6 +19,7 @@ from slotwise._core.paths import Path, PathStats
 from slotwise._core.semaphore import Semaphore
 
 _MOST_LACKS = 3  # of all the keys that are full
+_LACK_FIELDS = ("tier", "key", "held", "value", "is_rate", "paused_for")
 
 
 def _parser() -> Parser:
@@ -114,15 +115,14 @@ def as_dict(found: Explanation) -> dict[str, Any]:
         "place": found.place,
         "lacks": [
             {
-                **{
-                    name: getattr(lack, name)
-                    for name in ("tier", "key", "held", "value", "is_rate")
-                },
+                **{name: getattr(lack, name) for name in _LACK_FIELDS},
                 "oldest": None if lack.oldest is None else claimant_as_dict(lack.oldest),
             }
             for lack in found.lacks
         ],
         "estimate": found.estimate,
+        "closed": found.closed is not None,
+        "reason": found.closed or None,
         "sentence": str(found),
     }
 
