@@ -520,15 +520,21 @@ class PathFleet:
             assert self.client.pttl(key) > 0, f"{key} would stay for ever"
 
 
-def test_tiers_that_lost_their_state_grant_only_after_every_holder_has_read_that(
-    client: redis.Redis,
-) -> None:
+def fleet_that_lost_its_state(client: redis.Redis) -> PathFleet:
+    """Four of the client x held slots when that happened, and sw-y-1 waits."""
     fleet = PathFleet(client)
     for n in range(4):
         fleet.request(f"sw-x-{n}", f"0:{n // 2},1:")
     client.delete(fleet.keys.all[0])
     fleet.now += 0.1
     fleet.request("sw-y-1", "0:a,1:")
+    return fleet
+
+
+def test_tiers_that_lost_their_state_grant_only_after_every_holder_has_read_that(
+    client: redis.Redis,
+) -> None:
+    fleet = fleet_that_lost_its_state(client)
     holders = sorted(fleet.believers)
     [[_, *outcomes]] = fleet.run("tiers/heartbeat", "x", INTERVAL, "", 4, 0, *holders)
     assert outcomes == [f"lost {each} kept" for each in holders]
@@ -544,12 +550,7 @@ def test_tiers_that_lost_their_state_grant_only_after_every_holder_has_read_that
 def test_the_dead_block_tiers_that_lost_their_state_briefly_though_the_clock_is_set_back(
     client: redis.Redis,
 ) -> None:
-    fleet = PathFleet(client)
-    for n in range(4):
-        fleet.request(f"sw-x-{n}", f"0:{n // 2},1:")
-    client.delete(fleet.keys.all[0])
-    fleet.now += 0.1
-    fleet.request("sw-y-1", "0:a,1:")
+    fleet = fleet_that_lost_its_state(client)
     fleet.now -= 3600
     for _ in range(6):  # those of x send none
         assert fleet.waiters == {"sw-y-1"}

@@ -97,7 +97,7 @@ class LostHolds:
         stall = to - max(from_, since)
         if stall > (now - since) / 2:
             why += (
-                f": the heartbeat thread did not run for {stall:.1f} s of them (the process was"
+                f": the heartbeat thread did not run for {stall:.1f} s of that (the process was"
                 " stopped or short of CPU time, or a hook or finalizer blocked the thread)"
             )
         return why

@@ -1,8 +1,8 @@
 """NameChecks: have the server serve the waiters of a name when time is up for somebody there.
 
 A script replies in how many milliseconds the next holder or waiter of its name runs out of time.
-Nobody calls then by chance, so the processes of the waiters do. The server decides what is over;
-`_heartbeat_thread` says when to look.
+At that moment nobody else may have a reason to call the server, so the processes of the waiters do.
+The server decides what is over; `_heartbeat_thread` says when to look.
 """
 
 from __future__ import annotations
