@@ -10,7 +10,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from slotwise._cli.commands import SUMMARIES
@@ -101,7 +101,10 @@ class Parser(argparse.ArgumentParser):
 
     def hint(self, flag: str) -> str:
         """Return a hint for the message about an unknown flag."""
-        return did_you_mean(flag, self._option_string_actions)
+        from slotwise._cli.other_words import suggest_flag  # seldom needed, and slow to import
+
+        arguments = (each.metavar for each in self._actions if not each.option_strings)
+        return suggest_flag(flag, [*self._option_string_actions, *map(str, arguments)])
 
     def error(self, message: str) -> NoReturn:
         _, required, names = message.partition("arguments are required: ")
@@ -142,14 +145,6 @@ def _sentence(error: argparse.ArgumentError) -> str:
     if error.message.startswith("not allowed "):
         return f"{error.argument_name} is {error.message}"
     return f"{error.argument_name}: {error.message}"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean --limit?``, or an empty string."""
-    from difflib import get_close_matches  # seldom needed, and slow to import
-
-    near = get_close_matches(word, [*known], 1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 # --------------------------------------------------------------------- types of values

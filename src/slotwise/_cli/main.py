@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
-from slotwise._cli.flags import UsageError, did_you_mean
+from slotwise._cli.flags import UsageError
 from slotwise._cli.output import NOT_TEXT, Declined, print_error, print_usage_error
 from slotwise._cli.quick_start import UnprintedLog
 from slotwise.errors import SlotwiseError
@@ -102,9 +102,16 @@ def _dispatch(name: str, words: Sequence[str]) -> int:
         sys.stdout.write(_HELP)
     elif first == "--version":
         sys.stdout.write(f"slotwise {__version__}\n")
-    elif first.startswith("-"):
-        hint = did_you_mean(first, ("--help", "--version"))
-        raise UsageError(f"unknown flag {first}{hint}")
     else:
-        raise UsageError(f"there is no command {first!r}{did_you_mean(first, SUMMARIES)}")
+        raise _not_understood(first)
     return 0
+
+
+def _not_understood(first: str) -> UsageError:
+    from slotwise._cli.other_words import suggest_command, suggest_flag  # slow to import
+
+    flags = ("--help", "--version")
+    if first.startswith("-"):
+        return UsageError(f"unknown flag {first}{suggest_flag(first, flags)}")
+    hint = suggest_command(first, (*SUMMARIES, *flags))
+    return UsageError(f"there is no command {first!r}{hint}")

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from slotwise import __version__
 from slotwise._cli.flags import (
     Parser,
-    did_you_mean,
     duration,
     number,
     seconds,
@@ -120,6 +119,8 @@ class _PurgeParser(Parser):
         """
         for variable in sorted(set(os.environ) - self._variables):
             if variable.startswith(_ENV):
+                from slotwise._cli.other_words import did_you_mean
+
                 near = did_you_mean(variable, self._variables)
                 self._wrong.append(f"unknown environment variable {variable}{near}")
         if self._wrong:

@@ -57,6 +57,7 @@ class _RunParser(SlotParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         own, command = slot_flags.split_command(words)
+        self._has_command = bool(command)
         given = super().parse(own)
         if not command:
             self.error("the command is missing: put it at the end, after --")
@@ -68,7 +69,10 @@ class _RunParser(SlotParser):
         self.error(f"put -- before the command: -- {' '.join(extra)}")
 
     def hint(self, flag: str) -> str:
-        return super().hint(flag) or "; those of CMD go after --"
+        near = super().hint(flag)
+        if not near:
+            return "; those of CMD go after --"
+        return near if self._has_command else f"{near} Those of CMD go after --"
 
 
 def _parser() -> Parser:
