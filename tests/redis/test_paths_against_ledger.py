@@ -105,7 +105,9 @@ class Pair:
         for word, value in (("PATIENCE", self.patience), ("LOOKS", self.looks)):
             source, found = re.subn(rf"local {word} = \d+", f"local {word} = {value}", source)
             assert found == 1
-        return source.replace("function dues.tell()\n", f"function dues.tell()\n{NOTE_WHO_IS_TOLD}")
+        return source.replace(
+            "function buckets.tell_due()\n", f"function buckets.tell_due()\n{NOTE_WHO_IS_TOLD}"
+        )
 
     # ------------------------------------------------------- the ledger's side
 

@@ -49,6 +49,15 @@ function repairs.unlink(...)
   if type(refused) == 'table' and refused.err then redis.call('DEL', ...) end  -- this user may not
 end
 
+-- Have the functions of a table made when the first of them is needed: each that is made costs every call, used or not.
+local function made_when_needed(functions, make)
+  setmetatable(functions, {__index = function(_, name)
+    setmetatable(functions, nil)
+    make()
+    return functions[name]
+  end})
+end
+
 -- Call a function; returns nil and the reason if it met a spoilt key.
 local function guarded(run, ...)
   local fine, reply = pcall(run, ...)
@@ -71,42 +80,45 @@ local function have_checked(ids, first_key)
   end
 end
 
--- The members of a sorted set whose deadline has just passed: somebody comes back for each deadline while others
--- wait. Those of before passed while nobody could reach the server, and their processes may not be back yet.
+-- How processes are found dead.
 local deaths = {prompt = 0.25, back = 3}  -- (s) how late that may be noticed; how long processes take to be back
-function deaths.just_silent(key)
-  return redis.call('ZRANGEBYSCORE', key, seconds(now - deaths.prompt), now_text, 'LIMIT', 0, AT_ONCE)
-end
-
--- Whether the server has run for long enough that every living process listens again. The others end by their own
--- deadlines until then.
-function deaths.are_others_back()
-  if deaths.known == nil then
-    local info = redis.pcall('INFO', 'server')
-    local uptime = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-    deaths.known = uptime and uptime >= deaths.back or false
+made_when_needed(deaths, function()
+  -- The members of a sorted set whose deadline has just passed: somebody comes back for each deadline while others
+  -- wait. Those of before passed while nobody could reach the server, and their processes may not be back yet.
+  function deaths.just_silent(key)
+    return redis.call('ZRANGEBYSCORE', key, seconds(now - deaths.prompt), now_text, 'LIMIT', 0, AT_ONCE)
   end
-  return deaths.known
-end
 
--- Which of some ids, at most so many, belong to dead processes: those of a process that has just been silent for too long and
--- that nobody listens for on its channel. A living process listens, unless it has just lost its connection, so one
--- that only forgot a claim, or left it to its silence, loses no other.
-function deaths.claims(silent, ids, most)
-  local suspects, gone, found = {}, {}, {}
-  for _, id in ipairs(silent) do
-    suspects[string.match(id, '^sw%-([^-]+)x%d+%-') or client_of(id) or ''] = true
-  end
-  suspects[''] = nil
-  for _, id in ipairs(ids) do
-    local client = client_of(id)
-    if client and suspects[string.match(client, '^(.*)x%d+$') or client] then
-      if gone[client] == nil then
-        local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'slotwise:' .. client)
-        gone[client] = listeners[2] == 0 and deaths.are_others_back()  -- not if this user may not ask
-      end
-      if gone[client] and #found < most then found[#found + 1] = id end
+  -- Whether the server has run for long enough that every living process listens again. The others end by their own
+  -- deadlines until then.
+  function deaths.are_others_back()
+    if deaths.known == nil then
+      local info = redis.pcall('INFO', 'server')
+      local uptime = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+      deaths.known = uptime and uptime >= deaths.back or false
     end
+    return deaths.known
   end
-  return found
-end
+
+  -- Which of some ids, at most so many, belong to dead processes: those of a process that has just been silent for too long and
+  -- that nobody listens for on its channel. A living process listens, unless it has just lost its connection, so one
+  -- that only forgot a claim, or left it to its silence, loses no other.
+  function deaths.claims(silent, ids, most)
+    local suspects, gone, found = {}, {}, {}
+    for _, id in ipairs(silent) do
+      suspects[string.match(id, '^sw%-([^-]+)x%d+%-') or client_of(id) or ''] = true
+    end
+    suspects[''] = nil
+    for _, id in ipairs(ids) do
+      local client = client_of(id)
+      if client and suspects[string.match(client, '^(.*)x%d+$') or client] then
+        if gone[client] == nil then
+          local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'slotwise:' .. client)
+          gone[client] = listeners[2] == 0 and deaths.are_others_back()  -- not if this user may not ask
+        end
+        if gone[client] and #found < most then found[#found + 1] = id end
+      end
+    end
+    return found
+  end
+end)

@@ -4,21 +4,15 @@
 --   "%node" -> "used;record;window": when (us) something of it ended last, and base/adaptation.lua
 --   "&node" -> how it has moved, a line "at_us old new reason" for each change
 -- and the fact .frozen, "tier=value ..." for tiers that are frozen as a whole; "-" is where they start.
-do  -- a script has room for 200 local names
+made_when_needed(adapting, function()
   local IDLE = 300000000       -- how long (us) a key that nobody uses is remembered
   local KEPT_OF_KEY = 20       -- how many changes: there may be very many keys
   local KEPT = 100
 
-  -- The functions of base/window.lua and base/adaptation.lua, made when they are needed.
-  local rules_of = {}
-  local function use()
-    if adapting.note_end then return end
 -- include base/window.lua
 -- include base/adaptation.lua
-    adapting.count_in_window, adapting.held_for, adapting.note_end = count_in_window, held_for, note_end
-    adapting.read_rules, adapting.read_it, adapting.record = read_adaptive, read_adaptation, adaptation_record
-    adapting.freeze_it, adapting.thaw_it = freeze, thaw
-  end
+  local rules_of = {}  -- by their texts
+  adapting.freeze_it, adapting.thaw_it = freeze, thaw
 
   local function parts_of(node)
     return string.match(get('%' .. node.name) or '', '^(%d+);([^;]*);(.*)$')
@@ -30,17 +24,16 @@ do  -- a script has room for 200 local names
 
   -- The adaptation of a node; a new one begins then (us), or now.
   function adapting.read(node, begun)
-    use()
     local text, _, record, window = adapting.rules[node.tier], parts_of(node)
-    rules_of[text] = rules_of[text] or adapting.read_rules(text)
-    local it = adapting.read_it(rules_of[text], record, window, not record and begun or now_us, value_of(node))
+    rules_of[text] = rules_of[text] or read_adaptive(text)
+    local it = read_adaptation(rules_of[text], record, window, not record and begun or now_us, value_of(node))
     if not record and adapting.frozen[node.tier] then it.frozen = 1 end
     return it
   end
 
   -- Save it; its limit is the node's value from now on.
   function adapting.write(node, it)
-    write(node, adapting.record(it))
+    write(node, adaptation_record(it))
     if it.limit ~= node.value then
       node.value = it.limit
       change(node)
@@ -62,7 +55,6 @@ do  -- a script has room for 200 local names
   -- Note that an acquisition has ended, which may move its adaptive nodes. The sample is that of
   -- base/window.lua.
   function adapting.count_end(path_nodes, claim, needs, sample)
-    use()
     sample = sample or 'i-'
     local pause_us, paused = string.match(sample, ' (%d+)p([%d.]*)$')
     for tier in string.gmatch(paused or '', '%d+') do
@@ -73,12 +65,12 @@ do  -- a script has room for 200 local names
       if adapting.rules[node.tier] then
         local _, record, window = parts_of(node)
         local need = need_of(node, needs)
-        local counted = window and need == 1 and adapting.count_in_window(window, sample, 1, claim.granted, now_us)
+        local counted = window and need == 1 and count_in_window(window, sample, 1, claim.granted, now_us)
         if counted then
           write(node, record, counted)
         else
           local it = adapting.read(node, math.floor((tonumber(claim.granted) or now) * 1000000 + 0.5))
-          adapting.note_end(it, now_us, adapting.held_for(sample, claim.granted, now_us), sample, need)
+          note_end(it, now_us, held_for(sample, claim.granted, now_us), sample, need)
           adapting.write(node, it)
         end
       end
@@ -97,4 +89,4 @@ do  -- a script has room for 200 local names
       change(node)
     end
   end
-end
+end)

@@ -1,9 +1,8 @@
--- tiers/fair.lua: the order of waiters by their turns, with and without fair order. Not a script.
+-- tiers/fair.lua: fair order, in which keys take turns. Not a script.
 -- It mirrors FairOrder (slotwise/_ledger/fair.py) and what PathQueue does with turns; the rule is number 9 in
 -- slotwise/_ledger/paths.py.
 --
--- Without fair order a turn is the rank of a head: its ticket less its head start, which stands at the end of its
--- id as "^microseconds". In fair order the tag of its key comes before that. All numbers are computed in the same
+-- The turn of a head is the tag of its key, then its rank (tiers/turns.lua). All numbers are computed in the same
 -- steps as in Python, and stored with 17 digits, so that both get the same results.
 --   state   node -> its record, followed by "=tag weight node*count*rank,..." if somebody waits for that key, with the
 --           nodes of other tiers where groups of the key are parked: how many there are, and the rank of the first;
@@ -16,321 +15,301 @@
 --             parked at a node has one that is not after its turn. Some are stale, and are corrected only when
 --             they come to the front: so a grant costs nothing for keys that are not looked at.
 
-do  -- a script can have 200 local names
+made_when_needed(fair, function()
+  local hexes, texts = {}, {}  -- caches by tag: most keys have the same tags
+  local key_names              -- by path
+  local tags                   -- of keys that nobody waits for, as far as they were read
+  local time, is_later         -- the tag of the latest grant; whether that is later than what is written
 
-local hexes, texts = {}, {}  -- caches by tag: most keys have the same tags
-local key_names              -- by path
-local tags                   -- of keys that nobody waits for, as far as they were read
-
--- A number as text that reads back as exactly the same number.
-local function exact(number)
-  local text = texts[number]
-  if not text then
-    text = string.format('%.17g', number)
-    texts[number] = text
+  -- A number as text that reads back as exactly the same number.
+  local function exact(number)
+    local text = texts[number]
+    if not text then
+      text = string.format('%.17g', number)
+      texts[number] = text
+    end
+    return text
   end
-  return text
-end
 
--- A number >= 0 as text that sorts like the number.
-local function hex(number)
-  local text = hexes[number]
-  if not text then
-    text = string.format('%08x%08x', struct.unpack('>I4I4', struct.pack('>d', number)))
-    hexes[number] = text
+  -- A number >= 0 as text that sorts like the number.
+  local function hex(number)
+    local text = hexes[number]
+    if not text then
+      text = string.format('%08x%08x', struct.unpack('>I4I4', struct.pack('>d', number)))
+      hexes[number] = text
+    end
+    return text
   end
-  return text
-end
 
--- The tier whose keys take turns, and the tier whose cost counts, by their marks in .shape.
-function turns.tiers_of(shape)
-  if not string.find(shape or '', '=', 1, true) then return nil end
-  local tier, by, cost = 0, nil, nil
-  for name in string.gmatch(shape, '[^,]+') do
-    tier = tier + 1
-    if string.find(name, '=', 1, true) then by = tier end
-    if string.find(name, '+', 1, true) then cost = tier end
+  -- Begin with an object of this shape, in which the tier whose keys take turns has "=", and the one whose cost counts "+".
+  function fair.begin(shape)
+    local tier = 0
+    for name in string.gmatch(shape, '[^,]+') do
+      tier = tier + 1
+      if string.find(name, '=', 1, true) then turns.by = tier end
+      if string.find(name, '+', 1, true) then turns.cost = tier end
+    end
+    turn_of, score_of = fair.turn_of, fair.score_of
+    key_names, tags, is_later = {}, {}, false
+    time = tonumber(known['.time']) or 0
   end
-  return by, cost
-end
 
-function turns.read(shape)
-  turns.by, turns.cost = turns.tiers_of(shape)
-  turns.lowest, turns.is_later = nil, false
-  key_names, tags = {}, {}
-  turns.time = tonumber(known['.time']) or 0
-end
-
--- The name of the node of a path whose key takes turns.
-function turns.key_of(path)
-  local name = key_names[path]
-  if not name then
-    name = names_of(path)[turns.by]
-    key_names[path] = name
+  -- The name of the node of a path whose key takes turns.
+  function fair.key_of(path)
+    local name = key_names[path]
+    if not name then
+      name = names_of(path)[turns.by]
+      key_names[path] = name
+    end
+    return name
   end
-  return name
-end
 
--- The share of a key that somebody waits for, parsed from the record of its node, starting at a position.
-function turns.read_share(text, from)
-  local tag, weight, name, count, rank, others =
-    string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
-  tag = tonumber(tag)
-  if not tag then return nil end
-  local share = {tag = tag, weight = tonumber(weight) or 1, nodes = {}}
-  if rank ~= '' then
-    share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
-    for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
+  -- The share of a key that somebody waits for, parsed from the record of its node, starting at a position.
+  function fair.read_share(text, from)
+    local tag, weight, name, count, rank, others =
+      string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
+    tag = tonumber(tag)
+    if not tag then return nil end
+    local share = {tag = tag, weight = tonumber(weight) or 1, nodes = {}}
+    if rank ~= '' then
       share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+      for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
+        share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+      end
+    end
+    return share
+  end
+
+  function fair.share_text(share)
+    local at = ''
+    for name, its in pairs(share.nodes) do
+      at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
+    end
+    return '=' .. exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at
+  end
+
+  -- The node of a path whose key takes turns; it has the share.
+  local function key_node(path)
+    local key = key_names[path] or fair.key_of(path)
+    return nodes[key] or read_node(key)
+  end
+
+  -- The tag of the next request of a key.
+  local function tag_of(node)
+    if node.share then return node.share.tag end
+    local tag = tags[node.name]
+    if not tag then
+      tag = tonumber(redis.call('ZSCORE', turns.shares, node.name)) or 0
+      tags[node.name] = tag
+    end
+    return math.max(time, tag)
+  end
+
+  -- Somebody begins to wait for the key of a node; the caller marks the node as changed.
+  function fair.enter(node, weight)
+    if not node.share then
+      node.share = {tag = tag_of(node), weight = weight, nodes = {}}
+      if tags[node.name] ~= 0 then
+        redis.call('ZREM', turns.shares, node.name)
+        tags[node.name] = 0
+      end
+    end
+    node.share.weight = weight  -- the latest request has the latest weight
+  end
+
+  local function remember_tag(key, tag)
+    if tag > time then
+      redis.call('ZADD', turns.shares, exact(tag), key)
+      tags[key], fresh[turns.shares] = tag, true
     end
   end
-  return share
-end
 
-function turns.share_text(share)
-  local at = ''
-  for name, its in pairs(share.nodes) do
-    at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
+  -- Nobody waits for the key of a node any more; the caller marks the node as changed.
+  function fair.leave(node)
+    local share = node.share
+    node.share = nil
+    if share then remember_tag(node.name, share.tag) end
   end
-  return '=' .. exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at
-end
 
--- The node of a path whose key takes turns; it has the share.
-local function key_node(path)
-  local key = key_names[path] or turns.key_of(path)
-  return nodes[key] or read_node(key)
-end
-
--- The tag of the next request of a key.
-local function tag_of(node)
-  if node.share then return node.share.tag end
-  local tag = tags[node.name]
-  if not tag then
-    tag = tonumber(redis.call('ZSCORE', turns.shares, node.name)) or 0
-    tags[node.name] = tag
-  end
-  return math.max(turns.time, tag)
-end
-
--- Somebody begins to wait for the key of a node; the caller marks the node as changed.
-function turns.enter(node, weight)
-  if not node.share then
-    node.share = {tag = tag_of(node), weight = weight, nodes = {}}
-    if tags[node.name] ~= 0 then
-      redis.call('ZREM', turns.shares, node.name)
-      tags[node.name] = 0
+  -- Note a grant while somebody waits; `weight` is a newcomer's.
+  function fair.count_grant(path, needs, weight)
+    local node, tier = key_node(path), turns.cost or widest_tier
+    local share, start = node.share, tag_of(node)
+    local cost = needs and tier and needs[tier] or 1
+    if start > time then
+      time, is_later = start, true
+    end
+    local tag = math.max(time, start + cost / (weight or share and share.weight or 1))
+    if share then
+      share.tag = tag
+      change(node)
+      if known['.large'] or next(rates) then fair.look_at_others(node.name, share) end
+    else
+      remember_tag(node.name, tag)
     end
   end
-  node.share.weight = weight  -- the latest request has the latest weight
-end
 
-local function remember_tag(key, tag)
-  if tag > turns.time then
-    redis.call('ZADD', turns.shares, exact(tag), key)
-    tags[key], fresh[turns.shares] = tag, true
+  -- Look at the nodes where a key that was just granted something is parked: the head of another key may come first
+  -- there now, and need less, or less time.
+  function fair.look_at_others(key, share)
+    for name in pairs(share.nodes) do
+      local node = read_node(name)
+      local first = first_parked(node)
+      if first and fair.key_of(first[2]) ~= key then
+        if has_room(node, need_of(node, needs_of(first[3])), first[1]) then
+          look_at(node)
+        elseif node.rate then
+          dues.moved[name] = true
+          buckets.look_in_time(node, first)
+        end
+      end
+    end
   end
-end
 
--- Nobody waits for the key of a node any more; the caller marks the node as changed.
-function turns.leave(node)
-  local share = node.share
-  node.share = nil
-  if share then remember_tag(node.name, share.tag) end
-end
-
--- Note a grant while somebody waits; `weight` is a newcomer's.
-function turns.count_grant(ticket, path, needs, weight)
-  turns.passing[#turns.passing + 1] = ticket
-  if not turns.by then return end
-  local node, tier = key_node(path), turns.cost or widest_tier
-  local share, start = node.share, tag_of(node)
-  local cost = needs and tier and needs[tier] or 1
-  if start > turns.time then
-    turns.time, turns.is_later = start, true
-  end
-  local tag = math.max(turns.time, start + cost / (weight or share and share.weight or 1))
-  if share then
-    share.tag = tag
-    change(node)
-    if known['.large'] or next(rates) then turns.look_at_others(node.name, share) end
-  else
-    remember_tag(node.name, tag)
-  end
-end
-
--- Forget all turns once nobody waits: nobody can have been passed.
-function turns.forget()
-  turns.passing, turns.lowest = {}, nil
-  redis.call('DEL', turns.passed)
-  if turns.by then
-    turns.time, tags, turns.is_later = 0, {}, false
+  -- Nobody waits any more.
+  function fair.forget()
+    time, tags, is_later = 0, {}, false
     put('.time', false)
     repairs.unlink(turns.shares, parked)  -- what is left there is stale
     if pending then pending[parked] = {} end
   end
-end
 
--- Whether more than PATIENCE later requests have been granted.
-function turns.is_overdue(ticket)
-  turns.flush()
-  if not turns.lowest then
-    turns.lowest = tonumber(redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]) or 0
+  -- Write the virtual time, and forget the tags that are not after it.
+  function fair.save()
+    if not is_later then return end
+    local text = exact(time)
+    put('.time', text)
+    redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', text)
+    is_later = false
   end
-  return turns.lowest > ticket
-end
 
--- Write the virtual time, and forget the tags that are not after it.
-function turns.save()
-  if not turns.is_later then return end
-  local time = exact(turns.time)
-  put('.time', time)
-  redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', time)
-  turns.is_later = false
-end
-
--- ------------------------------------------------------------------------------- heads
-
--- The rank of an id with a ticket, as text that sorts like it.
-function turns.rank_text(id, ticket)
-  local head_start = string.find(id, '^', 1, true) and tonumber(string.match(id, '%^(%-?%d+)$'))
-  if not head_start then return padded(ticket) end
-  return padded(math.max(ticket - head_start, 0)) .. '.' .. padded(ticket)
-end
-
--- A head: {ticket, path, id, its rank as text}, and its rank if that is not its ticket.
-function turns.head(text, path, id)
-  if #text == 16 then return {tonumber(text), path, id, text} end
-  return {tonumber(string.sub(text, 18)), path, id, text, rank = tonumber(string.sub(text, 1, 16))}
-end
-
--- The turn of a head, in a form that can be compared with other turns.
-function turns.of(head)
-  if not turns.by then return head.rank or head[1] end
-  local node = key_node(head[2])
-  local tag = node.share and node.share.tag or tag_of(node)
-  if head.tag ~= tag then
-    local text = head[4]
-    head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and string.sub(text, 1, 16) or text)
+  function fair.turn_of(head)
+    local node = key_node(head[2])
+    local tag = node.share and node.share.tag or tag_of(node)
+    if head.tag ~= tag then
+      local text = head[4]
+      head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and string.sub(text, 1, 16) or text)
+    end
+    return head.turn
   end
-  return head.turn
-end
 
--- The score of a node in unfinished; nodes with equal scores are compared by their turns.
-function turns.score(head)
-  return turns.by and tag_of(key_node(head[2])) or head.rank or head[1]
-end
+  function fair.score_of(head) return tag_of(key_node(head[2])) end
 
-function turns.score_text(head) return exact(turns.score(head)) end
-
--- The latest turn with this score.
-function turns.of_score(score)
-  return turns.by and hex(score) .. ' ' .. string.rep('9', 16) or score
-end
-
-function turns.comes_before(one, other)
-  local turn, others = turns.of(one), turns.of(other)
-  if turn ~= others then return turn < others end
-  return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
-end
-
--- ------------------------------------------------------------ records of keys at a node (fair order)
-
--- Like comes_before, but by the turns in the records, which may be stale.
-function turns.stands_before(one, other)
-  if one.place ~= other.place then return one.place < other.place end
-  return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
-end
-
--- Set the record of a head's key at a node.
-local function set_record(name, head)
-  head.place = turns.of(head)
-  head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
-end
-
--- A head has been parked at a node. Returns whether the record of its key is this head's now.
-function turns.park(head, name)
-  local node, rank = key_node(head[2]), head.rank or head[1]
-  local share = node.share
-  local its = share and share.nodes[name]
-  change(node)
-  if not share then
-    -- The share was lost (an evicted or spoilt key): write a record all the same, so that the head is found.
-  elseif not its then
-    share.nodes[name] = {count = 1, rank = rank}
-  else
-    its.count = its.count + 1
-    if rank > its.rank then return false end
-    its.rank = rank
-  end
-  set_record(name, head)
-  zadd(parked, '0', head.record)
-  return true
-end
-
--- A head is not parked at a node any more. Other heads of its key are found when its stale record comes to the front.
-function turns.unpark(head, node, name)
-  local of_key = key_node(head[2])
-  local share = of_key.share
-  local its = share and share.nodes[name]
-  local is_last = not its or its.count <= 1
-  if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
-  change(of_key)
-  local heads, record = node.heads or {}, nil
-  for i = 1, #heads do
-    local each = heads[i]
-    if each[1] == head[1] then
-      record = each.record
-      if is_last then
-        table.remove(heads, i)
-      else
-        heads[i] = {each[1], each[2], each[3], each[4], rank = each.rank, place = each.place, record = record,
-                    is_gone = true}
-      end
-      break
+  -- Read the nodes that have to be looked at first. A score has only the tag, perhaps an old one: the turns of the heads count.
+  function fair.load_work(found)
+    if #found == 2 * work.most then  -- with all that have the same tag as the last one
+      local last = found[#found]
+      work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)  -- the latest turn with this score
+      found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
+    end
+    local names = {}
+    for i = 1, #found, 2 do note_unread(found[i], names) end
+    fetch(names)
+    for i = 1, #found, 2 do
+      local name = found[i]
+      local head = first_parked(read_node(name))
+      work.stored[name], dues.moved[name] = tonumber(found[i + 1]), true  -- perhaps its first head left in another call
+      if head then queue_work(head, name) else work.taken[name] = true end
     end
   end
-  if not is_last then return end
-  if not record then
-    set_record(name, head)
-    record = head.record
+
+  -- ------------------------------------------------------------ records of keys at a node
+
+  -- Like turns.comes_before, but by the turns in the records, which may be stale.
+  function fair.stands_before(one, other)
+    if one.place ~= other.place then return one.place < other.place end
+    return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
   end
-  zrem(parked, record)
-end
 
--- Replace the stale record at the front of a node by the current one of its key, if it has one.
-local function correct_first(node)
-  local stale = table.remove(node.heads, 1)
-  local name, of_key = node.name, key_node(stale[2])
-  zrem(parked, stale.record)
-  turns.note_change(name)
-  local its = of_key.share and of_key.share.nodes[name]
-  if not its then return end
-  if pending then flush(parked) end
-  local prefix = name .. '!' .. of_key.name
-  local found = redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
-  local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
-  if not text then return end
-  local head = turns.head(text, path, id)
-  its.rank = head.rank or head[1]
-  change(of_key)
-  set_record(name, head)
-  zadd(parked, '0', head.record)
-  turns.insert_head(node, head)
-end
+  -- Set the record of a head's key at a node.
+  local function set_record(name, head)
+    head.place = turn_of(head)
+    head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
+  end
 
--- The first head at a node with records of keys.
-function turns.first(node)
-  while true do
-    local head = node.heads and node.heads[1]
-    if not head then
-      if node.heads and node.has_all_heads then return nil end
-      turns.read_heads(node)
-    elseif not head.is_gone and head.place == turns.of(head) then
-      return head
+  -- A head has been parked at a node. Returns whether the record of its key is this head's now.
+  function fair.park(head, name)
+    local node, rank = key_node(head[2]), head.rank or head[1]
+    local share = node.share
+    local its = share and share.nodes[name]
+    change(node)
+    if not share then
+      -- The share was lost (an evicted or spoilt key): write a record all the same, so that the head is found.
+    elseif not its then
+      share.nodes[name] = {count = 1, rank = rank}
     else
-      correct_first(node)
+      its.count = its.count + 1
+      if rank > its.rank then return false end
+      its.rank = rank
+    end
+    set_record(name, head)
+    zadd(parked, '0', head.record)
+    return true
+  end
+
+  -- A head is not parked at a node any more. Other heads of its key are found when its stale record comes to the front.
+  function fair.unpark(head, node, name)
+    local of_key = key_node(head[2])
+    local share = of_key.share
+    local its = share and share.nodes[name]
+    local is_last = not its or its.count <= 1
+    if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
+    change(of_key)
+    local heads, record = node.heads or {}, nil
+    for i = 1, #heads do
+      local each = heads[i]
+      if each[1] == head[1] then
+        record = each.record
+        if is_last then
+          table.remove(heads, i)
+        else
+          heads[i] = {each[1], each[2], each[3], each[4], rank = each.rank, place = each.place, record = record,
+                      is_gone = true}
+        end
+        break
+      end
+    end
+    if not is_last then return end
+    if not record then
+      set_record(name, head)
+      record = head.record
+    end
+    zrem(parked, record)
+  end
+
+  -- Replace the stale record at the front of a node by the current one of its key, if it has one.
+  local function correct_first(node)
+    local stale = table.remove(node.heads, 1)
+    local name, of_key = node.name, key_node(stale[2])
+    zrem(parked, stale.record)
+    reparked[name] = true
+    local its = of_key.share and of_key.share.nodes[name]
+    if not its then return end
+    if pending then flush(parked) end
+    local prefix = name .. '!' .. of_key.name
+    local found = redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
+    local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
+    if not text then return end
+    local head = turns.head(text, path, id)
+    its.rank = head.rank or head[1]
+    change(of_key)
+    set_record(name, head)
+    zadd(parked, '0', head.record)
+    insert_head(node, head)
+  end
+
+  -- The first head at a node with records of keys.
+  function fair.first(node)
+    while true do
+      local head = node.heads and node.heads[1]
+      if not head then
+        if node.heads and node.has_all_heads then return nil end
+        read_heads(node)
+      elseif not head.is_gone and head.place == turn_of(head) then
+        return head
+      else
+        correct_first(node)
+      end
     end
   end
-end
-
-end
+end)

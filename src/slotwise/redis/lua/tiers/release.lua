@@ -54,7 +54,7 @@ end
 if open(1, ARGV[1], {unpack(ids)}) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 begin_though_full(holders)
-note_aware(ids)
+if blocked_until > now then losses.note_aware(ids) end
 local digits, lacked = {}, nil
 local claims, paths = {}, {}
 for i, id in ipairs(ids) do
@@ -65,7 +65,7 @@ fetch_paths(paths)
 expire()
 for i, id in ipairs(ids) do
   if changed[id] then claims[i] = read_claim(id) or false end  -- it may have been granted just now
-  if corrections[i] and string.find(corrections[i], '=', 1, true) then correct(id, corrections[i]) end
+  if corrections[i] and string.find(corrections[i], '=', 1, true) then buckets.correct(id, corrections[i]) end
 end
 local removed = redis.call('ZREM', holders, unpack(ids))
 for i, id in ipairs(ids) do
@@ -73,9 +73,9 @@ for i, id in ipairs(ids) do
   if known[id] and claims[i] and not waits(claims[i]) then
     removed = removed - 1
     free_claim(id, claims[i], samples[i])
-    if unseen[i] then refund(id) end
+    if unseen[i] then buckets.refund(id) end
     digit = '1'
-  elseif unseen[i] and not widest_tier and refund(id) then
+  elseif unseen[i] and not widest_tier and buckets.refund(id) then
     digit = '1'
   else
     local stood, name = leave(id)
@@ -91,6 +91,6 @@ serve()
 local reply = {table.concat(digits), '', 0, 0, 0}
 if lacked then
   local node = read_node(lacked)
-  reply[2], reply[3], reply[4], reply[5] = lacked, pauses.value_text(node), held_of(node), pauses.waiting_text(node)
+  reply[2], reply[3], reply[4], reply[5] = in_the_way(node)
 end
 return answer(reply)

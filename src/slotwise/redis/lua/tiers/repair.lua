@@ -5,7 +5,14 @@
 -- them. A claim is written and removed together with its entries in the other keys, so one without
 -- them is a sign of damage.
 
-do  -- a script can have 200 local names
+made_when_needed(repairs, function()
+  -- An entry does not agree with the others: the next call rebuilds all of them. Until then, keys may
+  -- be created by callers that assume they exist.
+  function repairs.suspect()
+    put('.suspect', '1')
+    for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
+  end
+
   -- One call does as much of it as this: about 2 ms. Then all calls are asked to be made again (repairs.REPLY), so that nothing
   -- changes until it is done. How far it has come is in .suspect, "step place":
   --   fields   what HSCAN has next: counts are forgotten, claims are put into holders or waiters, and what holders
@@ -34,7 +41,7 @@ do  -- a script can have 200 local names
     if node.share then node.share = {tag = 0, weight = node.share.weight, nodes = {}} end
     if node.rate then
       node.listed = false
-      charge(node, 0)
+      buckets.charge(node, 0)
     end
     change(node)
   end
@@ -178,7 +185,7 @@ do  -- a script can have 200 local names
       turns.waiting = turns.waiting + 1
       queued[#queued + 1], queued[#queued + 2] = 0, claim.path .. ' ' .. turns.rank_text(id, claim.ticket) .. ' ' .. id
       local key = turns.by and path_nodes[turns.by]
-      if key then turns.enter(key, key.share and key.share.weight or 1) end
+      if key then fair.enter(key, key.share and key.share.weight or 1) end
     end)
     call_in_chunks(queued, 'ZADD', queue)
     if is_more then return 'waiters', after, counted end
@@ -230,61 +237,6 @@ do  -- a script can have 200 local names
     if is_enough then save() end
     repairs.is_under_way = false
     return is_enough
-  end
-
-  -- ------------------------------------------------------------------------- another rate
-
-  local RATED = 30  -- how many buckets of a tier get another rate in one call
-
-  -- Continue with another rate: the level stays, to the nearest part, cut to the new burst.
-  function repairs.change_rate(node, rate)
-    local old = node.rate
-    refill(node)
-    local is_full = node.level == old.full
-    local units = math.floor(node.level / old.unit)
-    local parts = units * rate.unit + math.floor((node.level - units * old.unit) / old.unit * rate.unit + 0.5)
-    node.rate = rate
-    node.level = is_full and rate.full or math.min(parts, rate.full)
-    charge(node, 0)
-    touched[node.name] = node
-  end
-
-  -- Give all buckets of a tier another rate, some in each call. Returns true if that isn't finished: then all calls are asked to be
-  -- made again, as during a rebuild, so that nothing changes until it is done. A bucket that has it already says so.
-  function repairs.change_rates(tier, rate, place)
-    if rates[tier].text == rate.text then return false end
-    local done = 0
-    repeat
-      local found = redis.call('HSCAN', state, place, 'MATCH', whole(tier - 1) .. ':*', 'COUNT', 20)
-      place, done = found[1], done + 1
-      for i = 1, #found[2], 2 do
-        local node = read_node(found[2][i])
-        if not node.own_rate and node.rated ~= rate.text then
-          repairs.change_rate(node, rate)
-          node.rated, done = rate.text, done + 1
-        end
-      end
-    until place == '0' or done >= RATED
-    if place == '0' then
-      values[tier], rates[tier] = rate.burst, rate
-      repairs.accept(tier, rate.text)
-      put('.rating', false)
-      return false
-    end
-    put('.rating', whole(tier) .. ' ' .. rate.text .. ' ' .. place)
-    for name, node in pairs(touched) do
-      touched[name] = nil
-      if node.waiting > 0 then look_at(node) end
-    end
-    save()
-    return true
-  end
-
-  function repairs.go_on_changing_rates()
-    local tier, text, place = string.match(known['.rating'], '^(%d+) (%S+) (%d+)$')
-    local rate = text and read_rate(text)
-    if rate and rates[tonumber(tier)] then return repairs.change_rates(tonumber(tier), rate, place) end
-    put('.rating', false)
   end
 
   -- --------------------------------------------------------------------- looking for damage
@@ -362,4 +314,4 @@ do  -- a script can have 200 local names
     end
     return false
   end
-end
+end)

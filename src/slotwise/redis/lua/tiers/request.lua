@@ -169,7 +169,7 @@ turns.weights = {}
 if turns.by then
   for name, weight in string.gmatch(ARGV[10], '([^%s|]+)|(%S+)') do turns.weights[name] = tonumber(weight) end
 end
-function turns.weight_of(path) return turns.by and turns.weights[turns.key_of(path)] or 1 end
+function turns.weight_of(path) return turns.by and turns.weights[fair.key_of(path)] or 1 end
 
 local deadline = seconds(now + interval)
 local function request(id, path)
@@ -188,7 +188,7 @@ local function request(id, path)
     and not unfinished_on(path_nodes, newcomer)
   if not is_free and not may_wait then
     lacking = lacking or path_nodes[1]
-    return {'busy', lacking.name, pauses.value_text(lacking), held_of(lacking), pauses.waiting_text(lacking)}
+    return {'busy', in_the_way(lacking)}
   end
   local waiting = not is_free and bounds and overload(path_nodes)
   if waiting or (patience and not is_free) then
@@ -197,8 +197,8 @@ local function request(id, path)
     if waiting or is_late then
       lacking = lacking or path_nodes[1]
       for _, node in ipairs(is_late and path_nodes or {}) do waiting = math.max(waiting or 0, node.waiting) end
-      return {'full', lacking.name, pauses.value_text(lacking), held_of(lacking), pauses.waiting_text(lacking), waiting,
-              estimates.estimate_text(expected), is_late and 1 or 0}
+      local name, value_there, held, waiting_there = in_the_way(lacking)
+      return {'full', name, value_there, held, waiting_there, waiting, estimates.estimate_text(expected), is_late and 1 or 0}
     end
   end
   last_ticket = ticket

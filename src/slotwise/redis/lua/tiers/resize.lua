@@ -13,7 +13,7 @@
 if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local tier, name, value, after = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8]), ARGV[10]
-local rate = read_rate(ARGV[8])
+local rate = buckets.read(ARGV[8])
 if known['.closed'] then return closed_reply() end
 local clash = declare(ARGV[4], ARGV[5])
 if clash then return {'conflict', clash - 1, conflicting(clash)} end
@@ -24,15 +24,15 @@ local changed_node = name ~= '' and read_node(name)
 if changed_node and after == '' then
   if rate then
     changed_node.own_rate = rate
-    repairs.change_rate(changed_node, rate)
+    buckets.change_rate(changed_node, rate)
   else
     changed_node.value = value
   end
   change(changed_node)
 elseif after == '' and not rate then
   values[tier] = value
-  repairs.accept(tier, ARGV[8])
-elseif after == '' and repairs.change_rates(tier, rate, '0') then  -- all its buckets
+  accept(tier, ARGV[8])
+elseif after == '' and buckets.change_rates(tier, rate, '0') then  -- all its buckets
   return redis.error_reply(repairs.REPLY)
 end
 

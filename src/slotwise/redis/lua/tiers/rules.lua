@@ -2,8 +2,7 @@
 -- (slotwise/_ledger/paths.py, which has the rules) in Lua. Not a script.
 -- include tiers/state.lua
 -- include tiers/numbers.lua
--- include tiers/fair.lua
--- include tiers/adaptive.lua
+-- include tiers/turns.lua
 local LOOKS = 96  -- how many heads one serve() examines: about 3 ms. The ledger, whose looks are cheaper, has more.
 turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects
 turns.FAIR_AT_ONCE = 64  -- the same in fair order, where each costs more
@@ -20,7 +19,7 @@ local function has_room(node, need, ticket)
   if blocked_until > now or (pauses.ends and pauses.until_of(node) > now_us) then return false end
   local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
   if node.rate then
-    refill(node)
+    buckets.refill(node)
     return (need + kept) * node.rate.unit <= node.level
   end
   local value = node.value or node.own or values[node.tier] or 0  -- as value_of has it; it is asked for all the time
@@ -43,13 +42,11 @@ local function heads_to_read(node)
 end
 
 local function parked_record(name, head, is_by_key)
-  if is_by_key then name = name .. '!' .. turns.key_of(head[2]) end
+  if is_by_key then name = name .. '!' .. fair.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
 end
 
-function turns.note_change(name) reparked[name] = true end
-
-function turns.read_heads(node)
+local function read_heads(node)
   if pending and reparked[node.name] then
     flush(parked)
     reparked = {}
@@ -83,9 +80,9 @@ function turns.read_heads(node)
 end
 
 -- Put a head into its place among those that were read of a node, if it is not after all of them.
-function turns.insert_head(node, head)
+local function insert_head(node, head)
   local heads = node.heads
-  local comes_before = node.is_by_key and turns.stands_before or turns.comes_before
+  local comes_before = node.is_by_key and fair.stands_before or turns.comes_before
   if not heads or not (node.has_all_heads or (heads[1] and comes_before(head, heads[#heads]))) then return end
   local at = #heads
   while at > 0 and comes_before(head, heads[at]) do at = at - 1 end
@@ -94,10 +91,10 @@ end
 
 -- The first head that is parked at a node, or nil.
 local function first_parked(node)
-  if node.is_by_key then return turns.first(node) end
+  if node.is_by_key then return fair.first(node) end
   local heads = node.heads
   if not heads or (not heads[1] and not node.has_all_heads) then
-    turns.read_heads(node)
+    read_heads(node)
     heads = node.heads
   end
   return heads[1]
@@ -123,43 +120,14 @@ local function lacks(path_nodes, needs, head)
   end
 end
 
--- Look at a node with a rate again when there is enough for its first head.
-local function look_when_refilled(node, first)
-  if not node.rate then return end
-  local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
-  local need = need_of(node, needs_of(first[3])) + kept
-  if need > node.rate.burst then  -- not by time alone
-    redis.call('ZREM', refills, node.name)
-    dues.told[node.name] = nil
-    return
-  end
-  local when = node.at + time_for(node, need * node.rate.unit - node.level)
-  when = math.max(when, pauses.until_of(node), blocked_until > now and math.ceil(blocked_until * 1000000) or 0)
-  local name, before = node.name, tonumber(redis.call('ZSCORE', refills, node.name))
-  redis.call('ZADD', refills, whole(when), name)
-  fresh[refills] = true
-  if before ~= when or dues.told[name] or dues.moved[name] then dues.told[name] = {first[3], when} end
-end
-
--- Tell the processes of heads that lack only time when to come back. The others who wait, and learn that from
--- next_end, come a little later: should one of these processes be dead, it delays nobody for long.
-function dues.tell()
-  for _, due in pairs(dues.told) do
-    local id = due[1]
-    local claim = read_claim(id)
-    if claim then notify(id, claim.owner, 'due', id, whole(math.max(due[2] - now_us, 0))) end
-  end
-  dues.told, dues.moved = {}, {}
-end
-
 local function park(head, name)
   local node = nodes[name] or read_node(name)
   zadd(parked, '0', parked_record(name, head, node.is_by_key))
   reparked[name], dues.moved[name] = true, true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[parked] = true
-  if node.is_by_key and not turns.park(head, name) then return end
-  if node.heads then turns.insert_head(node, head) end
+  if node.is_by_key and not fair.park(head, name) then return end
+  if node.heads then insert_head(node, head) end
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
@@ -175,7 +143,7 @@ local function unpark(head, name)
   local node = nodes[name] or read_node(name)
   zrem(parked, parked_record(name, head, node.is_by_key))
   reparked[name], dues.moved[name] = true, true
-  if node.is_by_key then return turns.unpark(head, node, name) end
+  if node.is_by_key then return fair.unpark(head, node, name) end
   local heads = node.heads
   for i = 1, heads and #heads or 0 do
     if heads[i][1] == head[1] then
@@ -190,7 +158,7 @@ local work
 
 -- Insert a node among those, or move it if its turn is earlier than before.
 local function queue_work(head, name)
-  local before, ticket = work.tickets[name], turns.of(head)
+  local before, ticket = work.tickets[name], turn_of(head)
   if before then
     if before <= ticket then return end
     for i = #work, 1, -1 do
@@ -200,7 +168,7 @@ local function queue_work(head, name)
       end
     end
   end
-  work.tickets[name], work.scores[name] = ticket, turns.score(head)
+  work.tickets[name], work.scores[name] = ticket, score_of(head)
   local low, high = 1, #work + 1
   while low < high do
     local middle = (low + high) / 2
@@ -225,25 +193,8 @@ local function look_at(node)
   if work then
     queue_work(head, node.name)
   else
-    redis.call('ZADD', unfinished, 'LT', turns.score_text(head), node.name)
+    redis.call('ZADD', unfinished, 'LT', string.format('%.17g', score_of(head)), node.name)
     fresh[unfinished] = true
-  end
-end
-
--- Look at the nodes where a key that was just granted something is parked: the head of another key may come first
--- there now, and need less, or less time.
-function turns.look_at_others(key, share)
-  for name in pairs(share.nodes) do
-    local node = read_node(name)
-    local first = first_parked(node)
-    if first and turns.key_of(first[2]) ~= key then
-      if has_room(node, need_of(node, needs_of(first[3])), first[1]) then
-        look_at(node)
-      else
-        dues.moved[name] = true
-        look_when_refilled(node, first)
-      end
-    end
   end
 end
 
@@ -262,7 +213,7 @@ local function park_in_time(head, name)
   if node.rate or is_looked_at then
     local first = first_parked(node)
     if first and first[1] == head[1] then
-      look_when_refilled(node, first)
+      if node.rate then buckets.look_in_time(node, first) end
       if is_looked_at then look_at(node) end  -- with an earlier turn
     end
   end
@@ -277,33 +228,13 @@ end
 local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    local is_looked_at = redis.call('ZSCORE', unfinished, node.name) or pauses.is_to_be_looked_at(node)
+    local is_looked_at = redis.call('ZSCORE', unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
     local first = is_looked_at and first_parked(node)
     if first and turns.comes_before(first, head) then return node end
   end
 end
 
 -- ------------------------------------------------------------------------ holding, waiting
-
--- What an id took of each tier, after corrections.
-local function charges_of(id)
-  local text = get('$' .. id)
-  local charges = {}
-  for charge_text in string.gmatch(text and string.match(text, '(%S+)$') or string.match(id, '%*([%d.]*)') or '', '%d+') do
-    charges[#charges + 1] = tonumber(charge_text)
-  end
-  return charges
-end
-
--- Remember one that ends, or was corrected, so that what it took of rates can be corrected.
-local function remember(id, path, charges)
-  local texts = {}
-  for i, each in ipairs(charges or charges_of(id)) do texts[i] = whole(each) end
-  put('$' .. id, whole(now_us + settle_us) .. ' ' .. path .. ' ' .. table.concat(texts, '.'))
-  outlive(settle_us / 1000000 + 1)
-  redis.call('ZADD', cleanup, whole(now_us + settle_us), 'e ' .. id)
-  fresh[cleanup] = true
-end
 
 -- Turn a claim, whose nodes all have room for it, into a holder until `deadline`.
 local function hold(id, claim, path_nodes, deadline)
@@ -314,7 +245,7 @@ local function hold(id, claim, path_nodes, deadline)
   end
   for at = 1, #path_nodes do
     local node, need = path_nodes[at], needs and needs[at] or 1
-    if node.rate then charge(node, need) else node.held = node.held + need end
+    if node.rate then buckets.charge(node, need) else node.held = node.held + need end
     moved[node.name] = node
   end
   token = math.max(token + 1, now_us)
@@ -322,7 +253,7 @@ local function hold(id, claim, path_nodes, deadline)
   put('.token', whole(token))
   if not widest then  -- of rates alone nothing is held
     put(id, false)
-    remember(id, claim.path)
+    buckets.remember(id, claim.path)
     return
   end
   write_claim(id, claim)
@@ -348,7 +279,7 @@ local function free_claim(id, claim, sample)
     end
     is_waited_for = is_waited_for or node.waiting > 0
   end
-  if next(rates) then remember(id, claim.path) end
+  if next(rates) then buckets.remember(id, claim.path) end
   -- The length of the hold counts if somebody waits.
   if is_waited_for or times_all(known['.hold']) then
     put('.hold', note_holds(get('.hold'), {now - (tonumber(claim.granted) or now)}, 1))
@@ -369,49 +300,6 @@ local function release(id, sample)
   local held = claim and not waits(claim) or false
   if was_there ~= held then repairs.suspect() end
   return held and free_claim(id, claim, sample) or 0
-end
-
--- State what an id has really taken of rates: "tier=units,...". False if it is unknown.
-local function correct(id, text)
-  local claim = redis.call('ZSCORE', holders, id) and read_claim(id)
-  local ended = get('$' .. id)
-  local until_us, path = string.match(ended or '', '^(%d+) (%S+) ')
-  if not claim and not (until_us and tonumber(until_us) > now_us) then return false end
-  path = claim and claim.path or path
-  local path_nodes, charges = nodes_of(path), charges_of(id)
-  for tier, units in string.gmatch(text, '(%d+)=(%d+)') do
-    tier, units = tonumber(tier) + 1, tonumber(units)
-    local node = path_nodes[tier]
-    if node and node.rate then
-      charge(node, units - charges[tier])
-      charges[tier] = units
-      touched[node.name] = node
-    end
-  end
-  local ends = until_us and tonumber(until_us)
-  remember(id, path, charges)
-  if ends and not claim then  -- it is not remembered for longer than before
-    local rest = string.match(known['$' .. id], '^%d+ (.*)$')
-    put('$' .. id, whole(ends) .. ' ' .. rest)
-    redis.call('ZADD', cleanup, whole(ends), 'e ' .. id)
-  end
-  return true
-end
-
--- Give back what was taken of rates for a grant that nobody has seen.
-local function refund(id)
-  local path = string.match(get('$' .. id) or '', '^%d+ (%S+) ')
-  if not path then return false end
-  local charges = charges_of(id)
-  for _, node in ipairs(nodes_of(path)) do
-    if node.rate then
-      charge(node, -(charges[node.tier] or 0))
-      touched[node.name] = node
-    end
-  end
-  put('$' .. id, false)
-  redis.call('ZREM', cleanup, 'e ' .. id)
-  return true
 end
 
 -- Count one more, or one less, of those who wait and need several slots of a node.
@@ -445,7 +333,7 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
     change(node)
   end
   count_large(id, 1)
-  if turns.by then turns.enter(path_nodes[turns.by], weight) end
+  if turns.by then fair.enter(path_nodes[turns.by], weight) end
   local head, name = parked_at(claim.path)
   if not head then
     local at = lacks(path_nodes, needs_of(id), newcomer) or unfinished_on(path_nodes, newcomer)
@@ -472,7 +360,7 @@ local function take_out(id, path, ticket, path_nodes)
     is_last = is_last or node.waiting == 0
     moved[node.name] = node
   end
-  if turns.by and path_nodes[turns.by].waiting == 0 then turns.leave(path_nodes[turns.by]) end
+  if turns.by and path_nodes[turns.by].waiting == 0 then fair.leave(path_nodes[turns.by]) end
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
   local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
@@ -545,7 +433,7 @@ local function fetch_claims(head, others)
     local name = work[i][2]
     local node = nodes[name] or read_node(name)
     if not node.rate and has_room(node, 1) then
-      if not node.heads and not reparked[name] then turns.read_heads(node) end
+      if not node.heads and not reparked[name] then read_heads(node) end
       add(node.heads or {})
     end
   end
@@ -601,31 +489,13 @@ end
 -- How many heads one serve() examines.
 function turns.looks() return math.min(LOOKS, turns.looks_left()) end
 
--- In fair order a score has only the tag, perhaps an old one: the turns of the heads count.
-function turns.load_work(found)
-  if #found == 2 * work.most then  -- with all that have the same tag as the last one
-    local last = found[#found]
-    work.bound = turns.of_score(tonumber(last))
-    found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
-  end
-  local names = {}
-  for i = 1, #found, 2 do note_unread(found[i], names) end
-  fetch(names)
-  for i = 1, #found, 2 do
-    local name = found[i]
-    local head = first_parked(read_node(name))
-    work.stored[name], dues.moved[name] = tonumber(found[i + 1]), true  -- perhaps its first head left in another call
-    if head then queue_work(head, name) else work.taken[name] = true end
-  end
-end
-
 -- Read the nodes that have to be looked at first. Enough for one serve(), unless some of them
 -- turn out to have no slot.
 local function load_work()
   work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = turns.looks()}
   if is_finished then return end
   local found = redis.call('ZRANGE', unfinished, 0, work.most - 1, 'WITHSCORES')
-  if turns.by then return turns.load_work(found) end
+  if turns.by then return fair.load_work(found) end
   local names = {}
   for i = #found - 1, 1, -2 do
     local ticket = tonumber(found[i + 1])
@@ -678,137 +548,6 @@ local function take_work()
   return following
 end
 
--- Forget full buckets, and claims that ended long ago, some in each call; look at buckets with
--- enough for those who wait.
-local function pass_time()
-  local due = redis.call('ZRANGEBYSCORE', cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
-  for _, member in ipairs(due) do
-    local kind, name = string.match(member, '^(%S) (%S+)$')
-    if kind == 'e' then
-      put('$' .. name, false)
-      redis.call('ZREM', cleanup, member)
-    elseif kind == 'b' then
-      local node = read_node(name)
-      refill(node)
-      if node.level >= node.rate.full then
-        node.listed = false
-        change(node)
-        redis.call('ZREM', cleanup, member)
-      else
-        redis.call('ZADD', cleanup, whole(now_us + time_for(node, node.rate.full - node.level)), member)
-      end
-    end
-  end
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
-    redis.call('ZREM', refills, name)
-    look_at(read_node(name))
-  end
-  if last_ticket > now_us + STEP then  -- the clock was set back: the latest times are from before that
-    for _, name in ipairs(redis.call('ZREVRANGE', refills, 0, AT_ONCE - 1)) do
-      local node = read_node(name)
-      if node.at > now_us then
-        refill(node)
-        change(node)
-        look_at(node)
-      end
-    end
-  end
-end
-
-function pauses.write()
-  local texts = {}
-  for name, until_us in pairs(pauses.ends) do texts[#texts + 1] = name .. '=' .. whole(until_us) end
-  put('.pauses', #texts > 0 and table.concat(texts, ' '))
-  put('.paused_at', #texts > 0 and whole(now_us))
-  if #texts == 0 then pauses.ends = nil end
-end
-
--- If the clock was set back, set the ends of pauses back too: what was left of them is left.
-function pauses.follow_clock()
-  local seen = tonumber(get('.paused_at') or nil) or now_us
-  if math.abs(now_us - seen) < STEP then return end
-  for name, until_us in pairs(pauses.ends) do
-    pauses.ends[name] = until_us - math.max(seen - now_us, 0)
-  end
-  pauses.write()
-end
-
--- Pause a node, or a whole tier, for that long (us). Waiters are told when to come back.
-function pauses.begin(name, length_us)
-  pauses.ends = pauses.ends or {}
-  pauses.ends[name] = math.max(pauses.ends[name] or 0, now_us + length_us)
-  pauses.write()
-  -- Not for twice as long, as `outlive` would have it: a pause may be one of weeks.
-  local until_us = now_us + length_us + 2 * longest * 1000000
-  if life_us < until_us then keep_until(until_us) end
-  local told = {}
-  for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
-    local client = client_of(id)
-    if client and not told[client] then
-      told[client] = true
-      notify(id, nil, 'look', id)
-    end
-  end
-end
-
--- Look at the next nodes of a tier where somebody is parked, at most so many, from the one after `after` on: the last of
--- them, or nil if there are no more.
-function pauses.look_at_some(tier, after, most)
-  local from = '[' .. (after == '' and tier .. ':' or after .. '"')
-  while true do
-    local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
-    if not record then return nil end
-    if most <= 0 then return after end
-    after, most = string.match(record, '^[^%s!]+'), most - 1
-    look_at(read_node(after))
-    from = '[' .. after .. '"'
-  end
-end
-
--- How many nodes may be added to those to be looked at: there are never very many. To add one costs half as much as to
--- examine a head.
-function pauses.room_for_work()
-  local room = math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', unfinished), turns.looks_left())
-  turns.left = turns.left - math.floor(math.max(room, 0) / 2)
-  return math.max(room, 1)
-end
-
--- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
-function pauses.go_on_looking()
-  local left = {}
-  for tier, after in string.gmatch(known['.looking'], '(%d+) ([^,]*)') do
-    after = pauses.look_at_some(tier, after, pauses.room_for_work())
-    if after then left[#left + 1] = tier .. ' ' .. after end
-  end
-  put('.looking', #left > 0 and table.concat(left, ','))
-end
-
--- Whether a node has still to be looked at by that.
-function pauses.is_to_be_looked_at(node)
-  for tier, after in string.gmatch(known['.looking'] or '', '(%d+) ([^,]*)') do
-    if tonumber(tier) == node.tier - 1 and node.name > after then return true end
-  end
-  return false
-end
-
--- End the pauses whose time has come, and look at what was paused.
-function pauses.finish(at_us)
-  local ended = {}
-  for name, until_us in pairs(pauses.ends) do
-    if until_us <= at_us then ended[#ended + 1] = name end
-  end
-  if #ended == 0 then return end
-  for _, name in ipairs(ended) do pauses.ends[name] = nil end
-  for _, name in ipairs(ended) do
-    if string.find(name, ':', 1, true) then
-      look_at(read_node(name))
-    else
-      put('.looking', (known['.looking'] and known['.looking'] .. ',' or '') .. name .. ' ')
-    end
-  end
-  pauses.write()
-end
-
 local function serve()
   if known['.closed'] then  -- nobody is granted anything
     repairs.unlink(unfinished)
@@ -825,7 +564,7 @@ local function serve()
   load_work()
   if pauses.ends then pauses.finish(now_us) end
   if known['.looking'] then pauses.go_on_looking() end
-  if next(rates) then pass_time() end
+  if next(rates) then buckets.pass_time() end
   for name, node in pairs(touched) do
     touched[name] = nil
     look_at(node)
@@ -839,11 +578,11 @@ local function serve()
     local here, ticket = read_node(following[2]), following[1]
     while ticket do
       local head = (here.rate or has_room(here, 1)) and first_parked(here)
-      local is_next = head and turns.of(head) == ticket
+      local is_next = head and turn_of(head) == ticket
       ticket = nil
       local is_simple = not (here.rate or here.kept or known['.large'])  -- one slot is all that it needs
       if head and not is_simple and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
-        look_when_refilled(here, head)
+        if here.rate then buckets.look_in_time(here, head) end
         visits = visits - 2  -- it costs as much as a head
       elseif head then
         if is_next then
@@ -853,7 +592,7 @@ local function serve()
         -- Stay here as long as no earlier head has to be looked at elsewhere. Where nothing is free, nobody has to look.
         if here.rate or has_room(here, 1) then
           head = first_parked(here)
-          local turn = head and turns.of(head)
+          local turn = head and turn_of(head)
           if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
         end
       end
@@ -890,7 +629,7 @@ local function expire()
   local silent = is_grace and {} or some(holders, 1)
   local suspects = {}
   if blocked_until > now then
-    note_aware(silent)
+    losses.note_aware(silent)
   elseif #silent > 0 then
     suspects = deaths.just_silent(holders)
     release_some(silent)
@@ -943,7 +682,6 @@ local function next_end()
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end
 
--- include tiers/repair.lua
 -- ----------------------------------------------------------------------- what it was made with
 
 -- The i-th part of a text that has "|" between its parts.
@@ -955,7 +693,7 @@ local function part(text, i)
 end
 
 -- Have a tier another value, or rate, as a text. Objects may be made with the old one and with the new one.
-function repairs.accept(tier, text)
+local function accept(tier, text)
   value_texts[tier] = text
   local texts, parts = {}, {}
   for i in ipairs(values) do
@@ -1026,20 +764,18 @@ local function conflicting(clash)
 end
 
 -- The value of a node, for replies to somebody who got nothing of it; of a rate, its text.
-function pauses.value_text(node) return node.rate and node.rate.text or value_of(node) end
+local function value_text(node) return node.rate and node.rate.text or value_of(node) end
 
 -- How many slots are held; of a rate, how much of its burst is taken.
 local function held_of(node)
   if not node.rate then return node.held end
-  refill(node)
+  buckets.refill(node)
   return node.rate.burst - math.floor(node.level / node.rate.unit)
 end
 
--- How many wait at a node, for replies: a text "number ms" while it is paused for that long.
-function pauses.waiting_text(node)
-  local left_us = pauses.until_of(node) - now_us
-  if left_us <= 0 then return node.waiting end
-  return whole(node.waiting) .. ' ' .. whole(math.ceil(left_us / 1000))
+-- A node that was in the way, for replies: its name, value, how many slots of it are held, and how many wait.
+local function in_the_way(node)
+  return node.name, value_text(node), held_of(node), pauses.ends and pauses.waiting_text(node) or node.waiting
 end
 
 -- The tier that can never give a path what it needs, and its value; nil if there is none.
@@ -1058,3 +794,11 @@ local function answer(reply)
   if is_unfinished() == 1 then reply[#reply + 1] = 'unfinished' end
   return reply
 end
+
+-- What is needed only now and then.
+-- include tiers/rates.lua
+-- include tiers/fair.lua
+-- include tiers/pauses.lua
+-- include tiers/adaptive.lua
+-- include tiers/repair.lua
+-- include tiers/loss.lua

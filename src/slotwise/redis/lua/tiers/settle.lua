@@ -11,11 +11,11 @@ local found = 0
 if known['.shape'] then
   expire()
   if ARGV[3] ~= '' then
-    found = correct(ARGV[3], ARGV[4]) and 1 or 0
+    found = buckets.correct(ARGV[3], ARGV[4]) and 1 or 0
   else
     local node = read_node(ARGV[4])
     if node.rate then
-      refill(node)
+      buckets.refill(node)
       node.level = node.rate.full
       change(node)
       touched[node.name] = node

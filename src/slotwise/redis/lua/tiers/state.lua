@@ -65,7 +65,7 @@ local rates, value_texts      -- of tiers with a rate; the values as text
 local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
-local pauses = {}  -- .ends: until when (us) nodes are paused, or whole tiers, by their numbers; nil: none is
+local pauses = {ends = false}  -- (tiers/pauses.lua) until when (us) nodes are paused, or whole tiers, by their numbers; false: none is
 -- What the order of the waiters depends on: the keys passed and shares, how many wait (waiting),
 -- and the tickets of those that this call has granted while others waited (passing).
 local turns = {}
@@ -74,6 +74,7 @@ local turns = {}
 local dues = {}
 -- Of adaptive tiers (tiers/adaptive.lua): their rules, the least they may fall to, and what they are frozen at.
 local adapting = {rules = {}, least = {}, frozen = {}}
+local buckets, fair, losses = {}, {}, {}  -- the functions of tiers/rates.lua, tiers/fair.lua and tiers/loss.lua
 local PATIENCE = 100
 local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
@@ -152,18 +153,11 @@ local function put(field, text)  -- false forgets it
   known[field], changed[field] = text, text
 end
 
-local function read_rate(text)
-  local gain, unit, burst, per = string.match(text, '^(%d+)/(%d+)/(%d+)/(%d+)$')
-  if not gain then return nil end
-  unit, burst = tonumber(unit), tonumber(burst)
-  return {gain = tonumber(gain), unit = unit, burst = burst, per = tonumber(per), full = burst * unit, text = text}
-end
-
 local function read_values(text)
   values, rates, value_texts, widest_tier, settle_us = {}, {}, {}, nil, 60000000
   adapting.rules, adapting.least, adapting.frozen = {}, {}, {}
   for value in string.gmatch(text, '[^,]+') do
-    local rate = read_rate(value)
+    local rate = string.find(value, '/', 1, true) and buckets.read(value) or nil
     value_texts[#value_texts + 1] = value
     values[#value_texts] = rate and rate.burst or tonumber(value)
     if rate then
@@ -183,93 +177,9 @@ local function read_values(text)
   end
 end
 
-function pauses.read(text)
-  pauses.ends = nil
-  for name, until_us in string.gmatch(text or '', '(%S+)=(%d+)') do
-    pauses.ends = pauses.ends or {}
-    pauses.ends[name] = tonumber(until_us)
-  end
-end
-
--- Until when (us) a node is paused; 0 if it is not.
-function pauses.until_of(node)
-  if not pauses.ends then return 0 end
-  return math.max(pauses.ends[node.name] or 0, pauses.ends[whole(node.tier - 1)] or 0)
-end
-
 local function count_keys()  -- besides state
   return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
                     turns.passed, turns.shares)
-end
-
--- What the tiers are is lost, so the rest of state is useless; but they stay closed.
-function repairs.forget_state()
-  local closed = redis.call('HMGET', state, '.closed', '.reason', '.until')
-  repairs.unlink(state)
-  for field in pairs(known) do known[field] = false end
-  for i, fact in ipairs({'.closed', '.reason', '.until'}) do
-    if closed[i] then
-      known[fact] = closed[i]
-      redis.call('HSET', state, fact, closed[i])
-      redis.call('PEXPIRE', state, CLOSED * 1000)
-    end
-  end
-  read_values('')
-  pauses.ends = nil
-  token, last_ticket, longest, life_us = 0, 0, 0, 0
-end
-
--- State is lost, and with it who holds what. Nobody gets anything until all holders know that:
--- their next heartbeat tells them, and they release what they held. It ends at the latest when
--- their time is up, since nothing renews them any more. Until then they stay where they are.
-function repairs.forget_claims()
-  have_checked(redis.call('ZRANGE', waiters, 0, LOOKED_AT - 1), state)
-  local latest = tonumber(redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2])
-  repairs.unlink(waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
-  if latest and latest > now then
-    known['.blocked'], known['.unaware'] = seconds(latest), '0'
-    redis.call('HSET', state, '.blocked', known['.blocked'], '.unaware', '0')
-    redis.call('PEXPIRE', state, math.ceil((latest - now) * 1000))
-  else
-    repairs.unlink(holders)
-  end
-end
-
--- Have the processes of some more holders check what became of them.
-function repairs.warn_unaware()
-  local found, ids = redis.call('ZSCAN', holders, known['.unaware'], 'COUNT', PAGE), {}
-  for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
-  have_checked(ids, state)
-  known['.unaware'] = found[1] ~= '0' and found[1]
-  if known['.unaware'] then
-    redis.call('HSET', state, '.unaware', found[1])
-  else
-    redis.call('HDEL', state, '.unaware')
-  end
-end
-
--- These hold nothing, and know it now, or were silent for too long. If they were the last that did not know, everybody
--- is served again.
-local function note_aware(ids)
-  if blocked_until <= now or #ids == 0 then return end
-  local aware = 0
-  for from = 1, #ids, CHUNK do
-    aware = aware + redis.call('ZREM', holders, unpack(ids, from, math.min(from + CHUNK - 1, #ids)))
-  end
-  if aware == 0 or redis.call('EXISTS', holders) == 1 then return end
-  for _, fact in ipairs({'.blocked', '.unaware'}) do
-    redis.call('HDEL', state, fact)
-    known[fact] = false
-  end
-  blocked_until = 0
-  if known['.shape'] then repairs.suspect() end
-end
-
--- An entry does not agree with the others: the next call rebuilds all of them. Until then, keys may
--- be created by callers that assume they exist.
-function repairs.suspect()
-  put('.suspect', '1')
-  for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
 end
 
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state. Returns true if all that this
@@ -294,7 +204,8 @@ local function open(first, given_now, fields)
   end
   fetch(fields)
   read_values(known['.values'] or '')
-  pauses.read(known['.pauses'])
+  pauses.ends = false
+  if known['.pauses'] then pauses.read(known['.pauses']) end
   turns.read(known['.shape'])
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
@@ -302,10 +213,10 @@ local function open(first, given_now, fields)
   turns.waiting = redis.call('ZCARD', queue)
   redis.call('ZCARD', parked)
   local keys = count_keys()
-  if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then repairs.forget_state() end
-  if not known['.shape'] and keys > 0 and (tonumber(known['.blocked']) or 0) <= now then repairs.forget_claims() end
+  if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then losses.forget_state() end
+  if not known['.shape'] and keys > 0 and (tonumber(known['.blocked']) or 0) <= now then losses.forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
-  if blocked_until > now and known['.unaware'] then repairs.warn_unaware() end
+  if blocked_until > now and known['.unaware'] then losses.warn_unaware() end
   local is_over = known['.blocked'] and blocked_until <= now
   if is_over then
     put('.blocked', false)
@@ -314,7 +225,7 @@ local function open(first, given_now, fields)
   local is_whole = keys == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
   local is_changed = is_over or not is_whole or keys ~= (tonumber(known['.keys']) or 0)
   if known['.shape'] and (is_changed or known['.suspect']) and repairs.rebuild(is_changed) then return true end
-  if known['.rating'] then return repairs.go_on_changing_rates() end
+  if known['.rating'] then return buckets.go_on_changing_rates() end
 end
 
 local function expire_with_the_others(key)
@@ -356,7 +267,7 @@ local function read_node(name, tier)
   local text = get(name) or ''
   local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)%f[=%z]')
   local share_at = tier == turns.by and string.find(text, '=', 1, true)
-  if share_at then node.share = turns.read_share(text, share_at + 1) end
+  if share_at then node.share = fair.read_share(text, share_at + 1) end
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
     node.value = adapting.frozen[tier]
@@ -371,14 +282,14 @@ local function read_node(name, tier)
     local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
     if ticket then node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1 end
     if rates[tier] then
-      node.own_rate, node.listed, node.level, node.at = read_rate(value), top == '1', tonumber(level), tonumber(at)
+      node.own_rate, node.listed, node.level, node.at = buckets.read(value), top == '1', tonumber(level), tonumber(at)
       node.rated = string.match(value, '^~(.*/.*)$')
     end
   end
   if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
   node.value = node.value or adapting.frozen[tier]
   if rates[tier] then
-    node.rate = node.own_rate or node.rated and read_rate(node.rated) or rates[tier]
+    node.rate = node.own_rate or node.rated and buckets.read(node.rated) or rates[tier]
     node.level, node.at = node.level or node.rate.full, node.at or now_us
   end
   return node
@@ -438,63 +349,8 @@ local function value_of(node)
   return node.value or node.own or values[node.tier] or 0
 end
 
--- ---------------------------------------------------------------------------- buckets
-
--- Add what has come back by now. If the clock steps back, that continues from there.
-local function refill(node)
-  local gained = (now_us - node.at) * node.rate.gain
-  node.at = now_us
-  if gained <= 0 or node.level >= node.rate.full then return end
-  node.level = gained >= node.rate.full - node.level and node.rate.full or node.level + gained
-end
-
--- In how many us this many parts come back, rounded up.
-local function time_for(node, parts)
-  local gain = node.rate.gain
-  local us = math.ceil(parts / gain)
-  while us * gain < parts do us = us + 1 end
-  while (us - 1) * gain >= parts do us = us - 1 end
-  return us
-end
-
--- Take this many units, room or not; a negative number gives some back.
-local function charge(node, units)
-  refill(node)
-  node.level = math.min(node.level - units * node.rate.unit, node.rate.full)
-  local left_us = time_for(node, node.rate.full - node.level)
-  if left_us > 0 then
-    outlive(left_us / 1000000 + 1)
-    if not node.listed then
-      redis.call('ZADD', cleanup, whole(now_us + left_us), 'b ' .. node.name)
-      node.listed, fresh[cleanup] = true, true
-    end
-  end
-  change(node)
-end
-
 local function kept_text(node)
   return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
-end
-
--- With "~" and another rate than that of its tier if it was the first to get that.
-local function rate_record(node)
-  local rated = node.rated ~= rates[node.tier].text and node.rated
-  return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or rated and '~' .. rated or '-',
-                       node.kept and kept_text(node) or '-',
-                       node.listed and '1' or '0', node.level, node.at)
-end
-
--- Write the tickets of those that this call has granted while others waited, and keep the highest.
-function turns.flush()
-  if not turns.passing[1] then return end
-  local added = {}
-  for i, ticket in ipairs(turns.passing) do
-    -- Long members: the server keeps a small set of short ones as a list, and searches all of it for each.
-    added[2 * i - 1], added[2 * i] = whole(ticket), string.format('%080d', ticket)
-  end
-  call_in_chunks(added, 'ZADD', turns.passed)
-  redis.call('ZREMRANGEBYRANK', turns.passed, 0, -PATIENCE - 2)
-  turns.passing, turns.lowest, fresh[turns.passed] = {}, nil, true
 end
 
 -- Write what has changed, and make sure that every key expires. A node about which nothing is known
@@ -504,15 +360,15 @@ local function save()
     if node.tier == widest_tier then save_numbers(node) end
   end
   turns.flush()
-  turns.save()
-  if next(rates) then dues.tell() end
+  if turns.by then fair.save() end
+  if next(rates) then buckets.tell_due() end
   local keys = known['.shape'] and whole(count_keys())
   if keys and known['.keys'] ~= keys then put('.keys', keys) end
   for name, node in pairs(moved) do
     if node.rate then
       local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
                       and not node.share
-      put(name, not is_idle and rate_record(node) .. (node.share and turns.share_text(node.share) or ''))
+      put(name, not is_idle and buckets.record(node) .. (node.share and fair.share_text(node.share) or ''))
     elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept and not node.share
            and not (repairs.is_under_way and (node.own or node.top > 0)) then
       put(name, false)
@@ -520,7 +376,7 @@ local function save()
       local kept = node.kept and kept_text(node) or '-'
       local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
       local text = string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top)
-      put(name, node.share and text .. turns.share_text(node.share) or text)
+      put(name, node.share and text .. fair.share_text(node.share) or text)
     end
   end
   write_changes(state, changed, 'HSET', 'HDEL', true)
