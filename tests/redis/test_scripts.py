@@ -13,7 +13,7 @@ OF_LUA = {"string", "table", "math", "redis", "struct", "cjson", "cmsgpack", "bi
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_function_of_a_table_that_a_script_calls_is_in_it(name: str) -> None:
-    """Tables such as ``repairs`` get their functions when one is needed: an absent one would be missed only then."""
+    """Some tables get their functions when one is needed: only then one would be missed."""
     code = re.sub(r"--[^\n]*|'[^'\n]*'", "''", load(name).source.decode())
     assigned = [
         left.split(", ")

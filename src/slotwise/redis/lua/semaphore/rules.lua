@@ -351,14 +351,12 @@ end
 
 local CHANGES = 100        -- how many are kept
 local LEARNT = 3600        -- how long (s) a value is kept after its last move if nobody uses it
-local adaptations          -- the functions of base/adaptation.lua, once they are needed
-
-local function use_adaptations()
-  if adaptations then return end
+local adaptations = {}     -- the functions of base/adaptation.lua
+made_when_needed(adaptations, function()
 -- include base/adaptation.lua
-  adaptations = {rules = read_adaptive, read = read_adaptation, record = adaptation_record,
-                 note_end = note_end, freeze = freeze, thaw = thaw}
-end
+  adaptations.rules, adaptations.read, adaptations.record = read_adaptive, read_adaptation, adaptation_record
+  adaptations.note_end, adaptations.freeze, adaptations.thaw = note_end, freeze, thaw
+end)
 
 -- The rules of an adaptive value in the text of .values; nil if it is fixed.
 local function rules_in(values) return string.match(values or '', '^,(%d+ [^,]+),$') end
@@ -368,7 +366,6 @@ local function find_adaptation()
   adaptation, is_adaptation_known = nil, true
   local rules = rules_in(redis.call('HGET', state, '.values'))
   if rules then
-    use_adaptations()
     local facts = redis.call('HMGET', state, '.adapt', '.window', '.value')
     adaptation = adaptations.read(adaptations.rules(rules), facts[1], facts[2], now_us, tonumber(facts[3] or nil))
   end
