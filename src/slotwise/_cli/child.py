@@ -137,6 +137,9 @@ class Child:
                 return True
         return not self._has_group
 
+    def release_if_killed(self, acquisition_id: str) -> None:
+        """Have the acquisition released if slotwise is killed, if there is a guard to do it."""
+
     def leave_alone(self) -> None:
         """Ignore the descendants of the command, which has ended, from now on."""
         self._has_group = False

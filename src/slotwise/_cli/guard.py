@@ -1,8 +1,9 @@
 """The guard: a small process between ``slotwise run`` and its command, on Linux.
 
 It adopts all processes that the command starts and leaves behind, so that they can be found and
-ended. If slotwise is killed, the guard outlives it and ends them all. It reports to slotwise when
-the command stops, continues or exits, and itself exits when no process is left.
+ended. If slotwise is killed, the guard outlives it and ends them all, and then releases the slot if
+a server keeps it: no server sees a process end. It reports to slotwise when the command stops,
+continues or exits, and itself exits when no process is left.
 
 If the guard itself is killed, the kernel kills the command, and slotwise adopts the rest.
 """
@@ -13,21 +14,38 @@ import errno
 import os
 import select
 import signal
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from slotwise._cli.child import Child, fork_command
 from slotwise._cli.descendants import IN_VAIN, adopt_orphans, signal_descendants, state_of
 from slotwise._cli.signals import signalfd
 
-# What is sent through the two pipes; in the first it follows a number.
+# What is sent through the two pipes: in the first it follows a number, in the second it is a line,
+# and any other line is the id of an acquisition.
 _STOPPED, _CONTINUED, _EXITED = b"s", b"c", b"e"
-_LEAVE_ALONE = b"l"
+_LEAVE_ALONE = b"leave alone"
 
 _PAUSE_MS = 10  # between two searches for what is still to be killed
 
 
 class GuardedChild(Child):
-    """The command as slotwise sees it: the guard starts it, and reports its state."""
+    """The command as slotwise sees it: the guard starts it, and reports its state.
+
+    ``release`` releases an acquisition by its id, in the guard, if slotwise is killed. What it
+    needs to know is in the memory of the guard, where other users can't read it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        mask: set[int],
+        *,
+        only_command: bool,
+        release: Callable[[str], object],
+    ) -> None:
+        self.release = release
+        super().__init__(command, mask, only_command=only_command)
 
     def _fork(self, environment: int, error: int, mask: set[int]) -> None:
         self._reports, reports = os.pipe()
@@ -55,6 +73,10 @@ class GuardedChild(Child):
         return -1 if self._gone else self._reports
 
     def _reap(self) -> None:
+        os.set_blocking(self._reports, True)
+        while os.read(self._reports, 4096):  # closed: no process is left
+            pass
+        self.leave_alone()
         os.waitpid(self._guard, 0)
 
     def poll(self) -> int | None:
@@ -90,8 +112,14 @@ class GuardedChild(Child):
         return self._gone
 
     def leave_alone(self) -> None:
+        self._order(_LEAVE_ALONE)
+
+    def release_if_killed(self, acquisition_id: str) -> None:
+        self._order(acquisition_id.encode())
+
+    def _order(self, line: bytes) -> None:
         try:
-            os.write(self._orders, _LEAVE_ALONE)
+            os.write(self._orders, line + b"\n")
         except BrokenPipeError:  # it has ended
             pass
 
@@ -118,6 +146,8 @@ class _Guard:
         self, child: GuardedChild, mask: set[int], files: tuple[int, int, int, int]
     ) -> None:
         self._only_command = child.only_command
+        self._release = child.release
+        self._acquisition_id = ""  # what a server has to be told of if slotwise is killed
         environment, error, self._reports, self._orders = files
         if not self._only_command:
             adopt_orphans()
@@ -137,18 +167,47 @@ class _Guard:
 
     def run(self) -> NoReturn:
         ended = signalfd([signal.SIGCHLD])
+        self._ended = select.poll()
         poller = select.poll()
-        poller.register(ended, select.POLLIN)
+        for each in (self._ended, poller):
+            each.register(ended, select.POLLIN)
         poller.register(self._orders, select.POLLIN)
         while True:
             for fd, _ in poller.poll():
                 if fd == self._orders:
-                    if not os.read(self._orders, 1):
-                        self._kill_all(poller)
-                    os._exit(0)
-                os.read(fd, 128)
+                    self._obey()
+                else:
+                    os.read(fd, 128)
             if not self._reap():
+                self._exit()
+
+    def _obey(self) -> None:
+        """Read what slotwise orders; its end is an order too."""
+        orders = os.read(self._orders, 4096)
+        if not orders:
+            self._kill_all()
+            self._release_slot()
+        for order in orders.splitlines():
+            if order == _LEAVE_ALONE:
                 os._exit(0)
+            self._acquisition_id = order.decode()
+
+    def _exit(self) -> NoReturn:
+        """Exit, as no process is left; one that would have to release the slot waits for slotwise.
+
+        While slotwise waits for a slot, its end is seen by the process of the command first.
+        """
+        os.close(self._reports)
+        while self._acquisition_id:
+            self._obey()
+        os._exit(0)
+
+    def _release_slot(self) -> NoReturn:
+        try:
+            if self._acquisition_id:
+                self._release(self._acquisition_id)
+        finally:
+            os._exit(0)
 
     def _reap(self) -> bool:
         """Reap the processes that have ended; return False if none is left."""
@@ -177,15 +236,13 @@ class _Guard:
             if error.errno != errno.EPIPE:  # slotwise has ended, which the other pipe tells too
                 raise
 
-    def _kill_all(self, poller: select.poll) -> None:
+    def _kill_all(self) -> None:
         """Kill what is left, at once: somebody else may have the slot already."""
-        poller.unregister(self._orders)
         if self._is_running:
             os.kill(self._pid, signal.SIGKILL)
-        if self._only_command:
-            return
         in_vain = 0
         while in_vain < IN_VAIN and self._reap():
-            was_sent, _ = signal_descendants(os.getpid(), signal.SIGKILL)
-            in_vain = 0 if was_sent else in_vain + 1
-            poller.poll(_PAUSE_MS)
+            if not self._only_command:
+                was_sent, _ = signal_descendants(os.getpid(), signal.SIGKILL)
+                in_vain = 0 if was_sent else in_vain + 1
+            self._ended.poll(_PAUSE_MS)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from slotwise import _urls
 from slotwise._cli import slot_flags
 from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.commands import Command
@@ -146,7 +147,12 @@ def _run(given: argparse.Namespace) -> int:
         collect_garbage()
         slot_flags.check_nested(semaphore, given.slots, time_left)
         semaphore._kick_grace = given.grace + _MARGIN
-        slot = Slot(semaphore, given.slots, time_left, given.label, replace=given.replace)
+        slot = Slot(
+            *(semaphore, given.slots, time_left, given.label),
+            replace=given.replace,
+            # Others on this machine see for themselves when a process has ended.
+            on_requested=child.release_if_killed if semaphore._has_a_server else None,
+        )
         acquired = _wait(slot, signals)
     except BaseException:
         child.dismiss()
@@ -171,12 +177,17 @@ def _run(given: argparse.Namespace) -> int:
 
 def _child(given: argparse.Namespace, signals: SignalQueue) -> Child:
     """Fork what becomes the command, while there is only one thread."""
-    make = Child
-    if sys.platform == "linux":
-        from slotwise._cli.guard import GuardedChild
+    mask, only_command = signals.mask_before, given.keep_descendants
+    if sys.platform != "linux":
+        return Child(given.command, mask, only_command=only_command)
+    from slotwise._cli.guard import GuardedChild
 
-        make = GuardedChild
-    return make(given.command, signals.mask_before, only_command=given.keep_descendants)
+    def release(acquisition_id: str) -> None:
+        """Release what a slotwise that was killed held, or waited for; in the guard."""
+        url = given.url or _urls.url_of_environment()
+        _urls.semaphore(given.name, 1, url).release_sync(acquisition_id)  # of any value
+
+    return GuardedChild(given.command, mask, only_command=only_command, release=release)
 
 
 def _wait(slot: Slot, signals: SignalQueue) -> AcquisitionResult:

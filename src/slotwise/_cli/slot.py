@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from slotwise._cli.polling import readable
+from slotwise._core import events
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -67,10 +69,15 @@ class Slot:
         label: str | None,
         *,
         replace: bool = False,
+        on_requested: Callable[[str], object] | None = None,
     ) -> None:
-        """``replace``: take the slots of the oldest holder if none are free."""
+        """``replace``: take the slots of the oldest holder if none are free.
+
+        ``on_requested`` is called with the id, in another thread, before it can hold or wait.
+        """
         self.semaphore = semaphore
         self._replace = replace
+        self._on_requested = on_requested
         self._arguments = slots, time_left, label
         self._reading, self._writing = os.pipe()
         self._result: AcquisitionResult | None = None
@@ -115,6 +122,8 @@ class Slot:
     def _work(self) -> None:
         slots, time_left, label = self._arguments
         timeout = time_left.for_the_slot()
+        if self._on_requested is not None:
+            events.add_hook(self._on_event)
         try:
             if self._replace:
                 self._result = self.semaphore.acquire_sync(
@@ -127,6 +136,12 @@ class Slot:
                 self._result = self.semaphore.acquire_sync(slots, timeout=timeout, label=label)
         except BaseException as error:
             self._failure = error
+        if self._on_requested is not None:
+            events.remove_hook(self._on_event)
         os.write(self._writing, b"d")
         if self._result is not None and self._result.lost.wait():
             os.write(self._writing, b"l")
+
+    def _on_event(self, event: events.Event) -> None:
+        if event.kind == "requested" and event.acquisition_id and self._on_requested is not None:
+            self._on_requested(event.acquisition_id)

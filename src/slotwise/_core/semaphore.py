@@ -65,7 +65,7 @@ class Semaphore(Limit):
     # name of the whole, the tier and the keys.
     _reported: tuple[str | None, str | None, Mapping[str, str]]
 
-    # Whether every inspection takes a round trip to a server.
+    # Whether a server keeps it: an inspection takes a round trip, and a dead process isn't seen.
     _has_a_server: ClassVar[bool] = False
 
     def __init__(
