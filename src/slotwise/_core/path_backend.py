@@ -7,11 +7,11 @@ Redis server the scripts that mirror it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar, TypeAlias
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeAlias
 
 from slotwise._core.adaptive import Change, Outcome
-from slotwise._core.limit import AcquisitionContext
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.paths import NO_RATES, Needs, Path, PathStats, TierStats
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
@@ -32,13 +32,17 @@ class PathBackend(ABC):
     __slots__ = ()
 
     _does_io: bool = True  # as of a `Limit`
-    has_cm: ClassVar[bool] = False  # whether `cm` can be used
     scope: str  # as events name it
 
     @property
     @abstractmethod
     def reported_name(self) -> str | None:
         """Its name in events."""
+
+    @property
+    @abstractmethod
+    def _title(self) -> str:
+        """Its name in messages."""
 
     def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         return with_totals(stats, self.scope, self.reported_name)
@@ -50,8 +54,18 @@ class PathBackend(ABC):
         label: str | None = None,
         needs: Needs | None = None,
     ) -> AcquisitionContext:
-        """A context manager for one acquisition, by a quicker way than `acquire` and `release`."""
-        raise NotImplementedError
+        """Return a context manager for one acquisition."""
+        return PathContext(self, path, timeout, label, needs)
+
+    def begin(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> Awaitable[AcquisitionResult]:
+        """Like `acquire`, for a caller that awaits it at once.
+
+        What it has requested before that is withdrawn only by awaiting it. So it needs no coroutine
+        of its own: each that waits is one more for the garbage collector.
+        """
+        return self.acquire(path, timeout, label, needs)
 
     @abstractmethod
     async def acquire(
@@ -120,11 +134,11 @@ class PathBackend(ABC):
     def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool: ...
 
     @abstractmethod
-    async def release_on_exit(self, acquisition_id: str) -> None:
+    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
         """Release for a block that is left; see `Limit._release_on_exit`."""
 
     @abstractmethod
-    def release_on_exit_sync(self, acquisition_id: str) -> None: ...
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None: ...
 
     @abstractmethod
     async def stats(self) -> dict[str, TierStats]:
@@ -274,3 +288,49 @@ class PathBackend(ABC):
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int: ...
+
+
+class PathContext(AcquiringContext):
+    """A context manager for one acquisition of a path, of any backend."""
+
+    __slots__ = ("_path",)
+
+    _limit: Any  # PathBackend
+    _timeout: Timeout
+
+    def __init__(
+        self,
+        paths: PathBackend,
+        path: Path,
+        timeout: Timeout,
+        label: str | None,
+        needs: Needs | None,
+    ) -> None:
+        self._limit = paths
+        self._path = path
+        self._timeout = timeout
+        self._label = label
+        self._slots = needs
+        self._entered = False
+        self._acquired = None
+
+    async def __aenter__(self) -> AcquisitionResult:
+        self._enter()
+        paths: PathBackend = self._limit
+        acquired = await paths.begin(self._path, self._timeout, self._label, self._slots)
+        self._acquired = acquired
+        return acquired
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._limit.release_on_exit(self._leave(exc_info))
+
+    def __enter__(self) -> AcquisitionResult:
+        refuse_to_block_a_loop("'with'")
+        self._enter()
+        paths: PathBackend = self._limit
+        acquired = paths.acquire_sync(self._path, self._timeout, self._label, self._slots)
+        self._acquired = acquired
+        return acquired
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._limit.release_on_exit_sync(self._leave(exc_info))

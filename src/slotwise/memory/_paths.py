@@ -160,6 +160,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if max_idle_keys is not None:
             self._tracker.bound_idle(max_idle_keys)
 
+    @property
+    def _title(self) -> str:
+        return self._tracker.title
+
     # ---------------------------------------------------------------- taking
 
     def cm(
@@ -258,11 +262,11 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         return self.release_sync(acquisition_id, outcome=outcome)
 
-    async def release_on_exit(self, acquisition_id: str) -> None:
-        self.release_sync(acquisition_id)
+    async def release_on_exit(self, acquired: AcquisitionResult) -> None:
+        self.release_sync(acquired.acquisition_id)
 
-    def release_on_exit_sync(self, acquisition_id: str) -> None:
-        self.release_sync(acquisition_id)
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        self.release_sync(acquired.acquisition_id)
 
     def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         key = key_of(acquisition_id)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core import events
-from slotwise._core.closing import Generation
-from slotwise._core.messages import display
+from slotwise._core.closing import Closure, Generation
+from slotwise._core.messages import closed_error, display
 from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, prepare_to_wake
+from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
     from slotwise.processes._base_state import ProcessClaim
@@ -85,10 +86,9 @@ class ProcessAcquisition(AcquisitionResult):
         """The name of its limit in messages."""
         return display(self.file.public_name)
 
-    @property
-    def subject(self) -> str:
-        """The title, followed by its verb."""
-        return f"{self.title} is"
+    def closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        """Return the error of one whose limit is closed, everywhere if there is a ``closure``."""
+        return closed_error(f"{self.title} is", closure)
 
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause, for events."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import fork
-from slotwise._core.messages import cancelled_after_ttl, closed_error
+from slotwise._core.messages import cancelled_after_ttl
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
@@ -171,8 +171,8 @@ class LocalClaims:
     ) -> Exception:
         if event == "closed":
             if state is None or acquisition.generation.closed:
-                return closed_error(acquisition.subject)
-            return closed_error(acquisition.subject, state.closure)
+                return acquisition.closed_error()
+            return acquisition.closed_error(state.closure)
         if state is not None and event == "timed out":
             return _messages.timed_out(acquisition, state)
         if state is not None and event == "too many":

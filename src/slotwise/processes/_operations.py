@@ -153,9 +153,9 @@ def _admit(
 ) -> None:
     """Raise if it can never be granted."""
     if not acquisition.generation.admits(file.claims.by_id.__contains__):
-        raise closed_error(acquisition.subject)
+        raise acquisition.closed_error()
     if state.closed:
-        raise closed_error(acquisition.subject, state.closure)
+        raise acquisition.closed_error(state.closure)
     if not state.accepts(declared) and not state.is_idle(now):
         raise state.conflict(declared)
     never = state.never_fits(acquisition.wanted, declared, file.public_name)

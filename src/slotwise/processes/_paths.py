@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 from slotwise._core import events
 from slotwise._core.adaptive import Change
 from slotwise._core.arguments import MOST_SLOTS, check_count
+from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.limit import AcquiringContext, refuse_to_block_a_loop
+from slotwise._core.messages import closed_error
 from slotwise._core.outcomes import OUTCOME_SLOTS, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend, Timeout
@@ -40,6 +41,7 @@ from slotwise._core.paths import (
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _operations as operations
 from slotwise.processes import _path_inspect
 from slotwise.processes import _process as processes
@@ -61,20 +63,21 @@ from slotwise.processes._wait_for_grant import (
 class ProcessPathAcquisition(ProcessAcquisition):
     """A request for a path, then a hold on it."""
 
-    __slots__ = ("attachment", "idle", "is_counted")
+    __slots__ = ("attachment", "idle", "is_counted", "make_closed_error")
 
     wanted: PathRequest
     attachment: Attachment  # of the object that was asked
     idle: IdleKeys  # of the object that was asked
     is_counted: bool
+    make_closed_error: Callable[..., SemaphoreClosed]
 
     @property
     def title(self) -> str:
         return title_of(self.idle.tiers, self.file.public_name)
 
-    @property
-    def subject(self) -> str:
-        return subject_of(self.idle.tiers, self.file.public_name)
+    def closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        subject = subject_of(self.idle.tiers, self.file.public_name)
+        return closed_error(subject, closure, self.make_closed_error)
 
     def begin(self) -> None:
         self.requested = True
@@ -111,56 +114,6 @@ class AdaptiveProcessPathAcquisition(OutcomeProcessAcquisition, ProcessPathAcqui
         return pausing(self.idle.tiers, self.wanted.path)
 
 
-class ProcessPathContext(AcquiringContext):
-    """A context manager for one acquisition of a path."""
-
-    __slots__ = ("_path",)
-
-    _limit: Any  # ProcessPaths
-    _timeout: float | None
-
-    def __init__(
-        self,
-        paths: ProcessPaths,
-        path: Path,
-        timeout: float | None,
-        label: str | None,
-        needs: Needs | None,
-    ) -> None:
-        self._limit = paths
-        self._path = path
-        self._timeout = timeout
-        self._label = label
-        self._slots = needs
-        self._entered = False
-        self._acquired = None
-
-    async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        paths: ProcessPaths = self._limit
-        wanted = paths._request(self._path, self._timeout, self._label, self._slots)
-        if paths._cancel_task_after_ttl:
-            wanted.task = asyncio.current_task()
-        acquired = await wait_for_grant(paths._attachment, paths._declared, wanted)
-        self._acquired = acquired
-        return acquired
-
-    async def __aexit__(self, *exc_info: Any) -> None:
-        await self._limit.release(self._leave(exc_info))
-
-    def __enter__(self) -> AcquisitionResult:
-        refuse_to_block_a_loop("'with'")
-        self._enter()
-        paths: ProcessPaths = self._limit
-        wanted = paths._request(self._path, self._timeout, self._label, self._slots)
-        acquired = wait_for_grant_sync(paths._attachment, paths._declared, wanted)
-        self._acquired = acquired
-        return acquired
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._limit.release_sync(self._leave(exc_info))
-
-
 class ProcessPaths(ProcessLimit, PathBackend):
     """A `PathBackend` for all processes of one user on one machine.
 
@@ -175,16 +128,16 @@ class ProcessPaths(ProcessLimit, PathBackend):
         max_idle_keys: how many idle keys of each tier this object remembers.
         overload: which newcomers it refuses at once.
         directory: the directory for the files.
+        closed_error: makes what acquiring raises once it is closed.
     """
 
     __slots__ = (
-        *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
-        *("_generation", "_generation_key", "_has_weights", "_holds_nothing"),
+        *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_closed_error"),
+        *("_declared", "_generation", "_generation_key", "_has_weights", "_holds_nothing"),
         *("_idle", "_idle_in", "_indexes"),
         *("_max_idle_keys", "_options", "_overload", "_ttl"),
     )
 
-    has_cm = True
     scope = "process"
 
     _declared: tuple[TierSpec, ...]
@@ -199,6 +152,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         max_idle_keys: float = inf,
         overload: Overload | None = None,
         directory: str | os.PathLike[str] | None = None,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         self._declared = tuple(tiers)
         for tier in tiers:
@@ -211,6 +165,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._max_idle_keys = max_idle_keys
         self._overload = overload
+        self._closed_error = closed_error
         self._options = options_of(tiers)  # of adaptive ones
         self._idle_in: object = None
         suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
@@ -222,15 +177,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     # ------------------------------------------------------------- acquiring
 
-    def cm(
-        self,
-        path: Path,
-        timeout: float | None = None,
-        label: str | None = None,
-        needs: Needs | None = None,
-    ) -> ProcessPathContext:
-        return ProcessPathContext(self, path, timeout, label, needs)
-
     @property
     def _title(self) -> str:
         return title_of(self._declared, self.reported_name)
@@ -238,10 +184,15 @@ class ProcessPaths(ProcessLimit, PathBackend):
     async def acquire(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
+        return await self.begin(path, timeout, label, needs)
+
+    def begin(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> Awaitable[AcquisitionResult]:
         acquisition = self._request(path, timeout, label, needs)
         if self._cancel_task_after_ttl:
             acquisition.task = asyncio.current_task()
-        return await wait_for_grant(self._attachment, self._declared, acquisition)
+        return wait_for_grant(self._attachment, self._declared, acquisition)
 
     def acquire_sync(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
@@ -283,6 +234,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
         acquisition.attachment = self._attachment
         acquisition.is_counted = False
         acquisition.overload = self._overload
+        acquisition.make_closed_error = self._closed_error
         return acquisition
 
     def _tell_requested(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
@@ -316,11 +268,11 @@ class ProcessPaths(ProcessLimit, PathBackend):
             self._idle_in = processes.fork_epoch
         return self._idle
 
-    async def release_on_exit(self, acquisition_id: str) -> None:
-        await self.release(acquisition_id)
+    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
+        return self.release(acquired)
 
-    def release_on_exit_sync(self, acquisition_id: str) -> None:
-        self.release_sync(acquisition_id)
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        self.release_sync(acquired)
 
     # ------------------------------------------------------------ inspecting
 

@@ -6,8 +6,9 @@ gets a path; they mirror `slotwise._ledger.paths`, where the rules are written d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from slotwise._core import events
@@ -43,7 +44,7 @@ from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sam
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._dialect import read_estimate
-from slotwise.redis._fallback import is_fallback_id, memory_driver, settle_fallback
+from slotwise.redis._fallback import Fallback, is_fallback_id, memory_driver, settle_fallback
 from slotwise.redis._key_values import KeyValues
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
@@ -86,7 +87,9 @@ class RedisPaths(RedisLimit, PathBackend):
         ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
         overload: which newcomers it refuses at once.
+        max_idle_keys: how many idle keys of each tier this object remembers.
         unreachable: what it does while the server is away.
+        closed_error: makes what acquiring raises once it is closed.
     """
 
     _dialect = PATHS
@@ -103,10 +106,14 @@ class RedisPaths(RedisLimit, PathBackend):
         heartbeat_max_interval: float = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
+        max_idle_keys: float = inf,
         overload: Overload | None = None,
         unreachable: UnreachableOptions = UnreachableOptions(),  # noqa: B008 - it can't be changed
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
         self._overload = overload
+        self._max_idle_keys = max_idle_keys
+        self._make_closed_error = closed_error
         self._tiers = tuple(tiers)
         for tier in self._tiers:
             if isinstance(tier.value, int):
@@ -152,13 +159,14 @@ class RedisPaths(RedisLimit, PathBackend):
             cancel_task_after_ttl=self._cancel_task_after_ttl,
             max_idle_keys=_MAX_IDLE_KEYS,
             overload=self._overload,
+            closed_error=self._make_closed_error,
         )
         local._reported_name = self._name
         return local
 
     def _attach(self) -> None:
         super()._attach()
-        self._idle = IdleKeys(self._tiers)
+        self._idle = IdleKeys(self._tiers, self._max_idle_keys)
         if self._adaptive is not None:
             self._record.tell_changes_to(self)
 
@@ -191,16 +199,33 @@ class RedisPaths(RedisLimit, PathBackend):
             ValueConflict: a tier is in use with another value, or there are other tiers.
             BackendError: the server can't be used, or could not be reached in time.
         """
+        return await self.begin(path, timeout, label, needs)
+
+    def begin(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> Awaitable[AcquisitionResult]:
         if self._fallback is None:
-            acquisition = self._request(path, label, needs, timeout)
-            await wait_for_grant(acquisition, timeout)
-            return acquisition
+            return wait_for_grant(self._request(path, label, needs, timeout), timeout)
+        return self._fall_back(self._fallback, path, timeout, label, needs)
+
+    def _fall_back(
+        self,
+        fallback: Fallback,
+        path: Path,
+        timeout: Timeout,
+        label: str | None,
+        needs: Needs | None,
+        *,
+        at_once: float | None = None,
+    ) -> Awaitable[AcquisitionResult]:
+        """Acquire on the server, or as the policy says while that is away."""
         self._check_fits(path, needs)
-        return await self._fallback.acquire(
+        return fallback.acquire(
             self,
             lambda: self._request(path, label, needs, timeout),
             timeout,
             lambda local, left: local.acquire(path, timeout=left, label=label, needs=needs),
+            at_once=at_once,
         )
 
     async def _acquire_at_once(
@@ -208,16 +233,8 @@ class RedisPaths(RedisLimit, PathBackend):
     ) -> AcquisitionResult:
         if self._fallback is None:
             acquisition = self._request(path, label, needs, 0.0)
-            await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
-            return acquisition
-        self._check_fits(path, needs)
-        return await self._fallback.acquire(
-            self,
-            lambda: self._request(path, label, needs, 0.0),
-            0.0,
-            lambda local, _: local.acquire(path, timeout=0, label=label, needs=needs),
-            at_once=TRY_LIMIT,
-        )
+            return await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
+        return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=TRY_LIMIT)
 
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
@@ -264,11 +281,11 @@ class RedisPaths(RedisLimit, PathBackend):
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         self._idle.leave(acquisition.path)
 
-    async def release_on_exit(self, acquisition_id: str) -> None:
-        await self._release_on_exit(acquisition_id)
+    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
+        return self._release_on_exit(acquired)
 
-    def release_on_exit_sync(self, acquisition_id: str) -> None:
-        self._release_on_exit_sync(acquisition_id)
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        self._release_on_exit_sync(acquired)
 
     # ------------------------------------------------------------ inspecting
 
@@ -522,7 +539,8 @@ class RedisPaths(RedisLimit, PathBackend):
     # -------------------------------------------------------------- messages
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        return closed_error(subject_of(self._tiers, self._name), closure)
+        subject = subject_of(self._tiers, self._name)
+        return closed_error(subject, closure, self._make_closed_error)
 
     @property
     def _title(self) -> str:

@@ -77,8 +77,8 @@ class _Deadline:
 
 async def wait_for_grant(
     acquisition: RedisAcquisition, timeout: float | None, *, at_once: float | None = None
-) -> None:
-    """Wait until a request is granted, or clean up after it.
+) -> RedisAcquisition:
+    """Wait until a request is granted, and return it, or clean up after it.
 
     ``timeout`` 0 waits only for the server's answer, which may take as long as it may after any
     other timeout, or ``at_once`` seconds.
@@ -106,6 +106,7 @@ async def wait_for_grant(
             deadline.cancel()
     acquisition.seen = True
     _log.acquired(acquisition)
+    return acquisition
 
 
 async def _clean_up(

@@ -25,6 +25,10 @@ def choose_backend(
 ) -> PathBackend:
     """Return a new backend for these tiers, in the scope of the url."""
     url, name, ttl, atomic = options.url, options.name, options.ttl, options.atomic
+    bound: dict[str, Any] = {
+        "max_idle_keys": options.max_idle_keys,
+        "closed_error": options.closed_error,
+    }
     if url is None or url == "memory://":
         if atomic:
             return MemoryPaths(
@@ -32,15 +36,15 @@ def choose_backend(
                 name=name,
                 ttl=ttl,
                 cancel_task_after_ttl=options.cancel_task_after_ttl,
-                max_idle_keys=options.max_idle_keys,
                 overload=overload,
-                closed_error=options.closed_error,
+                **bound,
             )
 
         def in_memory(full_name: str | None, value: int) -> Semaphore:
             return MemorySemaphore(value=value, name=full_name, ttl=ttl)
 
-        return StagedPaths(specs, SemaphoreSource(None, in_memory, MemorySemaphore, {}), name=name)
+        source = SemaphoreSource(None, in_memory, MemorySemaphore, {})
+        return StagedPaths(specs, source, name=name, **bound)
     if isinstance(url, str):
         if atomic:
             from slotwise.processes._paths import ProcessPaths
@@ -50,11 +54,11 @@ def choose_backend(
                 name=name,
                 ttl=ttl,
                 cancel_task_after_ttl=options.cancel_task_after_ttl,
-                max_idle_keys=options.max_idle_keys,
                 overload=overload,
                 directory=directory_of(url),
+                **bound,
             )
-        return _in_directory(specs, url, name, ttl)
+        return StagedPaths(specs, _in_directory(url, ttl), name=name, **bound)
     from slotwise.redis import RedisSemaphore
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import shared_client_for
@@ -73,6 +77,7 @@ def choose_backend(
             overload=overload,
             unreachable=options.unreachable,
             **passed_on,
+            **bound,
         )
 
     def on_redis(full_name: str | None, value: int) -> Semaphore:
@@ -86,12 +91,10 @@ def choose_backend(
         lambda: shared_client_for(url).heartbeat_thread,
         url.cleanup_timeout,
     )
-    return StagedPaths(specs, source, name=name or DEFAULT_NAME)
+    return StagedPaths(specs, source, name=name or DEFAULT_NAME, **bound)
 
 
-def _in_directory(
-    specs: Sequence[TierSpec], url: str, name: str | None, ttl: float | None
-) -> PathBackend:
+def _in_directory(url: str, ttl: float | None) -> SemaphoreSource:
     from slotwise.processes import ProcessSemaphore
 
     directory = directory_of(url)
@@ -99,5 +102,4 @@ def _in_directory(
     def made_in_directory(full_name: str | None, value: int) -> Semaphore:
         return ProcessSemaphore(value=value, name=full_name, ttl=ttl, directory=directory)
 
-    source = SemaphoreSource(url, made_in_directory, ProcessSemaphore, {"directory": directory})
-    return StagedPaths(specs, source, name=name)
+    return SemaphoreSource(url, made_in_directory, ProcessSemaphore, {"directory": directory})

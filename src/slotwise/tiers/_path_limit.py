@@ -5,7 +5,7 @@ Nothing here waits or decides: the backend of the tiers does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.adaptive import Outcome
@@ -78,7 +78,7 @@ class PathLimit(Limit):
         label: str | None = None,
         priority: float = 0,
     ) -> AcquisitionResult:
-        return await self._tiers._calls.acquire(
+        return await self._tiers._calls.begin(
             self._path, self._ranked(slots, priority), timeout, label
         )
 
@@ -128,19 +128,19 @@ class PathLimit(Limit):
     ) -> bool:
         return self._tiers.release_sync(acquisition_id, outcome=outcome)
 
-    async def _release_on_exit(
+    def _release_on_exit(
         self,
         acquired: AcquisitionResult,
         at_most: float = EXIT_LIMIT,  # noqa: ARG002 - the backend has its own
-    ) -> None:
-        await self._tiers._calls.release_on_exit(acquired)
+    ) -> Awaitable[object]:
+        return self._tiers._backend.release_on_exit(acquired)
 
     def _release_on_exit_sync(
         self,
         acquired: AcquisitionResult,
         at_most: float = EXIT_LIMIT,  # noqa: ARG002
     ) -> None:
-        self._tiers._calls.release_on_exit_sync(acquired)
+        self._tiers._backend.release_on_exit_sync(acquired)
 
     # ------------------------------------------------------------ inspecting
 

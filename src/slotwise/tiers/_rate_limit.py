@@ -190,7 +190,7 @@ class RateLimit(Limit):
                     return acquired
         needs, label = self._needs(slots, cost, priority), check_label(label)
         seconds = self._tiers._calls.timeout(timeout)
-        return await self._tiers._backend.acquire(_PATH, timeout=seconds, label=label, needs=needs)
+        return await self._tiers._backend.begin(_PATH, seconds, label, needs)
 
     def acquire_sync(
         self,

@@ -15,10 +15,11 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
@@ -37,6 +38,7 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     subject_of,
+    title_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
@@ -91,8 +93,15 @@ class StagedPaths(PathBackend):
     """
 
     def __init__(
-        self, tiers: Sequence[TierSpec], source: SemaphoreSource, *, name: str | None
+        self,
+        tiers: Sequence[TierSpec],
+        source: SemaphoreSource,
+        *,
+        name: str | None,
+        max_idle_keys: float = inf,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
+        self._make_closed_error = closed_error
         self._closing_key = (source.key, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
@@ -101,16 +110,21 @@ class StagedPaths(PathBackend):
         self._does_io = source.kind._does_io
         self.scope = source.kind._scope
         self._name = name
-        self._tiers = [Stage(spec, source.make, name) for spec in tiers]
+        self._tiers = [Stage(spec, source.make, name, max_idle_keys) for spec in tiers]
         self._stages = self._tiers
         if tiers[-1].keyed:
-            self._stages = [*self._tiers, Stage(TierSpec("*", 0, False), source.make, name)]
+            everybody = TierSpec("*", 0, False)
+            self._stages = [*self._tiers, Stage(everybody, source.make, name, max_idle_keys)]
         self._prefix = f"s{secrets.token_hex(6)}-"
         self._numbers = itertools.count(1)
 
     @property
     def reported_name(self) -> str | None:
         return self._name
+
+    @property
+    def _title(self) -> str:
+        return title_of([stage.spec for stage in self._tiers], self._name)
 
     def _path(self, path: Path) -> list[tuple[Stage, str | None]]:
         return [*itertools.zip_longest(self._stages, path)]
@@ -272,14 +286,14 @@ class StagedPaths(PathBackend):
                     found.append((semaphore, claimant.acquisition_id))
         return found
 
-    async def release_on_exit(self, acquisition_id: str) -> None:
-        await self._release_on_exit(acquisition_id, sync=False)
+    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
+        return self._release_on_exit(acquired, sync=False)
 
-    def release_on_exit_sync(self, acquisition_id: str) -> None:
-        run(self._release_on_exit(acquisition_id, sync=True))
+    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
+        run(self._release_on_exit(acquired, sync=True))
 
-    async def _release_on_exit(self, acquisition_id: str, *, sync: bool) -> None:
-        held, visited = self._holding.pop(acquisition_id, ([], []))
+    async def _release_on_exit(self, acquired: AcquisitionResult, *, sync: bool) -> None:
+        held, visited = self._holding.pop(acquired.acquisition_id, ([], []))
         try:
             await self._end_all(held, ON_EXIT, sync=sync, seconds=EXIT_LIMIT)
         finally:
@@ -516,10 +530,11 @@ class StagedPaths(PathBackend):
             await call(sync, semaphore, "reopen")
 
     def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:
-        error = closed_error(subject_of([stage.spec for stage in self._tiers], self._name))
+        make = self._make_closed_error
+        subject = subject_of([stage.spec for stage in self._tiers], self._name)
         if closed is None or self._generation.closed:
-            return error
-        return SemaphoreClosed(f"{error}: {closed}", reason=closed.reason)
+            return closed_error(subject, make=make)
+        return make(f"{closed_error(subject)}: {closed}", reason=closed.reason)
 
 
 def _lose(holding: _Holding, acquisition_id: str, lost: Lost, reason: str) -> None:

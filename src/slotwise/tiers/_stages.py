@@ -62,15 +62,17 @@ class StageKey:
         with self.stage.lock:
             self.users -= 1
             if not self.users and self.key is not None:
-                self.stage.idle[self.key] = clock.now()
+                self.stage.note_idle(self.key)
 
 
 class Stage:
     """The keys of one tier; a tier without keys has one, None."""
 
-    def __init__(self, spec: TierSpec, make: Make, name: str | None) -> None:
+    def __init__(self, spec: TierSpec, make: Make, name: str | None, max_idle: float) -> None:
+        """``max_idle``: how many idle keys are kept."""
         self.spec = spec
         self.make = make
+        self._max_idle = max_idle
         self.lock = fork.new_lock()
         self.idle: OrderedDict[str, float] = OrderedDict()  # since when; the longest idle first
         self._name = self.tiers_name = name
@@ -116,6 +118,13 @@ class Stage:
                     entry.users += 1
                     return entry
             asked = self._ask(key)
+
+    def note_idle(self, key: str) -> None:
+        """Note, *with the lock*, that nobody uses a key any more."""
+        self.idle[key] = clock.now()
+        if len(self.idle) > self._max_idle:
+            longest_idle, _ = self.idle.popitem(last=False)
+            del self._keys[longest_idle]
 
     def semaphore(self, key: str | None) -> Semaphore:
         """Return the semaphore of a key, to inspect or control it: no entry is made."""

@@ -24,22 +24,18 @@ from slotwise._core.arguments import (
     check_seconds,
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
-from slotwise._core.limit import AcquiringContext, AcquisitionContext
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.overload import check_max_waiting, check_shed
 from slotwise._core.paths import (
     KeyStats,
-    Needs,
     Path,
     TierStats,
-    head_start_of,
-    title_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
-from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
@@ -54,8 +50,6 @@ if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
 
 MAX_IDLE_KEYS = 10_000
-
-_MakeContext = Callable[[Path, float | None, str | None, Needs | None], AcquisitionContext]
 
 
 class Tiers(SameWhenCopied):
@@ -157,19 +151,10 @@ class Tiers(SameWhenCopied):
         specs = fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost)
         self._name, self._max_acquire_time = options.name, options.max_acquire_time
         self._backend = choose_backend(specs, options, options.overload_of(tiers))
-        self._calls = PathCalls(
-            self._backend,
-            self._arguments,
-            max_acquire_time=self._max_acquire_time,
-            max_idle_keys=options.max_idle_keys,
-            closed_error=closed_error,
-        )
+        self._calls = PathCalls(self._backend, self._arguments, self._max_acquire_time)
         # Makes the context manager of a path; its arguments have been checked.
-        self._context: _MakeContext = self._slow_context
+        self._context = self._backend.cm
         self._does_io = self._backend._does_io
-        quick = self._backend.has_cm and closed_error is SemaphoreClosed
-        if quick or isinstance(self._backend, MemoryPaths):
-            self._context = self._backend.cm
 
     def _recipe(self) -> Recipe | None:
         is_private = self._name is None and (self.url is None or isinstance(self.url, str))
@@ -321,7 +306,7 @@ class Tiers(SameWhenCopied):
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
                 rate, now or after a `resize`.
         """
-        return await self._calls.acquire(
+        return await self._calls.begin(
             *self._arguments.resolve(keys, slots, costs, priority), timeout, label
         )
 
@@ -408,19 +393,9 @@ class Tiers(SameWhenCopied):
             return self._context(path, seconds, label, None)
         return self._context(path, seconds, label, self._arguments.needs(slots))
 
-    def _slow_context(
-        self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
-    ) -> AcquisitionContext:
-        slots: int | Resolved = 1
-        if needs is not None:
-            slots = Resolved(needs)
-            slots.head_start = head_start_of(needs)
-        return AcquiringContext(PathLimit(self, path), slots, timeout, label)
-
     @property
     def _title(self) -> str:
-        specs = [tier.spec for tier in self._tiers.values()]
-        return title_of(specs, self._backend.reported_name)
+        return self._backend._title
 
     # ------------------------------------------------------------- releasing
 
