@@ -12,11 +12,12 @@ import redis
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
-from slotwise import AcquireTimeout, SemaphoreClosed, ValueConflict
+from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers, ValueConflict
 from slotwise._core.idle_keys import IdleKeys
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise.redis import RedisConfig
+from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._paths import RedisPaths
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
@@ -591,3 +592,36 @@ async def test_waiters_that_are_left_over_are_served_by_one_call_at_a_time(
     assert len(sent) == 2
     await until(answered, "its reply")
     await paths.release(acquired.acquisition_id)
+
+
+# --------------------------------------------------------------------------- costs
+
+
+def awaited_coroutines(task: asyncio.Task[None]) -> int:
+    """How many coroutines a task that waits is in, one in the other."""
+    depth, awaited = 0, task.get_coro()
+    while asyncio.iscoroutine(awaited):
+        depth, awaited = depth + 1, awaited.cr_await
+    return depth
+
+
+async def test_a_block_of_tiers_waits_in_no_more_coroutines_than_one_of_a_semaphore(
+    config: RedisConfig,
+) -> None:
+    # With thousands of waiters, the garbage collector visits each of them again and again.
+    semaphore = RedisSemaphore(1, name="s", config=config)
+    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="t", url=config)
+
+    async def enter(block: AcquisitionContext) -> None:
+        async with block:
+            pass
+
+    async with semaphore.cm(), tiers.cm(user="a"):
+        waiting = [
+            asyncio.create_task(enter(block)) for block in (semaphore.cm(), tiers.cm(user="a"))
+        ]
+        for limit in (semaphore, tiers):
+            await until(limit.waiters, "it waits")
+        alone, several = map(awaited_coroutines, waiting)
+    await asyncio.gather(*waiting)
+    assert several <= alone
