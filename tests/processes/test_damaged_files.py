@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
 from slotwise import BackendError, SlotwiseError
@@ -198,6 +199,43 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
             error.add_note(f"seed {seed}")
             raise
         path.unlink()
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 127])
+def test_nothing_is_granted_in_a_file_that_was_truncated_while_it_is_held(
+    make: Make, directory: Path, size: int
+) -> None:
+    semaphore = make(3)
+    semaphore.acquire_sync()
+    os.truncate(directory / filename_of("s"), size)
+    with pytest.raises(BackendError, match=r"damaged .* remove it"):
+        semaphore.acquire_sync(timeout=LONG)
+
+
+def test_a_file_that_was_emptied_counts_as_deleted(make: Make, directory: Path) -> None:
+    semaphore = make(3)
+    held = semaphore.acquire_sync()
+    os.truncate(directory / filename_of("s"), 0)
+    with semaphore.cm(timeout=LONG) as acquired:
+        assert held.lost.wait(LONG)
+        assert [each.acquisition_id for each in semaphore.holders_sync()] == [
+            acquired.acquisition_id
+        ]
+    assert semaphore.stats_sync().acquired_slots == 0
+
+
+@pytest.mark.parametrize("size", [128, 383, 384, 500])
+def test_who_has_read_a_file_needs_nothing_that_was_cut_off(
+    make: Make, directory: Path, size: int
+) -> None:
+    semaphore = make(3)
+    held = semaphore.acquire_sync()
+    os.truncate(directory / filename_of("s"), size)
+    for _ in range(200):  # until there is a new snapshot
+        assert semaphore.release_sync(semaphore.acquire_sync(2, timeout=LONG))
+        assert semaphore.try_acquire_sync(3) is None
+    assert "acquired_slots=1" in in_another_process(directory, "print(s.stats_sync())")
+    assert semaphore.release_sync(held)
 
 
 def test_an_exception_of_a_signal_handler_is_not_taken_for_damage(

@@ -101,11 +101,12 @@ class Journal:
             roots = pread(self._file.fd, 2 * _ROOT_SIZE, 0)
         except OSError as error:
             raise os_error(error, self._file.path) from error
-        if self.in_sync and self._head.startswith(roots):
+        # Fewer bytes: somebody has truncated it, and nothing may be added to what is left.
+        if self.in_sync and self._head.startswith(roots) and len(roots) == len(_NO_ROOTS):
             return []
         root = self._newest(roots)
         if root is None:
-            self.state = None
+            self.state, self.in_sync = None, False
             return None
         sequence, epoch, start, end, written_in = root
         events: list[Event] | None
