@@ -277,14 +277,14 @@ class Run:
             thread.join()
         if self._failure is not None:
             raise self._failure
-        assert not self.stuck, "a thread waits for ever"
+        assert not self.stuck, "a thread waits forever"
         scenario.check()
 
     def step(self, until: Callable[[], object] | None = None) -> None:
         """Let anybody go on; with ``until`` the caller only once that is true."""
         me = self.me()
         if me is None:
-            assert until is None or until(), "the world hand would wait for ever"
+            assert until is None or until(), "the world hand would wait forever"
             return
         self._pause(me, sys._getframe(1), until)
 
@@ -328,7 +328,7 @@ class Run:
         step_at = steps.get
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
-            # Called for every instruction: most of the time of a search is spent here.
+            # Called forevery instruction: most of the time of a search is spent here.
             step = step_at(frame.f_lasti)
             if step is not None and event == "opcode":
                 if self._known:

@@ -375,7 +375,7 @@ async def test_what_was_lost_or_spoilt_is_begun_anew(
     assert limit.value == 10
     await limit.release(held)
     for key in client.keys("*"):
-        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        assert client.pttl(key) > 0, f"{key} would stay forever"
 
 
 async def test_an_adaptive_pair_takes_the_commands_of_a_fixed_one(

@@ -197,7 +197,7 @@ async def test_what_was_spoilt_is_begun_anew_and_every_key_expires(
         assert (await values(made))["acme"] == 7
     await limit.release(held)
     for key in client.keys("*"):
-        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        assert client.pttl(key) > 0, f"{key} would stay forever"
 
 
 async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(

@@ -100,7 +100,7 @@ class Clients:
 
     def check_lifetimes(self) -> None:
         for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+            assert self.client.pttl(key) > 0, f"{key} would stay forever"
 
 
 class SemaphoreClients(Clients):

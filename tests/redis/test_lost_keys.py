@@ -118,7 +118,7 @@ class Fleet:
             assert not numbers & seen, "no number twice"
             seen |= numbers
         for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+            assert self.client.pttl(key) > 0, f"{key} would stay forever"
 
 
 @pytest.fixture
@@ -517,7 +517,7 @@ class PathFleet:
         assert len(set(numbers)) == len(numbers), "no number twice"
         assert max(numbers, default=1) <= self.VALUES[-1], "no number above the value"
         for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+            assert self.client.pttl(key) > 0, f"{key} would stay forever"
 
 
 def fleet_that_lost_its_state(client: redis.Redis) -> PathFleet:

@@ -35,7 +35,7 @@ def uploads(config: RedisConfig, **options: object) -> RedisPaths:
 def assert_nothing_left(client: redis.Redis) -> None:
     """Nothing but facts, which expire."""
     for key in client.scan_iter():
-        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        assert client.pttl(key) > 0, f"{key} would stay forever"
         if key == "adv-sem:names":
             continue
         assert key.startswith("adv-sem:tiers_state:"), f"{key} was left behind"

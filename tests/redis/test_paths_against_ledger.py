@@ -531,7 +531,7 @@ class Pair:
         correctable = {each for each, known in recent.items() if known.until > self.now}
         assert correctable <= {*ended}
         for each in client.keys("*"):
-            assert client.pttl(each) > 0, f"{each} would stay for ever"
+            assert client.pttl(each) > 0, f"{each} would stay forever"
 
     def compare_bucket(
         self, node: RateNode, name: str, nodes: dict[str, list[str]], state: dict[str, str]

@@ -62,7 +62,7 @@ async def test_a_pause_is_kept_by_the_server_and_leaves_nothing_behind(
         1000, host="a"
     )
     for key in client.keys("*"):
-        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        assert client.pttl(key) > 0, f"{key} would stay forever"
     for kind in ("semaphore_state", "tiers_state"):
         [key] = client.keys(f"*:{kind}:*")
         assert client.pttl(key) > 1_000_000, f"{key} goes before the pause ends"

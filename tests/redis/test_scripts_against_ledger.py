@@ -309,7 +309,7 @@ class Pair:
             claim_id for claim_id in self.ledger.holders if self.ttls[str(claim_id)] is not None
         }
         for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay for ever"
+            assert self.client.pttl(key) > 0, f"{key} would stay forever"
 
 
 class Ranked(Claim):

@@ -31,7 +31,7 @@ def documented_keys(client: redis.Redis) -> list[str]:
 def assert_nothing_left(client: redis.Redis) -> None:
     assert documented_keys(client) == []
     for key in client.scan_iter():
-        assert client.pttl(key) > 0, f"{key} would stay for ever"
+        assert client.pttl(key) > 0, f"{key} would stay forever"
         if "state" in key:
             assert [field for field in client.hkeys(key) if not field.startswith(".")] == []
         if "numbers" in key:

@@ -149,7 +149,7 @@ def storm(turns):
         thread.start()
     for thread in workers:
         thread.join(600)
-        assert not thread.is_alive(), "somebody waits for ever"
+        assert not thread.is_alive(), "somebody waits forever"
     go_on.clear()
     for thread in background:
         thread.join(30)

@@ -71,7 +71,7 @@ def acquire(given: argparse.Namespace) -> int:
     """Hold slots for another process; print the id."""
     pid = os.getppid() if given.for_pid is None else given.for_pid
     try:
-        script = _Script(pid)
+        script = _WatchedProcess(pid)
     except (OSError, OverflowError):
         print_error("acquire", f"there is no process {pid}")
         return OWN_FAILURE
@@ -90,7 +90,7 @@ def acquire(given: argparse.Namespace) -> int:
     return int(code or OWN_FAILURE)
 
 
-class _Script:
+class _WatchedProcess:
     """The process that slots are held for.
 
     Raises:
@@ -124,7 +124,7 @@ class _Script:
 class _Holder:
     """What the process in the background does; ``telling`` is where the outcome goes."""
 
-    def __init__(self, given: argparse.Namespace, script: _Script, telling: int) -> None:
+    def __init__(self, given: argparse.Namespace, script: _WatchedProcess, telling: int) -> None:
         self._given = given
         self._script = script
         self._telling = telling

@@ -56,7 +56,7 @@ def export(given: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     backend = open_backend(given.url)
     try:
-        server = _Server((given.host, given.port), backend)
+        server = _MetricsServer((given.host, given.port), backend)
     except OSError as error:
         print_error("export", f"can't listen at {given.host}:{given.port}: {error.strerror}")
         return 1
@@ -75,7 +75,7 @@ def export(given: argparse.Namespace) -> int:
     return 0
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], backend: Backend) -> None:
@@ -86,7 +86,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: _MetricsServer
     server_version = "slotwise"
     sys_version = ""
 

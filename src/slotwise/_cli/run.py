@@ -120,7 +120,7 @@ def run(given: argparse.Namespace) -> int:
     """Hold a slot while the command runs, and return the exit code."""
     try:
         return _run(given)
-    except _Interrupted as interrupted:
+    except _WaitInterrupted as interrupted:
         print_error("run", f"interrupted while waiting for {given.name!r}")
         return 128 + interrupted.number
     except CannotStart as error:
@@ -130,7 +130,7 @@ def run(given: argparse.Namespace) -> int:
         return slot_flags.explain("run", given, error)
 
 
-class _Interrupted(Exception):
+class _WaitInterrupted(Exception):
     """A signal ended the wait."""
 
     def __init__(self, number: int) -> None:
@@ -206,7 +206,7 @@ def _outcome(slot: Slot, signals: SignalQueue) -> AcquisitionResult:
     if ended_by is None:
         return slot.result()
     slot.cancel()
-    raise _Interrupted(ended_by)
+    raise _WaitInterrupted(ended_by)
 
 
 def _ended_by(slot: Slot, signals: SignalQueue) -> int | None:

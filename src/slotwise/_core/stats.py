@@ -66,7 +66,7 @@ class Claimant:
     bytes that are not text escaped. ``keys`` has the keys of a path through tiers, ``needs`` what
     it takes of each tier, if that is not one slot of each; then ``slots`` is what it takes of
     the widest. ``lacks`` is the tier that a waiter for a path, or the one in front of it with the
-    same keys, lacks. ``ttl`` is for how many seconds it may hold, None for ever.
+    same keys, lacks. ``ttl`` is for how many seconds it may hold, None forever.
     """
 
     acquisition_id: str

@@ -52,7 +52,7 @@ class Distribution:
         return None
 
 
-class _Tally:
+class _Counts:
     """What was counted for one limit."""
 
     __slots__ = ("granted", "hold", "lost", "refused", "wait")
@@ -90,7 +90,7 @@ class _Tally:
 _Key = tuple[str, str]  # scope and name
 
 _lock = fork.new_lock()
-_tallies: OrderedDict[_Key, _Tally] = OrderedDict()
+_counts: OrderedDict[_Key, _Counts] = OrderedDict()
 _kept = False
 
 
@@ -110,7 +110,7 @@ def drop_totals() -> None:
     _kept = False
     events.remove_hook(_count)
     with _lock:
-        _tallies.clear()
+        _counts.clear()
 
 
 def _count(event: events.Event) -> None:
@@ -118,14 +118,14 @@ def _count(event: events.Event) -> None:
         return
     key = event.scope, event.name
     with _lock:
-        tally = _tallies.get(key)
-        if tally is None:
-            tally = _tallies[key] = _Tally()
-            if len(_tallies) > _MOST_NAMES:
-                _tallies.popitem(last=False)
+        counts = _counts.get(key)
+        if counts is None:
+            counts = _counts[key] = _Counts()
+            if len(_counts) > _MOST_NAMES:
+                _counts.popitem(last=False)
         else:
-            _tallies.move_to_end(key)
-        tally.add(event)
+            _counts.move_to_end(key)
+        counts.add(event)
 
 
 def totals_of(scope: str, name: str | None) -> Totals | None:
@@ -133,10 +133,10 @@ def totals_of(scope: str, name: str | None) -> Totals | None:
     if not _kept or name is None:
         return None
     with _lock:
-        return _tallies.get((scope, name), _NOTHING).totals()
+        return _counts.get((scope, name), _NOTHING).totals()
 
 
-_NOTHING = _Tally()
+_NOTHING = _Counts()
 
 
 def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> SemaphoreStats:
@@ -145,4 +145,4 @@ def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> Semaphor
     return replace(stats, totals=totals_of(scope, name)) if _kept else stats
 
 
-fork.in_child(fork.Step.FORGET, _tallies.clear)
+fork.in_child(fork.Step.FORGET, _counts.clear)

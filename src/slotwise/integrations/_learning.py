@@ -106,7 +106,7 @@ class Learning:
 
     def _calls(
         self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
-    ) -> list[_Call]:
+    ) -> list[_LimitCall]:
         """Return what has to be called; an adaptive limit is told how the request ended instead."""
         try:
             lesson = read_lesson(status, fields, self._max_pause)
@@ -116,7 +116,7 @@ class Learning:
                 return []
             calls = []
             if lesson.retry_after is not None:
-                calls.append(_Call(limit, "pause", (lesson.retry_after,), lesson))
+                calls.append(_LimitCall(limit, "pause", (lesson.retry_after,), lesson))
             if lesson.quota is not None:
                 calls += self._resizes(limit, lesson.quota, lesson)
         except Exception as error:  # such as one of the user's function of a key
@@ -124,14 +124,14 @@ class Learning:
             return []
         return calls
 
-    def _resizes(self, limit: Limit, quota: int, lesson: Lesson) -> list[_Call]:
+    def _resizes(self, limit: Limit, quota: int, lesson: Lesson) -> list[_LimitCall]:
         """Return the call that gives a limit the smaller of the quota and its own value."""
         if isinstance(limit, Semaphore):
             own = limit._arguments().get("value")
             if isinstance(own, Adaptive) or not own:
                 return []
             value = min(quota, own)
-            return [] if value == limit.value else [_Call(limit, "resize", (value,), lesson)]
+            return [] if value == limit.value else [_LimitCall(limit, "resize", (value,), lesson)]
         if not isinstance(limit, PathLimit):
             return []  # what has no slots has no quota of concurrent requests
         found = _tier_of_quota(limit)
@@ -145,11 +145,11 @@ class Learning:
         self._quotas[which] = value
         if len(self._quotas) > _REMEMBERED_KEYS:
             self._quotas.popitem(last=False)
-        return [_Call(limit.tiers, "resize", (name, value, key), lesson, which)]
+        return [_LimitCall(limit.tiers, "resize", (name, value, key), lesson, which)]
 
     # ------------------------------------------------------------------ doing
 
-    async def _run_async(self, calls: list[_Call]) -> None:
+    async def _run_async(self, calls: list[_LimitCall]) -> None:
         for call in calls:
             try:
                 await call.start()
@@ -159,7 +159,7 @@ class Learning:
             else:
                 self._done(call)
 
-    def _run(self, calls: list[_Call]) -> None:
+    def _run(self, calls: list[_LimitCall]) -> None:
         for call in calls:
             try:
                 call.run()
@@ -169,7 +169,7 @@ class Learning:
             else:
                 self._done(call)
 
-    def _done(self, call: _Call) -> None:
+    def _done(self, call: _LimitCall) -> None:
         self._has_failed = False
         _log.info("%s, as a response with status %d asked for", call.words, call.lesson.status)
 
@@ -180,7 +180,7 @@ class Learning:
             _log.warning("%s failed: %s", what, error)
 
 
-class _Call:
+class _LimitCall:
     """A verb of a limit or of tiers, to be called with arguments."""
 
     __slots__ = ("_args", "_target", "_verb", "lesson", "quota_of")

@@ -130,7 +130,7 @@ class LimitMiddleware:
 _SHORT_RESPONSE = 0.03
 
 
-class _Stage(Enum):
+class _Phase(Enum):
     """How far an exchange is."""
 
     ENTERING = auto()  # it may wait in line
@@ -149,9 +149,9 @@ class _Exchange:
         "_interruption",
         "_limit",
         "_middleware",
+        "_phase",
         "_scope",
         "_send",
-        "_stage",
         "_trailers",
         "_watch",
     )
@@ -170,7 +170,7 @@ class _Exchange:
         self._send = send
         self._inbox = Inbox(receive, self._client_left)
         self._interruption = Interruption()
-        self._stage = _Stage.ENTERING
+        self._phase = _Phase.ENTERING
         self._acquired: AcquisitionResult | None = None
         self._granted_at = 0.0
         self._trailers = False
@@ -273,7 +273,7 @@ class _Exchange:
 
     async def _respond(self) -> None:
         interruption = self._interruption = Interruption()
-        self._stage = _Stage.RUNNING
+        self._phase = _Phase.RUNNING
         if self._middleware._cancels_early:
             self._inbox.watch()
         try:
@@ -290,7 +290,7 @@ class _Exchange:
         """Send for the app."""
         kind = message["type"]
         if kind == "http.response.start":
-            self._stage = _Stage.RESPONDING
+            self._phase = _Phase.RESPONDING
             self._trailers = message.get("trailers", False)
             # Not now: most apps send their whole body next, and need no watch. A client that left
             # before that must not keep them from finishing.
@@ -299,7 +299,7 @@ class _Exchange:
         elif self._is_last(message):
             # The app has done its work: whether the client stays for the last chunk, or is still
             # there during what comes after it, makes no difference.
-            self._stage = _Stage.COMPLETE
+            self._phase = _Phase.COMPLETE
             self._stop_watching()
             self._interruption.give_up()
             await self._send(message)
@@ -318,7 +318,7 @@ class _Exchange:
 
     async def _complete(self) -> None:
         """Release the slot: whatever the app does from now on, it needs none."""
-        self._stage = _Stage.COMPLETE
+        self._phase = _Phase.COMPLETE
         self._stop_watching()
         acquired, self._acquired = self._acquired, None
         if acquired is None:
@@ -344,5 +344,5 @@ class _Exchange:
         self._inbox.stop()
 
     def _client_left(self) -> None:
-        if self._stage is not _Stage.RUNNING or self._middleware._cancels_early:
+        if self._phase is not _Phase.RUNNING or self._middleware._cancels_early:
             self._interruption.interrupt("disconnect")

@@ -16,7 +16,7 @@ with needs_extra("fastapi"):
 __all__ = ["limited_by"]
 
 
-class Guard(Protocol):
+class LimitDependency(Protocol):
     """What `limited_by` returns: a dependency, with what its routes may answer."""
 
     responses: dict[int | str, dict[str, Any]]
@@ -46,7 +46,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def limited_by(
     limit: LimitArgument, key: KeyFunction | None = None, wait: float | None = 0.0
-) -> Guard:
+) -> LimitDependency:
     """Return a dependency that holds a slot until the response is complete::
 
         guard = limited_by(semaphore("reports", 5))
@@ -85,5 +85,5 @@ def limited_by(
 
     result: Any = guard
     result.responses = _RESPONSES
-    typed: Guard = result
+    typed: LimitDependency = result
     return typed

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class AdaptiveTracker(Tracker):
     """The shared state of an adaptive semaphore."""
 
-    __slots__ = ("adaptation", "is_expiring", "look_at", "succeeded", "untold")
+    __slots__ = ("adaptation", "is_expiring", "look_at", "succeeded", "unreported")
 
     adaptation: Adaptation
 
@@ -50,7 +50,7 @@ class AdaptiveTracker(Tracker):
         now = clock.now()
         self.adaptation = adaptation(options, microseconds(now))
         self.is_expiring = False
-        self.untold: deque[Change] = deque()  # changes that the hooks don't know yet
+        self.unreported: deque[Change] = deque()  # changes that the hooks don't know yet
         # How long blocks that succeeded on the quick lane were held, all before `look_at`.
         self.succeeded: list[float] = []
         self.look_at = 0.0
@@ -110,7 +110,7 @@ class AdaptiveTracker(Tracker):
     def _keep_untold(self) -> None:
         change = self.adaptation.take_change()
         if events.hooks and change is not None:
-            self.untold.append(change)
+            self.unreported.append(change)
 
     def change_value(self, value: int, declared: int) -> None:  # noqa: ARG002
         """Stay at a value, *in the section*: a resize freezes."""
@@ -148,9 +148,9 @@ class AdaptiveTracker(Tracker):
 def _tell_changes(semaphore: MemorySemaphore) -> None:
     """Tell the hooks how the value has moved."""
     tracker = semaphore._tracker
-    while isinstance(tracker, AdaptiveTracker) and tracker.untold:
+    while isinstance(tracker, AdaptiveTracker) and tracker.unreported:
         try:
-            change = tracker.untold.popleft()
+            change = tracker.unreported.popleft()
         except IndexError:  # another thread was faster
             break
         semaphore._tell_resized(change.new, change.reason)

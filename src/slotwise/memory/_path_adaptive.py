@@ -12,13 +12,13 @@ from slotwise.memory._path_acquisition import LargeMemoryPathAcquisition
 from slotwise.memory._path_observed import ObservedLargeMemoryPathAcquisition
 
 
-class _Adaptive(Outcomes, LargeMemoryPathAcquisition):
+class _OutcomeAcquisition(Outcomes, LargeMemoryPathAcquisition):
     __slots__ = ()
 
     def give(self) -> bool:
         ended = super().give()
         tracker = self.paths._tracker
-        if tracker.untold:
+        if tracker.unreported:
             tracker.tell_changes(self.paths.reported_name)
         return ended
 
@@ -30,13 +30,15 @@ class _Adaptive(Outcomes, LargeMemoryPathAcquisition):
         super().__exit__(exc_type, exc, traceback)
 
 
-class AdaptiveMemoryPathAcquisition(_Adaptive):
+class AdaptiveMemoryPathAcquisition(_OutcomeAcquisition):
     """Slots of tiers, and how the work under them ended."""
 
     __slots__ = OUTCOME_SLOTS
 
 
-class ObservedAdaptiveMemoryPathAcquisition(_Adaptive, ObservedLargeMemoryPathAcquisition):
+class ObservedAdaptiveMemoryPathAcquisition(
+    _OutcomeAcquisition, ObservedLargeMemoryPathAcquisition
+):
     """The same, while somebody listens to events."""
 
     __slots__ = OUTCOME_SLOTS

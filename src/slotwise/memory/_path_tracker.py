@@ -74,7 +74,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         "roomy",
         "specs",
         "times_all",
-        "untold",
+        "unreported",
         "woken",
     )
 
@@ -112,7 +112,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.times_all = False
         self.is_expiring = False
         # Changes of adaptive values that the hooks don't know yet, with the tier and the key.
-        self.untold: deque[tuple[int, Hashable, Change]] = deque()
+        self.unreported: deque[tuple[int, Hashable, Change]] = deque()
         self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
 
     def bound_idle(self, max_idle_keys: int) -> None:
@@ -320,13 +320,13 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         assert node.adaptation is not None
         change = node.adaptation.take_change()
         if events.hooks and change is not None:
-            self.untold.append((node.tier, node.key, change))
+            self.unreported.append((node.tier, node.key, change))
 
     def tell_changes(self, name: str | None) -> None:
         """Tell the hooks how adaptive values have moved."""
-        while self.untold:
+        while self.unreported:
             try:
-                index, key, change = self.untold.popleft()
+                index, key, change = self.unreported.popleft()
             except IndexError:  # another thread was faster
                 break
             tier = self.specs[index].name

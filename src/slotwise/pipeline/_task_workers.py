@@ -58,7 +58,7 @@ class TaskWorkers:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader: asyncio.Task[None] | None = None
-        self._hiring = False
+        self._will_start_worker = False
         self._cancelling = False
         self._opened = False
         self._stopped = False
@@ -90,7 +90,9 @@ class TaskWorkers:
     @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing will be started."""
-        return not self._tasks and (self.flow.over or not self._opened) and not self._hiring
+        return (
+            not self._tasks and (self.flow.over or not self._opened) and not self._will_start_worker
+        )
 
     def listen(self, wake: Callable[[], None], *, results: bool = True) -> bool:
         """Call ``wake`` at the next result or end; return False if there is one already."""
@@ -133,12 +135,12 @@ class TaskWorkers:
     # ------------------------------------------------------------ starting workers
 
     def _start_worker_soon(self) -> None:
-        if not self._hiring:
-            self._hiring = True
+        if not self._will_start_worker:
+            self._will_start_worker = True
             self._loop.call_soon(self._start_worker)
 
     def _start_worker(self) -> None:
-        self._hiring = False
+        self._will_start_worker = False
         self._streak = 0
         if self._resting:
             pass  # somebody is about to look for work
@@ -169,7 +171,7 @@ class TaskWorkers:
 
     async def _work(self) -> None:
         task = this_task()
-        # Runs for every item: saves a coroutine where there is nothing to wait for.
+        # Runs forevery item: saves a coroutine where there is nothing to wait for.
         lead = self._next if self.flow.unconditional else self._lead
         while self._leader is None:
             self._leader = task
@@ -177,7 +179,7 @@ class TaskWorkers:
                 work = await lead()
             finally:
                 self._leader = None
-                if not self._hiring and not self.flow.over:
+                if not self._will_start_worker and not self.flow.over:
                     self._start_worker_soon()
             if work is None:
                 return
@@ -340,7 +342,7 @@ class TaskWorkers:
         flow = self.flow
         flow.begin(work)
         try:
-            # In a copy of the caller's context. A worker starts in one, which is used for every
+            # In a copy of the caller's context. A worker starts in one, which is used forevery
             # item until one of them changes it. Most often both are empty, and quick to compare.
             context = copy_context()
             if (context or self._context) and not is_same(context, self._context):

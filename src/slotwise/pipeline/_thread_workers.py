@@ -73,7 +73,7 @@ class ThreadWorkers:
         self._until_news = threading.Condition(self._lock)  # a consumer without an event loop
         self._news = Listeners()
         self._threads = 0
-        self._idlers = 0
+        self._idle_threads = 0
         self._leading = False
         self.opened = False
         self._semaphore = flow.settings.semaphore
@@ -177,7 +177,7 @@ class ThreadWorkers:
         """Let another thread lead: one that waits for it, or else a new one."""
         if self.flow.over:
             self._idle.notify_all()
-        elif self._idlers:
+        elif self._idle_threads:
             self._idle.notify()
         elif self._threads < self.flow.limit:
             self._start_worker(self._work)
@@ -187,9 +187,9 @@ class ThreadWorkers:
     def _work(self) -> None:
         while True:
             while self._leading and not self.flow.over:
-                self._idlers += 1
+                self._idle_threads += 1
                 self._idle.wait()
-                self._idlers -= 1
+                self._idle_threads -= 1
             if self.flow.over:
                 return
             self._leading = True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Options:
+class _ScannerSettings:
     """What the C scanner asks for: those of `json.loads` without arguments."""
 
     strict = True
@@ -33,7 +33,7 @@ def _make() -> tuple[Callable[[object], str], Callable[[bytes], Any]]:
         chunks = make_encoder(
             None, _not_plain, encode_basestring_ascii, None, ":", ",", False, False, False
         )
-        scan = make_scanner(_Options)  # type: ignore[arg-type]
+        scan = make_scanner(_ScannerSettings)  # type: ignore[arg-type]
     except (ImportError, TypeError):
         import json
 

@@ -62,7 +62,7 @@ _DEFAULTS = {
 _ISSUED = 4  # passwords of a provider that are remembered, so that no message repeats them
 
 
-class Options(dict[str, Any]):
+class ConnectionArguments(dict[str, Any]):
     """Keyword arguments of a redis-py connection, as a value that can be compared and hashed.
 
     Its values may be unhashable (a list of flags), and secret: neither the hash nor the repr
@@ -73,7 +73,7 @@ class Options(dict[str, Any]):
         return hash(frozenset(self))
 
     def __repr__(self) -> str:
-        return f"Options({', '.join(sorted(self))})"
+        return f"ConnectionArguments({', '.join(sorted(self))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ConnectionOptions:
     are the same connection: those that only spell out a default are left out.
     """
 
-    kwargs: Options = field(default_factory=Options)
+    kwargs: ConnectionArguments = field(default_factory=ConnectionArguments)
     tls: bool = False
     connection_class: type[Any] | None = None
     # What a credential provider returned lately.
@@ -99,7 +99,7 @@ class ConnectionOptions:
                 for name, value in self.kwargs.items()
                 if name not in _DEFAULTS or value != _DEFAULTS[name]
             }
-            object.__setattr__(self, "kwargs", Options(own))
+            object.__setattr__(self, "kwargs", ConnectionArguments(own))
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Endpoint:
             raise TypeError(
                 f"credential_provider must be a redis.CredentialProvider, not {kind_of(provider)}"
             )
-        options = Options({**kwargs, "credential_provider": provider})
+        options = ConnectionArguments({**kwargs, "credential_provider": provider})
         return replace(self, options=replace(self.options, kwargs=options))
 
 
@@ -234,11 +234,11 @@ def parse_url(url: object) -> Endpoint:
     own = {name: value for name, value in given.items() if value}
     return Endpoint(
         addresses=addresses,
-        options=ConnectionOptions(Options({**own, **(tls or {})}), tls=tls is not None),
+        options=ConnectionOptions(ConnectionArguments({**own, **(tls or {})}), tls=tls is not None),
         database=database,
         cluster=cluster,
         service=service,
-        sentinel_options=ConnectionOptions(Options(tls or {}), tls=tls is not None)
+        sentinel_options=ConnectionOptions(ConnectionArguments(tls or {}), tls=tls is not None)
         if sentinel
         else ConnectionOptions(),
     )

@@ -12,7 +12,7 @@ import redis.asyncio.connection as asyncio_connection
 from redis import connection as sync_connection
 
 from slotwise._core.redaction import kind_of
-from slotwise.redis._endpoint import Address, ConnectionOptions, Endpoint, Options
+from slotwise.redis._endpoint import Address, ConnectionArguments, ConnectionOptions, Endpoint
 
 # Settings that RedisConfig has itself (addresses, time limits, retries), and those about
 # commands and replies, which redis-py does not handle for us.
@@ -117,7 +117,7 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
     }
     if is_own:
         tls = issubclass(base, sync_connection.SSLConnection)
-        return ConnectionOptions(Options(taken), tls=tls, connection_class=base)
+        return ConnectionOptions(ConnectionArguments(taken), tls=tls, connection_class=base)
     if _is_asyncio(used) and "redis_connect_func" in taken:
         raise TypeError(
             "from_client can't take redis_connect_func= from an asyncio client;"
@@ -128,7 +128,7 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
         default = inspect.signature(base).parameters["ssl_check_hostname"].default
         taken.setdefault("ssl_check_hostname", default)
     return ConnectionOptions(
-        Options({name: value for name, value in taken.items() if name in names}),
+        ConnectionArguments({name: value for name, value in taken.items() if name in names}),
         tls=base is sync_connection.SSLConnection,
     )
 

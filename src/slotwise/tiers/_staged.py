@@ -72,7 +72,7 @@ _TRY_LIMIT = TRY_LIMIT - _TOO_LATE
 _NO_LIMIT_ON_THE_LIST = 2**53
 
 
-class _Holding(dict[str, tuple[Held[AcquisitionResult], list[StageKey]]]):
+class _HeldByName(dict[str, tuple[Held[AcquisitionResult], list[StageKey]]]):
     """What is held in this process under one name, by the id of the acquisition."""
 
     __slots__ = ("__weakref__",)
@@ -81,7 +81,7 @@ class _Holding(dict[str, tuple[Held[AcquisitionResult], list[StageKey]]]):
 # The objects that this process has made, and what they hold, by scope and name.
 _generations = Generations()
 _objects: WeakSet[StagedPaths] = WeakSet()
-_holdings: WeakValueDictionary[object, _Holding] = WeakValueDictionary()
+_holdings: WeakValueDictionary[object, _HeldByName] = WeakValueDictionary()
 
 
 class StagedPaths(PathBackend):
@@ -105,7 +105,7 @@ class StagedPaths(PathBackend):
         self._closing_key = (source.key, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
-        self._holding = _holdings.setdefault(self._closing_key, _Holding())
+        self._holding = _holdings.setdefault(self._closing_key, _HeldByName())
         self._source = source
         self._does_io = source.kind._does_io
         self.scope = source.kind._scope
@@ -537,7 +537,7 @@ class StagedPaths(PathBackend):
         return make(f"{closed_error(subject)}: {closed}", reason=closed.reason)
 
 
-def _lose(holding: _Holding, acquisition_id: str, lost: Lost, reason: str) -> None:
+def _lose(holding: _HeldByName, acquisition_id: str, lost: Lost, reason: str) -> None:
     """A slot of one stage was lost: tell the holder, and release those of the others."""
     # The pop decides: a release or a kick of all stages may be under way.
     held, visited = holding.pop(acquisition_id, ([], []))

@@ -79,13 +79,13 @@ def web(given: argparse.Namespace) -> int:
         webbrowser.open(where if given.token is None else f"{where}?token={given.token}")
     config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)
 
-    class Server(uvicorn.Server):  # type: ignore[misc,name-defined,unused-ignore]
+    class PageServer(uvicorn.Server):  # type: ignore[misc,name-defined,unused-ignore]
         def handle_exit(self, *_: Any) -> None:
             app.end_streams()  # open pages must not keep it from ending
             self.should_exit = True
 
     with listening, _log_on_stderr():
-        Server(config).run(sockets=[listening])
+        PageServer(config).run(sockets=[listening])
     return 0
 
 
