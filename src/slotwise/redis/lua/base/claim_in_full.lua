@@ -11,6 +11,25 @@ local function parse_claim(text)
   }
 end
 
+-- All of the claim of a path; nil for garbage too. `before` is what stands before `granted`.
+local function parse_path_claim(text)
+  local before, interval, ttl, ticket, granted, numbers, token, path, owner_at =
+    string.match(text or '', '^((%S+) (%S+) (%S+)) (%S+) (%d[%d,-]*) (%d+) (%S+) ()')
+  ticket = tonumber(ticket)
+  if not (ticket and tonumber(interval)) then return nil end
+  return {
+    before = before, interval = interval, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers,
+    token = token, path = path, owner = string.sub(text, owner_at),
+  }
+end
+
+local function path_claim_text(before, granted, numbers, token, path, owner)
+  return before .. ' ' .. granted .. ' ' .. numbers .. ' ' .. token .. ' ' .. path .. ' ' .. owner
+end
+
+-- The lowest slot number of a claim, as text.
+local function number_of(claim) return string.match(claim.numbers, '^%d+') end
+
 -- The slot numbers of a claim, "0" while it waits, and its token; nil for what parse_claim doesn't understand.
 local function numbers_in(text)
   local interval, ticket, numbers, token = string.match(text or '', '^(%S+) %S+ (%S+) %S+ (%d[%d,-]*) (%d+) ')

@@ -13,6 +13,6 @@ if known['.shape'] then
 end
 local closed = known['.closed'] and (known['.reason'] and 2 or 1) or 0
 return {
-  known['.shape'] or '', known['.declared'] or '', redis.call('ZCARD', holders), redis.call('ZCARD', waiters),
-  redis.call('EXISTS', cleanup), closed, known['.reason'] or '', is_unfinished(),
+  known['.shape'] or '', known['.declared'] or '', redis.call('ZCARD', keys.holders), redis.call('ZCARD', keys.waiters),
+  redis.call('EXISTS', keys.cleanup), closed, known['.reason'] or '', is_unfinished(),
 }

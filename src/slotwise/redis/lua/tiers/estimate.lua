@@ -14,8 +14,8 @@ function estimates.group_wants(path, node)
     if not narrower.rate and value > 0 then at_once = math.min(at_once, value) end
   end
   local from, to = '[' .. path .. ' ', '(' .. path .. '!'
-  local waiting = redis.call('ZLEXCOUNT', queue, from, to)
-  local first = redis.call('ZRANGEBYLEX', queue, from, to, 'LIMIT', 0, SAMPLE)
+  local waiting = redis.call('ZLEXCOUNT', keys.queue, from, to)
+  local first = redis.call('ZRANGEBYLEX', keys.queue, from, to, 'LIMIT', 0, SAMPLE)
   for i, record in ipairs(first) do first[i] = need_of(node, needs_of(string.match(record, '(%S+)$'))) end
   return waiting > 0 and estimates.total(first, waiting) * math.min(waiting, at_once) / waiting or 0
 end
@@ -25,15 +25,16 @@ function estimates.ahead_at(node)
   if node.waiting == 0 then return 0 end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
   if node.is_by_key then from, to = '[' .. node.name .. '!', '(' .. node.name .. '"' end
-  local first = redis.call('ZRANGEBYLEX', parked, from, to, 'LIMIT', 0, 30)  -- groups, each of which costs more than a waiter
+  local first = redis.call('ZRANGEBYLEX', keys.parked, from, to, 'LIMIT', 0, 30)  -- groups, each of which costs more than a waiter
   for i, record in ipairs(first) do first[i] = estimates.group_wants(string.match(record, '^%S+ %S+ (%S+) '), node) end
-  return estimates.total(first, redis.call('ZLEXCOUNT', parked, from, to))
+  return estimates.total(first, redis.call('ZLEXCOUNT', keys.parked, from, to))
 end
 
 function estimates.estimate(path, path_nodes, needs)
+  unwritten.note_ends()
   if pending then
-    flush(queue)
-    flush(parked)
+    flush(keys.queue)
+    flush(keys.parked)
   end
   local is_free, slowest, is_known, paused_us = not parked_at(path), 0, true, 0
   for _, node in ipairs(path_nodes) do

@@ -99,7 +99,7 @@ made_when_needed(fair, function()
     if node.share then return node.share.tag end
     local tag = tags[node.name]
     if not tag then
-      tag = tonumber(redis.call('ZSCORE', turns.shares, node.name)) or 0
+      tag = tonumber(redis.call('ZSCORE', keys.shares, node.name)) or 0
       tags[node.name] = tag
     end
     return math.max(time, tag)
@@ -110,7 +110,7 @@ made_when_needed(fair, function()
     if not node.share then
       node.share = {tag = tag_of(node), weight = weight, nodes = {}}
       if tags[node.name] ~= 0 then
-        redis.call('ZREM', turns.shares, node.name)
+        redis.call('ZREM', keys.shares, node.name)
         tags[node.name] = 0
       end
     end
@@ -119,8 +119,8 @@ made_when_needed(fair, function()
 
   local function remember_tag(key, tag)
     if tag > time then
-      redis.call('ZADD', turns.shares, exact(tag), key)
-      tags[key], fresh[turns.shares] = tag, true
+      redis.call('ZADD', keys.shares, exact(tag), key)
+      tags[key], fresh[keys.shares] = tag, true
     end
   end
 
@@ -170,8 +170,8 @@ made_when_needed(fair, function()
   function fair.forget()
     time, tags, is_later = 0, {}, false
     put('.time', false)
-    repairs.unlink(turns.shares, parked)  -- what is left there is stale
-    if pending then pending[parked] = {} end
+    repairs.unlink(keys.shares, keys.parked)  -- what is left there is stale
+    if pending then pending[keys.parked] = {} end
   end
 
   -- Write the virtual time, and forget the tags that are not after it.
@@ -179,7 +179,7 @@ made_when_needed(fair, function()
     if not is_later then return end
     local text = exact(time)
     put('.time', text)
-    redis.call('ZREMRANGEBYSCORE', turns.shares, '-inf', text)
+    redis.call('ZREMRANGEBYSCORE', keys.shares, '-inf', text)
     is_later = false
   end
 
@@ -200,7 +200,7 @@ made_when_needed(fair, function()
     if #found == 2 * work.most then  -- with all that have the same tag as the last one
       local last = found[#found]
       work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)  -- the latest turn with this score
-      found = redis.call('ZRANGEBYSCORE', unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
+      found = redis.call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
     end
     local names = {}
     for i = 1, #found, 2 do note_unread(found[i], names) end
@@ -243,7 +243,7 @@ made_when_needed(fair, function()
       its.rank = rank
     end
     set_record(name, head)
-    zadd(parked, '0', head.record)
+    zadd(keys.parked, '0', head.record)
     return true
   end
 
@@ -274,27 +274,27 @@ made_when_needed(fair, function()
       set_record(name, head)
       record = head.record
     end
-    zrem(parked, record)
+    zrem(keys.parked, record)
   end
 
   -- Replace the stale record at the front of a node by the current one of its key, if it has one.
   local function correct_first(node)
     local stale = table.remove(node.heads, 1)
     local name, of_key = node.name, key_node(stale[2])
-    zrem(parked, stale.record)
+    zrem(keys.parked, stale.record)
     reparked[name] = true
     local its = of_key.share and of_key.share.nodes[name]
     if not its then return end
-    if pending then flush(parked) end
+    if pending then flush(keys.parked) end
     local prefix = name .. '!' .. of_key.name
-    local found = redis.call('ZRANGEBYLEX', parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
+    local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
     local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
     if not text then return end
     local head = turns.head(text, path, id)
     its.rank = head.rank or head[1]
     change(of_key)
     set_record(name, head)
-    zadd(parked, '0', head.record)
+    zadd(keys.parked, '0', head.record)
     insert_head(node, head)
   end
 

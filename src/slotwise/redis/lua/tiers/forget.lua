@@ -10,7 +10,7 @@ if known['.shape'] then
   expire()
   save()
 end
-if redis.call('EXISTS', holders, waiters, cleanup) > 0 then return -1 end
+if redis.call('EXISTS', keys.holders, keys.waiters, keys.cleanup) > 0 then return -1 end
 local found = redis.call('EXISTS', unpack(KEYS, 1, 12))
 repairs.unlink(unpack(KEYS, 1, 12))
 return math.min(found, 1)

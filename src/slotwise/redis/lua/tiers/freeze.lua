@@ -12,8 +12,8 @@ if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local tier, name, is_freeze, value = tonumber(ARGV[6]) + 1, ARGV[7], ARGV[8] == 'freeze', tonumber(ARGV[9])
 if known['.closed'] then return closed_reply() end
-local clash = declare(ARGV[4], ARGV[5])
-if clash then return {'conflict', clash - 1, conflicting(clash)} end
+local clash = agreement.declare(ARGV[4], ARGV[5])
+if clash then return {'conflict', clash - 1, agreement.conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
@@ -37,7 +37,7 @@ else
   local place = string.match(get('.freezing') or '', '^(%d+) ' .. ARGV[6] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9] .. '$')
   local from, steered, steps = place or '0', 0, 0
   repeat
-    local found = redis.call('HSCAN', state, from, 'MATCH', '[%0-9]*', 'COUNT', 20)
+    local found = redis.call('HSCAN', keys.state, from, 'MATCH', '[%0-9]*', 'COUNT', 20)
     from, steps = found[1], steps + 1
     for i = 1, #found[2], 2 do
       local node_name = string.match(found[2][i], '^%%?(' .. whole(tier - 1) .. ':%S*)$')

@@ -35,7 +35,7 @@ local function renew_object(first, at)
   -- doesn't extend a ttl.
   local function look_up()
     local is_blocked = blocked_until > now  -- then those in holders have lost what they held
-    return is_blocked and {} or present(holders, ARGV, first_holder, last), present(waiters, ARGV, first_waiter, last)
+    return is_blocked and {} or present(keys.holders, ARGV, first_holder, last), present(keys.waiters, ARGV, first_waiter, last)
   end
   local holding, waiting = look_up()
   if known['.shape'] and held + waited > 0 and blocked_until <= now
@@ -45,7 +45,7 @@ local function renew_object(first, at)
     holding, waiting = look_up()
   end
   local over = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
     over[id] = true
   end
   local living, queued, ended, outcome = {}, {}, {}, {}
@@ -66,25 +66,25 @@ local function renew_object(first, at)
       queued[#queued + 1] = id
     elseif claim then
       living[#living + 1] = id
-      outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. whole(claim.number) .. ' ' .. whole(claim.token)
+      outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
     else
       outcome[#outcome + 1] = 'gone ' .. id
     end
   end
-  renew(holders, living, seconds(now + interval))
-  renew(waiters, queued, seconds(now + interval))
+  renew(keys.holders, living, seconds(now + interval))
+  renew(keys.waiters, queued, seconds(now + interval))
   if known['.shape'] then
     if held + waited > 0 then outlive(math.max(longest, interval)) end
-    clamp(holders, longest)
-    clamp(waiters, longest)
+    clamp(keys.holders, longest)
+    clamp(keys.waiters, longest)
     -- After a failover one may wait here for what another server has granted it.
-    for id in pairs(present(waiters, ended, 1, #ended)) do leave(id) end
+    for id in pairs(present(keys.waiters, ended, 1, #ended)) do leave(id) end
     expire()
     save()
   end
   for _, message in ipairs(messages) do outcome[#outcome + 1] = message end
   local due = next_end()
-  if due ~= 0 and redis.call('EXISTS', waiters) == 0 then due = -1 end
+  if due ~= 0 and redis.call('EXISTS', keys.waiters) == 0 then due = -1 end
   table.insert(outcome, 1, due)
   return outcome
 end

@@ -18,11 +18,11 @@ end
 for tier, at in pairs(adapting.frozen) do
   if at ~= '-' then value_texts[tier] = string.gsub(value_texts[tier], '^(%d+_%d+_)%d+', '%1' .. at) end
 end
-local found = redis.call('HSCAN', state, ARGV[2], 'MATCH', '[0-9]*', 'COUNT', AT_A_LOOK)
+local found = redis.call('HSCAN', keys.state, ARGV[2], 'MATCH', '[0-9]*', 'COUNT', AT_A_LOOK)
 local reply = {
-  found[1], redis.call('ZCARD', holders), redis.call('ZCARD', waiters), is_unfinished(),
+  found[1], redis.call('ZCARD', keys.holders), redis.call('ZCARD', keys.waiters), is_unfinished(),
   table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '',
-  next(adapting.rules) and frozen_of(state, known['.frozen'], found[2]) or {},
+  next(adapting.rules) and frozen_of(keys.state, known['.frozen'], found[2]) or {},
 }
 for _, each in ipairs(found[2]) do reply[#reply + 1] = each end
 return reply

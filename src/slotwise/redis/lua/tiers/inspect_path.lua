@@ -47,7 +47,7 @@ elseif ARGV[2] == 'estimate' then
     end
   end
 else
-  local key, from, ids = ARGV[2] == 'holders' and holders or waiters, ARGV[3], nil
+  local key, from, ids = ARGV[2] == 'holders' and keys.holders or keys.waiters, ARGV[3], nil
   if from == '' and redis.call('ZCARD', key) <= PAGE then
     ids = redis.call('ZRANGE', key, 0, -1)
   else
@@ -57,7 +57,7 @@ else
   end
   fetch(ids)
   local paths, groups = {}, {}
-  for _, id in ipairs(key == waiters and ids or {}) do
+  for _, id in ipairs(key == keys.waiters and ids or {}) do
     local claim = read_claim(id)
     local field = claim and '>' .. claim.path
     paths[id] = claim and claim.path
@@ -68,7 +68,7 @@ else
   end
   fetch(groups)
   local corrected = {}
-  for i, id in ipairs(key == holders and next(rates) and ids or {}) do corrected[i] = '$' .. id end
+  for i, id in ipairs(key == keys.holders and next(rates) and ids or {}) do corrected[i] = '$' .. id end
   fetch(corrected)
   for _, id in ipairs(ids) do
     local _, lacking = parked_at(paths[id] or '')

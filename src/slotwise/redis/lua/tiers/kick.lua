@@ -7,10 +7,10 @@
 -- include tiers/rules.lua
 if open(1, ARGV[1], {ARGV[2]}) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[3]
-begin_though_full(holders)
+begin_though_full(keys.holders)
 expire()
 local claim = read_claim(ARGV[2])
 local ended = release(ARGV[2])
-if ended == 1 and claim then notify(ARGV[2], claim.owner, 'kicked', ARGV[2]) end
+if ended == 1 and claim then notify(ARGV[2], claim.owner, 'kicked ' .. ARGV[2]) end
 serve()
 return answer({ended})

@@ -10,7 +10,7 @@ do  -- a script has room for 200 local names
   local RANGES = 64
 
   local function drop_used(widest)
-    if widest.used then call_in_chunks(widest.used, 'ZREM', numbers) end
+    if widest.used then call_in_chunks(widest.used, 'ZREM', keys.numbers) end
     widest.used = nil
   end
 
@@ -18,7 +18,7 @@ do  -- a script has room for 200 local names
     local stored = widest.stored
     if stored and (stored[1] or widest.has_all_ranges) then return stored end
     drop_used(widest)
-    local found = redis.call('ZRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
+    local found = redis.call('ZRANGEBYLEX', keys.numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
                              'LIMIT', 0, RANGES)
     stored = {}
     for i = #found, 1, -1 do
@@ -85,32 +85,44 @@ do  -- a script has room for 200 local names
 
   -- Give a claim its slot numbers.
   function number(claim, widest, need)
-    local taken, value = take_ranges(widest, need), value_of(widest)
+    local value = value_of(widest)
+    if need == 1 then
+      local low = take_range(widest, 1)
+      if value == 0 or low <= value then
+        claim.number = whole(low)
+        claim.numbers = claim.number
+        return
+      end
+      free_range(widest, low, low)
+    end
+    local taken = take_ranges(widest, need)
     if value > 0 and taken[#taken][2] > value then  -- a key has lost free ones below
       recount_numbers(widest)
       taken = take_ranges(widest, need)
     end
-    claim.number = taken[1][1]
+    claim.number = whole(taken[1][1])
     for i, each in ipairs(taken) do taken[i] = range(each[1], each[2]) end
     claim.numbers = table.concat(taken, ',')
   end
 
   -- Those of a claim, "1-3,7", are free again.
   function free_numbers(widest, text)
+    local single = tonumber(text)
+    if single then return free_range(widest, single, single) end
     for low, high in each_range(text) do free_range(widest, low, high) end
   end
 
   function free_all_numbers(widest)
     if widest.top > 1 then
-      redis.call('ZREMRANGEBYLEX', numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+      redis.call('ZREMRANGEBYLEX', keys.numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
     end
     widest.freed, widest.used, widest.stored, widest.has_all_ranges, widest.top = nil, nil, {}, true, 0
   end
 
   -- Find out from the claims of holders which numbers are free.
   function recount_numbers(widest)
-    if pending then flush(holders) end
-    local ids, unread, taken = redis.call('ZRANGE', holders, 0, -1), {}, {}
+    if pending then flush(keys.holders) end
+    local ids, unread, taken = redis.call('ZRANGE', keys.holders, 0, -1), {}, {}
     for _, id in ipairs(ids) do note_unread(id, unread) end
     fetch(unread)
     for _, id in ipairs(ids) do
@@ -136,8 +148,8 @@ do  -- a script has room for 200 local names
       records[2 * i - 1], records[2 * i] = 0, record
     end
     if #records > 0 then
-      call_in_chunks(records, 'ZADD', numbers)
-      fresh[numbers] = true
+      call_in_chunks(records, 'ZADD', keys.numbers)
+      fresh[keys.numbers] = true
     end
     widest.freed, widest.stored = nil, nil
   end

@@ -12,8 +12,8 @@ if open(1, ARGV[1]) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
 local name, length = ARGV[6], tonumber(ARGV[7])
 if known['.closed'] then return closed_reply() end
-local clash = declare(ARGV[4], ARGV[5])
-if clash then return {'conflict', clash - 1, conflicting(clash)} end
+local clash = agreement.declare(ARGV[4], ARGV[5])
+if clash then return {'conflict', clash - 1, agreement.conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 if length > 0 then

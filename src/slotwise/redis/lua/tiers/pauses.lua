@@ -43,11 +43,11 @@ made_when_needed(pauses, function()
     local until_us = now_us + length_us + 2 * longest * 1000000
     if life_us < until_us then keep_until(until_us) end
     local told = {}
-    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, AT_ONCE - 1)) do
+    for _, id in ipairs(redis.call('ZRANGE', keys.waiters, 0, AT_ONCE - 1)) do
       local client = client_of(id)
       if client and not told[client] then
         told[client] = true
-        notify(id, nil, 'look', id)
+        notify(id, nil, 'look ' .. id)
       end
     end
   end
@@ -57,7 +57,7 @@ made_when_needed(pauses, function()
   function pauses.look_at_some(tier, after, most)
     local from = '[' .. (after == '' and tier .. ':' or after .. '"')
     while true do
-      local record = redis.call('ZRANGEBYLEX', parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
+      local record = redis.call('ZRANGEBYLEX', keys.parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
       if not record then return nil end
       if most <= 0 then return after end
       after, most = string.match(record, '^[^%s!]+'), most - 1
@@ -69,7 +69,7 @@ made_when_needed(pauses, function()
   -- How many nodes may be added to those to be looked at: there are never very many. To add one costs half as much as to
   -- examine a head.
   function pauses.room_for_work()
-    local room = math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', unfinished), turns.looks_left())
+    local room = math.min(AT_ONCE, turns.MOST_AT_ONE_TAG - redis.call('ZCARD', keys.unfinished), turns.looks_left())
     turns.left = turns.left - math.floor(math.max(room, 0) / 2)
     return math.max(room, 1)
   end

@@ -34,8 +34,8 @@ made_when_needed(buckets, function()
     if left_us > 0 then
       outlive(left_us / 1000000 + 1)
       if not node.listed then
-        redis.call('ZADD', cleanup, whole(now_us + left_us), 'b ' .. node.name)
-        node.listed, fresh[cleanup] = true, true
+        redis.call('ZADD', keys.cleanup, whole(now_us + left_us), 'b ' .. node.name)
+        node.listed, fresh[keys.cleanup] = true, true
       end
     end
     change(node)
@@ -54,15 +54,15 @@ made_when_needed(buckets, function()
     local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
     local need = need_of(node, needs_of(first[3])) + kept
     if need > node.rate.burst then  -- not by time alone
-      redis.call('ZREM', refills, node.name)
+      redis.call('ZREM', keys.refills, node.name)
       dues.told[node.name] = nil
       return
     end
     local when = node.at + buckets.time_for(node, need * node.rate.unit - node.level)
     when = math.max(when, pauses.until_of(node), blocked_until > now and math.ceil(blocked_until * 1000000) or 0)
-    local name, before = node.name, tonumber(redis.call('ZSCORE', refills, node.name))
-    redis.call('ZADD', refills, whole(when), name)
-    fresh[refills] = true
+    local name, before = node.name, tonumber(redis.call('ZSCORE', keys.refills, node.name))
+    redis.call('ZADD', keys.refills, whole(when), name)
+    fresh[keys.refills] = true
     if before ~= when or dues.told[name] or dues.moved[name] then dues.told[name] = {first[3], when} end
   end
 
@@ -72,7 +72,7 @@ made_when_needed(buckets, function()
     for _, due in pairs(dues.told) do
       local id = due[1]
       local claim = read_claim(id)
-      if claim then notify(id, claim.owner, 'due', id, whole(math.max(due[2] - now_us, 0))) end
+      if claim then notify(id, claim.owner, 'due ' .. id .. ' ' .. whole(math.max(due[2] - now_us, 0))) end
     end
     dues.told, dues.moved = {}, {}
   end
@@ -93,13 +93,13 @@ made_when_needed(buckets, function()
     for i, each in ipairs(charges or buckets.charges_of(id)) do texts[i] = whole(each) end
     put('$' .. id, whole(now_us + settle_us) .. ' ' .. path .. ' ' .. table.concat(texts, '.'))
     outlive(settle_us / 1000000 + 1)
-    redis.call('ZADD', cleanup, whole(now_us + settle_us), 'e ' .. id)
-    fresh[cleanup] = true
+    redis.call('ZADD', keys.cleanup, whole(now_us + settle_us), 'e ' .. id)
+    fresh[keys.cleanup] = true
   end
 
   -- State what an id has really taken of rates: "tier=units,...". False if it is unknown.
   function buckets.correct(id, text)
-    local claim = redis.call('ZSCORE', holders, id) and read_claim(id)
+    local claim = redis.call('ZSCORE', keys.holders, id) and read_claim(id)
     local ended = get('$' .. id)
     local until_us, path = string.match(ended or '', '^(%d+) (%S+) ')
     if not claim and not (until_us and tonumber(until_us) > now_us) then return false end
@@ -119,7 +119,7 @@ made_when_needed(buckets, function()
     if ends and not claim then  -- it is not remembered for longer than before
       local rest = string.match(known['$' .. id], '^%d+ (.*)$')
       put('$' .. id, whole(ends) .. ' ' .. rest)
-      redis.call('ZADD', cleanup, whole(ends), 'e ' .. id)
+      redis.call('ZADD', keys.cleanup, whole(ends), 'e ' .. id)
     end
     return true
   end
@@ -136,37 +136,37 @@ made_when_needed(buckets, function()
       end
     end
     put('$' .. id, false)
-    redis.call('ZREM', cleanup, 'e ' .. id)
+    redis.call('ZREM', keys.cleanup, 'e ' .. id)
     return true
   end
 
   -- Forget full buckets, and claims that ended long ago, some in each call; look at buckets with
   -- enough for those who wait.
   function buckets.pass_time()
-    local due = redis.call('ZRANGEBYSCORE', cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
+    local due = redis.call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
     for _, member in ipairs(due) do
       local kind, name = string.match(member, '^(%S) (%S+)$')
       if kind == 'e' then
         put('$' .. name, false)
-        redis.call('ZREM', cleanup, member)
+        redis.call('ZREM', keys.cleanup, member)
       elseif kind == 'b' then
         local node = read_node(name)
         buckets.refill(node)
         if node.level >= node.rate.full then
           node.listed = false
           change(node)
-          redis.call('ZREM', cleanup, member)
+          redis.call('ZREM', keys.cleanup, member)
         else
-          redis.call('ZADD', cleanup, whole(now_us + buckets.time_for(node, node.rate.full - node.level)), member)
+          redis.call('ZADD', keys.cleanup, whole(now_us + buckets.time_for(node, node.rate.full - node.level)), member)
         end
       end
     end
-    for _, name in ipairs(redis.call('ZRANGEBYSCORE', refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
-      redis.call('ZREM', refills, name)
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
+      redis.call('ZREM', keys.refills, name)
       look_at(read_node(name))
     end
     if last_ticket > now_us + STEP then  -- the clock was set back: the latest times are from before that
-      for _, name in ipairs(redis.call('ZREVRANGE', refills, 0, AT_ONCE - 1)) do
+      for _, name in ipairs(redis.call('ZREVRANGE', keys.refills, 0, AT_ONCE - 1)) do
         local node = read_node(name)
         if node.at > now_us then
           buckets.refill(node)
@@ -200,7 +200,7 @@ made_when_needed(buckets, function()
     if rates[tier].text == rate.text then return false end
     local done = 0
     repeat
-      local found = redis.call('HSCAN', state, place, 'MATCH', whole(tier - 1) .. ':*', 'COUNT', 20)
+      local found = redis.call('HSCAN', keys.state, place, 'MATCH', whole(tier - 1) .. ':*', 'COUNT', 20)
       place, done = found[1], done + 1
       for i = 1, #found[2], 2 do
         local node = read_node(found[2][i])
@@ -212,7 +212,7 @@ made_when_needed(buckets, function()
     until place == '0' or done >= RATED
     if place == '0' then
       values[tier], rates[tier] = rate.burst, rate
-      accept(tier, rate.text)
+      agreement.accept(tier, rate.text)
       put('.rating', false)
       return false
     end

@@ -47,13 +47,18 @@ if released then return released end
 -- include tiers/rules.lua
 local ids, unseen, corrections, samples = {}, {}, {}, {}
 for i = 3, #ARGV do
-  local mark, id, text = string.match(ARGV[i], '^(~?)(%S+) ?(.*)$')
-  ids[i - 2], unseen[i - 2], corrections[i - 2] = id or ARGV[i], mark == '~', text
-  if text and text ~= '' then samples[i - 2] = string.match(text, '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$') end
+  local id, space = ARGV[i], string.find(ARGV[i], ' ', 1, true)
+  if space then
+    corrections[i - 2] = string.sub(id, space + 1)
+    samples[i - 2] = string.match(corrections[i - 2], '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$')
+    id = string.sub(id, 1, space - 1)
+  end
+  unseen[i - 2] = string.byte(id) == 126  -- "~"
+  ids[i - 2] = unseen[i - 2] and string.sub(id, 2) or id
 end
 if open(1, ARGV[1], {unpack(ids)}) then return redis.error_reply(repairs.REPLY) end
 caller = ARGV[2]
-begin_though_full(holders)
+begin_though_full(keys.holders)
 if blocked_until > now then losses.note_aware(ids) end
 local digits, lacked = {}, nil
 local claims, paths = {}, {}
@@ -67,7 +72,7 @@ for i, id in ipairs(ids) do
   if changed[id] then claims[i] = read_claim(id) or false end  -- it may have been granted just now
   if corrections[i] and string.find(corrections[i], '=', 1, true) then buckets.correct(id, corrections[i]) end
 end
-local removed = redis.call('ZREM', holders, unpack(ids))
+local removed = redis.call('ZREM', keys.holders, unpack(ids))
 for i, id in ipairs(ids) do
   local digit = '0'
   if known[id] and claims[i] and not waits(claims[i]) then

@@ -10,7 +10,7 @@ made_when_needed(repairs, function()
   -- be created by callers that assume they exist.
   function repairs.suspect()
     put('.suspect', '1')
-    for _, key in ipairs({holders, waiters, queue}) do fresh[key] = true end
+    for _, key in ipairs({keys.holders, keys.waiters, keys.queue}) do fresh[key] = true end
   end
 
   -- One call does as much of it as this: about 2 ms. Then all calls are asked to be made again (repairs.REPLY), so that nothing
@@ -26,7 +26,7 @@ made_when_needed(repairs, function()
   local steps = {}
 
   local function begin()
-    repairs.unlink(ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
+    repairs.unlink(unpack(KEYS, first_key + 3, first_key + 11))
     put('.large', false)
     put('.time', false)
     put('.looking', false)
@@ -54,7 +54,7 @@ made_when_needed(repairs, function()
     local own = granted and entries.held or entries.waiting
     own[#own + 1], own[#own + 2] = seconds(now + claim.interval), id
     if not granted then return end
-    token = math.max(token, claim.token)
+    token = math.max(token, tonumber(claim.token))
     if claim.ttl ~= '-' then
       entries.timed[#entries.timed + 1], entries.timed[#entries.timed + 2] = seconds(claim.granted + claim.ttl), id
       put('.timed', '1')
@@ -67,7 +67,7 @@ made_when_needed(repairs, function()
   end
 
   function steps.fields(place)
-    local found = redis.call('HSCAN', state, place, 'COUNT', SOME)
+    local found = redis.call('HSCAN', keys.state, place, 'COUNT', SOME)
     local entries = {held = {}, waiting = {}, timed = {}, taken = {}, ended = {}}
     for i = 1, #found[2], 2 do
       local field, kind = found[2][i], string.sub(found[2][i], 1, 1)
@@ -86,11 +86,11 @@ made_when_needed(repairs, function()
         if claim then file(field, claim, entries) else put(field, false) end
       end
     end
-    call_in_chunks(entries.held, 'ZADD', holders, 'NX')
-    call_in_chunks(entries.waiting, 'ZADD', waiters, 'NX')
-    call_in_chunks(entries.timed, 'ZADD', ttls)
-    call_in_chunks(entries.taken, 'ZADD', unfinished)
-    call_in_chunks(entries.ended, 'ZADD', cleanup)
+    call_in_chunks(entries.held, 'ZADD', keys.holders, 'NX')
+    call_in_chunks(entries.waiting, 'ZADD', keys.waiters, 'NX')
+    call_in_chunks(entries.timed, 'ZADD', keys.ttls)
+    call_in_chunks(entries.taken, 'ZADD', keys.unfinished)
+    call_in_chunks(entries.ended, 'ZADD', keys.cleanup)
     if found[1] == '0' then return 'numbers', '', #found[2] / 2 end
     return 'fields', found[1], #found[2] / 2
   end
@@ -110,7 +110,7 @@ made_when_needed(repairs, function()
   -- A number that two have belongs to the one that was granted first. The other claim is over, and all is begun anew.
   function steps.numbers(place)
     local is_again, before = string.sub(place, 1, 1) == '!', string.gsub(place, '^!', '')
-    local found = redis.call('ZRANGEBYLEX', unfinished, before == '' and '-' or '(' .. before, '+', 'LIMIT', 0, SOME)
+    local found = redis.call('ZRANGEBYLEX', keys.unfinished, before == '' and '-' or '(' .. before, '+', 'LIMIT', 0, SOME)
     local is_all, last = #found < SOME, nil
     for _, record in ipairs(found) do
       local taken = read_taken(record)
@@ -118,9 +118,9 @@ made_when_needed(repairs, function()
         local later = taken.token < last.token and last or taken
         is_again = true
         put(later.id, false)
-        redis.call('ZREM', holders, later.id)
-        redis.call('ZREM', ttls, later.id)
-        redis.call('ZREM', unfinished, later.record)
+        redis.call('ZREM', keys.holders, later.id)
+        redis.call('ZREM', keys.ttls, later.id)
+        redis.call('ZREM', keys.unfinished, later.record)
         if later == last then last = taken end
       else
         if last then
@@ -136,7 +136,7 @@ made_when_needed(repairs, function()
       for _, node in pairs(nodes) do node.freed = nil end
       return begin()
     end
-    repairs.unlink(unfinished)
+    repairs.unlink(keys.unfinished)
     return 'holders', '0', #found
   end
 
@@ -163,7 +163,7 @@ made_when_needed(repairs, function()
   end
 
   function steps.holders(place)
-    local is_more, after, counted = count(holders, tonumber(place), false, function(id, claim, path_nodes)
+    local is_more, after, counted = count(keys.holders, tonumber(place), false, function(id, claim, path_nodes)
       local needs = needs_of(id)
       for _, node in ipairs(path_nodes) do
         if not node.rate then node.held = node.held + need_of(node, needs) end
@@ -176,7 +176,7 @@ made_when_needed(repairs, function()
 
   function steps.waiters(place)
     local queued = {}
-    local is_more, after, counted = count(waiters, tonumber(place), true, function(id, claim, path_nodes)
+    local is_more, after, counted = count(keys.waiters, tonumber(place), true, function(id, claim, path_nodes)
       for _, node in ipairs(path_nodes) do
         node.waiting = node.waiting + 1
         change(node)
@@ -187,7 +187,7 @@ made_when_needed(repairs, function()
       local key = turns.by and path_nodes[turns.by]
       if key then fair.enter(key, key.share and key.share.weight or 1) end
     end)
-    call_in_chunks(queued, 'ZADD', queue)
+    call_in_chunks(queued, 'ZADD', keys.queue)
     if is_more then return 'waiters', after, counted end
     return 'heads', '', counted
   end
@@ -195,7 +195,7 @@ made_when_needed(repairs, function()
   function steps.heads(place)
     local heads = {}
     repeat
-      local record = redis.call('ZRANGEBYLEX', queue, place == '' and '-' or '[' .. place .. '!', '+', 'LIMIT', 0, 1)[1]
+      local record = redis.call('ZRANGEBYLEX', keys.queue, place == '' and '-' or '[' .. place .. '!', '+', 'LIMIT', 0, 1)[1]
       if record then
         local path, text, id = string.match(record, '^(%S+) (%S+) (%S+)$')
         heads[#heads + 1], place = turns.head(text, path, id), path
@@ -289,8 +289,8 @@ made_when_needed(repairs, function()
     for name in pairs(names) do  -- a bucket that is full is not written down
       if not known[name] and not rates[(tonumber(string.match(name, '^%d+')) or -1) + 1] then return false end
     end
-    return has_all(holders, held) and has_all(waiters, waiting) and has_all(queue, queued) and has_all(parked, heads)
-      and has_all(ttls, timed)
+    return has_all(keys.holders, held) and has_all(keys.waiters, waiting) and has_all(keys.queue, queued) and has_all(keys.parked, heads)
+      and has_all(keys.ttls, timed)
   end
 
   -- Check some fields of state; all of them within a third of the interval, if heartbeats come
@@ -298,7 +298,7 @@ made_when_needed(repairs, function()
   function repairs.is_sound()
     local cursor, not_before = string.match(known['.swept'] or '', '^(%d+) (%S+)$')
     if cursor == '0' and now < (tonumber(not_before) or 0) and now > not_before - longest then return true end
-    local found = redis.call('HSCAN', state, cursor or '0', 'COUNT', SWEPT)
+    local found = redis.call('HSCAN', keys.state, cursor or '0', 'COUNT', SWEPT)
     if cursor == '0' or not cursor then not_before = seconds(now + longest / 3) end
     put('.swept', found[1] .. ' ' .. not_before)
     return fits(found[2])
@@ -310,7 +310,7 @@ made_when_needed(repairs, function()
     fetch(ids)
     for _, id in ipairs(ids) do
       local claim = read_claim(id)
-      if claim and not redis.call('ZSCORE', waits(claim) and waiters or holders, id) then return true end
+      if claim and not redis.call('ZSCORE', waits(claim) and keys.waiters or keys.holders, id) then return true end
     end
     return false
   end

@@ -120,9 +120,9 @@ local function finish(replies)
 end
 
 local function granted_before(id)
-  local claim = again and redis.call('ZSCORE', holders, id) and read_claim(id)
+  local claim = again and redis.call('ZSCORE', keys.holders, id) and read_claim(id)
   if again and not widest_tier and get('$' .. id) then return {'granted', 0, token} end
-  return claim and {'granted', claim.number, claim.token}
+  return claim and granted_reply(claim)
 end
 
 if open(1, ARGV[1], needed_fields()) then return redis.error_reply(repairs.REPLY) end
@@ -131,8 +131,9 @@ if known['.closed'] then
   -- One that is requested again may have been granted before the close.
   return finish(each(function(id) return granted_before(id) or closed_reply() end))
 end
-local clash = declare(shape, declared)
-if clash then return finish(each(function() return {'conflict', clash - 1, conflicting(clash)} end)) end
+local is_new = known['.shape'] ~= shape or known['.declared'] ~= declared
+local clash = is_new and agreement.declare(shape, declared)
+if clash then return finish(each(function() return {'conflict', clash - 1, agreement.conflicting(clash)} end)) end
 if interval > longest then
   longest = interval
   put('.interval', interval_text)
@@ -153,8 +154,8 @@ local bounds, patience = string.match(ARGV[6], '^wait (.+)$'), string.match(ARGV
 local function overload(path_nodes)
   local most, each_most = string.match(bounds, '^(%S+) ?([%d,-]*)')
   if tonumber(most) then
-    if pending then flush(waiters) end
-    local waiting = redis.call('ZCARD', waiters)
+    if pending then flush(keys.waiters) end
+    local waiting = redis.call('ZCARD', keys.waiters)
     if waiting >= tonumber(most) then return waiting end
   end
   local tier = 0
@@ -176,7 +177,7 @@ local function request(id, path)
   if again then
     local granted = granted_before(id)
     if granted then return granted end
-    if redis.call('ZSCORE', waiters, id) and read_claim(id) then return {'queued', -1} end
+    if redis.call('ZSCORE', keys.waiters, id) and read_claim(id) then return {'queued', -1} end
   end
   local path_nodes, needs = nodes_of(path), needs_of(id)
   local tier, value = unfit(path_nodes, needs)
@@ -203,13 +204,13 @@ local function request(id, path)
   end
   last_ticket = ticket
   local claim = {
-    interval = interval_text, ttl = ttl, path = path, ticket = last_ticket, granted = '-' .. now_text, number = 0,
-    numbers = '0', token = 0, owner = owner,
+    before = interval_text .. ' ' .. ttl .. ' ' .. whole(ticket), ttl = ttl, ticket = ticket, granted = '-' .. now_text,
+    numbers = '0', token = '0', path = path, owner = owner,
   }
   if is_free then
     if turns.waiting > 0 then turns.count_grant(ticket, path, needs, turns.weight_of(path)) end
     hold(id, claim, path_nodes, deadline)
-    return {'granted', claim.number, claim.token}
+    return granted_reply(claim)
   end
   wait(id, claim, path_nodes, deadline, newcomer, turns.weight_of(path))
   if newcomer.rank and is_unfinished() == 1 then  -- it may be the head of its path now, and fit
@@ -221,7 +222,7 @@ local function request(id, path)
       for i = #messages, 1, -1 do  -- the reply says it
         if string.sub(messages[i], 1, #id + 9) == 'granted ' .. id .. ' ' then table.remove(messages, i) end
       end
-      return {'granted', claim.number, claim.token}
+      return granted_reply(claim)
     end
   end
   return {'queued', -1}

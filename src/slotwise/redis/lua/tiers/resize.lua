@@ -15,8 +15,8 @@ caller = ARGV[2]
 local tier, name, value, after = tonumber(ARGV[6]) + 1, ARGV[7], tonumber(ARGV[8]), ARGV[10]
 local rate = buckets.read(ARGV[8])
 if known['.closed'] then return closed_reply() end
-local clash = declare(ARGV[4], ARGV[5])
-if clash then return {'conflict', clash - 1, conflicting(clash)} end
+local clash = agreement.declare(ARGV[4], ARGV[5])
+if clash then return {'conflict', clash - 1, agreement.conflicting(clash)} end
 outlive(math.max(longest, tonumber(ARGV[3])))
 expire()
 
@@ -31,7 +31,7 @@ if changed_node and after == '' then
   change(changed_node)
 elseif after == '' and not rate then
   values[tier] = value
-  accept(tier, ARGV[8])
+  agreement.accept(tier, ARGV[8])
 elseif after == '' and buckets.change_rates(tier, rate, '0') then  -- all its buckets
   return redis.error_reply(repairs.REPLY)
 end
@@ -61,16 +61,16 @@ local function refuse(ids)
   for i = 1, math.min(#unfits, AT_ONCE) do
     local each = unfits[i]
     leave(each[2])
-    notify(each[2], each[3], 'refused', each[2], whole(each[4]), whole(each[5]))
+    notify(each[2], each[3], 'refused ' .. each[2] .. ' ' .. whole(each[4]) .. ' ' .. whole(each[5]))
   end
   return #unfits <= AT_ONCE
 end
 if known['.large'] and (after == '' or string.sub(after, 1, 1) == '*') then
-  if after == '' and redis.call('ZCARD', waiters) <= PAGE / 2 then
-    after = refuse(redis.call('ZRANGE', waiters, 0, -1)) and '' or '*0'
+  if after == '' and redis.call('ZCARD', keys.waiters) <= PAGE / 2 then
+    after = refuse(redis.call('ZRANGE', keys.waiters, 0, -1)) and '' or '*0'
   else
     local from = after == '' and '0' or string.sub(after, 2)
-    local found, ids = redis.call('ZSCAN', waiters, from, 'COUNT', PAGE / 2), {}
+    local found, ids = redis.call('ZSCAN', keys.waiters, from, 'COUNT', PAGE / 2), {}
     for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
     if not refuse(ids) then
       after = '*' .. from

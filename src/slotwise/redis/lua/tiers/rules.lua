@@ -7,6 +7,7 @@ local LOOKS = 96  -- how many heads one serve() examines: about 3 ms. The ledger
 turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects
 turns.FAIR_AT_ONCE = 64  -- the same in fair order, where each costs more
 local AHEAD = 16  -- how many nodes with heads are read at once
+local LISTED = 32  -- from so many holders on, unwritten.unlist
 local VISITS = 128  -- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
 turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
@@ -48,11 +49,11 @@ end
 
 local function read_heads(node)
   if pending and reparked[node.name] then
-    flush(parked)
+    flush(keys.parked)
     reparked = {}
   end
   local most = heads_to_read(node)
-  local found = redis.call('ZRANGEBYLEX', parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
+  local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
   local is_by_key = node.is_by_key
   local unread, tag_at, heads = {}, #node.name + 2, {}
   local from = is_by_key and tag_at + 17 or tag_at
@@ -122,10 +123,10 @@ end
 
 local function park(head, name)
   local node = nodes[name] or read_node(name)
-  zadd(parked, '0', parked_record(name, head, node.is_by_key))
+  zadd(keys.parked, '0', parked_record(name, head, node.is_by_key))
   reparked[name], dues.moved[name] = true, true
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
-  fresh[parked] = true
+  fresh[keys.parked] = true
   if node.is_by_key and not fair.park(head, name) then return end
   if node.heads then insert_head(node, head) end
 end
@@ -141,7 +142,7 @@ end
 
 local function unpark(head, name)
   local node = nodes[name] or read_node(name)
-  zrem(parked, parked_record(name, head, node.is_by_key))
+  zrem(keys.parked, parked_record(name, head, node.is_by_key))
   reparked[name], dues.moved[name] = true, true
   if node.is_by_key then return fair.unpark(head, node, name) end
   local heads = node.heads
@@ -184,7 +185,7 @@ local function look_at(node)
   local head = first_parked(node)
   if not head then
     if node.rate then
-      redis.call('ZREM', refills, node.name)
+      redis.call('ZREM', keys.refills, node.name)
       dues.told[node.name] = nil
     end
     return
@@ -193,8 +194,8 @@ local function look_at(node)
   if work then
     queue_work(head, node.name)
   else
-    redis.call('ZADD', unfinished, 'LT', string.format('%.17g', score_of(head)), node.name)
-    fresh[unfinished] = true
+    redis.call('ZADD', keys.unfinished, 'LT', string.format('%.17g', score_of(head)), node.name)
+    fresh[keys.unfinished] = true
   end
 end
 
@@ -202,7 +203,7 @@ end
 function turns.is_to_be_looked_at(name)
   if is_finished then return false end
   if work and (work.tickets[name] or work.taken[name] or not work.bound) then return work.tickets[name] ~= nil end
-  return redis.call('ZSCORE', unfinished, name)
+  return redis.call('ZSCORE', keys.unfinished, name)
 end
 
 -- Park a head, and make sure that the node is looked at in time.
@@ -220,15 +221,15 @@ local function park_in_time(head, name)
 end
 
 local function is_unfinished()  -- 1 or 0, for replies
-  if known['.closed'] then return redis.call('EXISTS', waiters) end  -- they are refused some at a time
+  if known['.closed'] then return redis.call('EXISTS', keys.waiters) end  -- they are refused some at a time
   if known['.suspect'] or known['.looking'] or turns.is_expiring then return 1 end
-  return not is_finished and redis.call('EXISTS', unfinished) or 0
+  return not is_finished and redis.call('EXISTS', keys.unfinished) or 0
 end
 
 local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    local is_looked_at = redis.call('ZSCORE', unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
+    local is_looked_at = redis.call('ZSCORE', keys.unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
     local first = is_looked_at and first_parked(node)
     if first and turns.comes_before(first, head) then return node end
   end
@@ -240,8 +241,10 @@ end
 local function hold(id, claim, path_nodes, deadline)
   local widest, needs = path_nodes[widest_tier], needs_of(id)
   if widest then
-    number(claim, widest, need_of(widest, needs))
-    if widest.held == 0 then fresh[holders] = true end
+    local need = needs and needs[widest_tier] or 1
+    number(claim, widest, need)
+    if widest.held == 0 then fresh[keys.holders] = true end
+    if widest.held < LISTED and widest.held + need >= LISTED then unwritten.has_many = true end
   end
   for at = 1, #path_nodes do
     local node, need = path_nodes[at], needs and needs[at] or 1
@@ -249,18 +252,17 @@ local function hold(id, claim, path_nodes, deadline)
     moved[node.name] = node
   end
   token = math.max(token + 1, now_us)
-  claim.token, claim.granted = token, now_text
-  put('.token', whole(token))
+  claim.token, claim.granted, claim.number = whole(token), now_text, claim.number or '0'
   if not widest then  -- of rates alone nothing is held
     put(id, false)
     buckets.remember(id, claim.path)
     return
   end
   write_claim(id, claim)
-  zadd(holders, deadline, id)
+  zadd(keys.holders, deadline, id)
   if claim.ttl ~= '-' then
-    zadd(ttls, seconds(now + tonumber(claim.ttl)), id)
-    fresh[ttls] = true
+    zadd(keys.ttls, seconds(now + tonumber(claim.ttl)), id)
+    fresh[keys.ttls] = true
     if not known['.timed'] then put('.timed', '1') end
   end
 end
@@ -269,7 +271,7 @@ end
 local function free_claim(id, claim, sample)
   local needs = needs_of(id)
   put(id, false)
-  if claim.ttl ~= '-' then zrem(ttls, id) end
+  if claim.ttl ~= '-' then zrem(keys.ttls, id) end
   local path_nodes, is_waited_for = nodes_of(claim.path), false
   for _, node in ipairs(path_nodes) do
     if not node.rate then
@@ -282,7 +284,8 @@ local function free_claim(id, claim, sample)
   if next(rates) then buckets.remember(id, claim.path) end
   -- The length of the hold counts if somebody waits.
   if is_waited_for or times_all(known['.hold']) then
-    put('.hold', note_holds(get('.hold'), {now - (tonumber(claim.granted) or now)}, 1))
+    local held_for = unwritten.held_for
+    held_for[#held_for + 1] = now - (tonumber(claim.granted) or now)
   end
   if next(adapting.rules) then adapting.count_end(path_nodes, claim, needs, sample) end
   local widest = path_nodes[widest_tier]
@@ -296,7 +299,7 @@ end
 
 -- End a hold, if there is one; grants nothing.
 local function release(id, sample)
-  local was_there, claim = redis.call('ZREM', holders, id) == 1, read_claim(id)
+  local was_there, claim = redis.call('ZREM', keys.holders, id) == 1, read_claim(id)
   local held = claim and not waits(claim) or false
   if was_there ~= held then repairs.suspect() end
   return held and free_claim(id, claim, sample) or 0
@@ -324,10 +327,10 @@ end
 -- before its head's.
 local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   write_claim(id, claim)
-  zadd(queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
-  zadd(waiters, deadline, id)
+  zadd(keys.queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
+  zadd(keys.waiters, deadline, id)
   turns.waiting = turns.waiting + 1
-  if path_nodes[#path_nodes].waiting == 0 then fresh[queue], fresh[waiters] = true, true end
+  if path_nodes[#path_nodes].waiting == 0 then fresh[keys.queue], fresh[keys.waiters] = true, true end
   for _, node in ipairs(path_nodes) do
     node.waiting = node.waiting + 1
     change(node)
@@ -349,8 +352,8 @@ end
 -- End a wait; returns the next one in its group, as a head that is not parked yet.
 local function take_out(id, path, ticket, path_nodes)
   local record = path .. ' ' .. turns.rank_text(id, ticket) .. ' ' .. id
-  zrem(queue, record)
-  zrem(waiters, id)
+  zrem(keys.queue, record)
+  zrem(keys.waiters, id)
   count_large(id, -1)
   turns.waiting = turns.waiting - 1
   local is_last = false  -- the counts save a search when nobody can be there
@@ -363,7 +366,7 @@ local function take_out(id, path, ticket, path_nodes)
   if turns.by and path_nodes[turns.by].waiting == 0 then fair.leave(path_nodes[turns.by]) end
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
-  local following = redis.call('ZRANGEBYLEX', queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
+  local following = redis.call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
   if following then
     local text, next_id = string.match(following, '^(%S+) (%S+)$', #path + 2)
     return turns.head(text, path, next_id)
@@ -373,11 +376,11 @@ end
 -- Leave the queue, if it is there; grants nothing. Also returns the node where its group was
 -- parked.
 local function leave(id)
-  if not redis.call('ZSCORE', waiters, id) then return 0 end
+  if not redis.call('ZSCORE', keys.waiters, id) then return 0 end
   local claim = read_claim(id)
   if not claim then
     repairs.suspect()
-    return redis.call('ZREM', waiters, id)
+    return redis.call('ZREM', keys.waiters, id)
   end
   put(id, false)
   local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
@@ -438,7 +441,7 @@ local function fetch_claims(head, others)
     end
   end
   fetch(unread)
-  for i, score in ipairs(redis.call('ZMSCORE', waiters, unpack(ids))) do heads[i][5] = score end
+  for i, score in ipairs(redis.call('ZMSCORE', keys.waiters, unpack(ids))) do heads[i][5] = score end
 end
 
 -- Grant the head of a group that is parked here, or park it where it lacks something.
@@ -466,7 +469,7 @@ local function examine(head, here)
     -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
     -- had not been granted.
     hold(id, claim, path_nodes, deadline)
-    notify(id, claim.owner, 'granted', id, whole(claim.number), whole(claim.token))
+    notify(id, claim.owner, 'granted ' .. id .. ' ' .. claim.number .. ' ' .. claim.token)
   end
   turns.count_grant(ticket, path, needs_of(id))
   local next_head = take_out(id, path, ticket, path_nodes)
@@ -494,7 +497,7 @@ function turns.looks() return math.min(LOOKS, turns.looks_left()) end
 local function load_work()
   work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = turns.looks()}
   if is_finished then return end
-  local found = redis.call('ZRANGE', unfinished, 0, work.most - 1, 'WITHSCORES')
+  local found = redis.call('ZRANGE', keys.unfinished, 0, work.most - 1, 'WITHSCORES')
   if turns.by then return fair.load_work(found) end
   local names = {}
   for i = #found - 1, 1, -2 do
@@ -519,9 +522,9 @@ local function store_work()
       if work.stored[name] and not work.taken[name] then taken[#taken + 1] = name end
     end
   end
-  call_in_chunks(taken, 'ZREM', unfinished)
-  call_in_chunks(added, 'ZADD', unfinished, 'LT')
-  if #added > 0 then fresh[unfinished] = true end
+  call_in_chunks(taken, 'ZREM', keys.unfinished)
+  call_in_chunks(added, 'ZADD', keys.unfinished, 'LT')
+  if #added > 0 then fresh[keys.unfinished] = true end
   is_finished = #work == 0 and not work.bound
   work = nil
 end
@@ -550,7 +553,7 @@ end
 
 local function serve()
   if known['.closed'] then  -- nobody is granted anything
-    repairs.unlink(unfinished)
+    repairs.unlink(keys.unfinished)
     is_finished, touched = true, {}
     return
   end
@@ -614,7 +617,7 @@ local function expire()
   end
   local function release_some(ids, sample)
     for _, id in ipairs(ids) do
-      if release(id, sample) == 0 and sample then redis.call('ZREM', ttls, id) end
+      if release(id, sample) == 0 and sample then redis.call('ZREM', keys.ttls, id) end
     end
     left = left - #ids
   end
@@ -622,40 +625,40 @@ local function expire()
     for _, id in ipairs(ids) do leave(id) end
     left = left - 2 * #ids
   end
-  if known['.timed'] then release_some(some(ttls, 1), 'd-') end
+  if known['.timed'] then release_some(some(keys.ttls, 1), 'd-') end
   local grace = known['.grace'] and tonumber(known['.grace']) or 0
   local is_grace = grace > now and grace <= now + longest
   if known['.grace'] and not is_grace then put('.grace', false) end
-  local silent = is_grace and {} or some(holders, 1)
+  local silent = is_grace and {} or some(keys.holders, 1)
   local suspects = {}
   if blocked_until > now then
     losses.note_aware(silent)
   elseif #silent > 0 then
-    suspects = deaths.just_silent(holders)
+    suspects = deaths.just_silent(keys.holders)
     release_some(silent)
   end
-  silent = is_grace and {} or some(waiters, 2)
+  silent = is_grace and {} or some(keys.waiters, 2)
   if #silent > 0 then
-    for _, id in ipairs(deaths.just_silent(waiters)) do suspects[#suspects + 1] = id end
+    for _, id in ipairs(deaths.just_silent(keys.waiters)) do suspects[#suspects + 1] = id end
   end
   have_leave(silent)
   -- Whatever else a dead process has here goes with that, or each would keep its turn until its
   -- own time is up.
   if #suspects > 0 and left >= 2 then
-    have_leave(deaths.claims(suspects, redis.call('ZRANGE', waiters, 0, SUSPECTED - 1), math.floor(left / 2)))
+    have_leave(deaths.claims(suspects, redis.call('ZRANGE', keys.waiters, 0, SUSPECTED - 1), math.floor(left / 2)))
   end
   if #suspects > 0 and left >= 1 and blocked_until <= now then
-    release_some(deaths.claims(suspects, redis.call('ZRANGE', holders, 0, SUSPECTED - 1), left))
+    release_some(deaths.claims(suspects, redis.call('ZRANGE', keys.holders, 0, SUSPECTED - 1), left))
   end
   if known['.closed'] then
-    for _, id in ipairs(redis.call('ZRANGE', waiters, 0, math.max(math.floor(left / 2), 1) - 1)) do
+    for _, id in ipairs(redis.call('ZRANGE', keys.waiters, 0, math.max(math.floor(left / 2), 1) - 1)) do
       local claim = read_claim(id)
       leave(id)
-      notify(id, claim and claim.owner, 'closed', id, known['.reason'] or nil)
+      notify(id, claim and claim.owner, 'closed ' .. id .. (known['.reason'] and ' ' .. known['.reason'] or ''))
     end
   end
   turns.is_expiring = false
-  for _, key in ipairs(left < 2 and (is_grace and {ttls} or {waiters, holders, ttls}) or {}) do
+  for _, key in ipairs(left < 2 and (is_grace and {keys.ttls} or {keys.waiters, keys.holders, keys.ttls}) or {}) do
     if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then turns.is_expiring = true end
   end
   serve()
@@ -666,13 +669,13 @@ end
 local function next_end()
   if is_unfinished() == 1 then return 0 end
   local soonest = blocked_until > now and blocked_until or nil
-  for _, key in ipairs({holders, ttls, waiters}) do
+  for _, key in ipairs({keys.holders, keys.ttls, keys.waiters}) do
     local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
-    if score and key ~= ttls then score = math.max(score, tonumber(known['.grace']) or 0) end
+    if score and key ~= keys.ttls then score = math.max(score, tonumber(known['.grace']) or 0) end
     if score and (not soonest or score < soonest) then soonest = score end
   end
   if next(rates) then
-    local us = tonumber(redis.call('ZRANGE', refills, 0, 0, 'WITHSCORES')[2])
+    local us = tonumber(redis.call('ZRANGE', keys.refills, 0, 0, 'WITHSCORES')[2])
     if us and (not soonest or us / 1000000 < soonest) then soonest = us / 1000000 end
   end
   for _, us in pairs(pauses.ends or {}) do
@@ -682,86 +685,7 @@ local function next_end()
   return math.max(math.ceil((soonest - now) * 1000), 0)
 end
 
--- ----------------------------------------------------------------------- what it was made with
-
--- The i-th part of a text that has "|" between its parts.
-local function part(text, i)
-  for each in string.gmatch(text, '[^|]+') do
-    i = i - 1
-    if i == 0 then return each end
-  end
-end
-
--- Have a tier another value, or rate, as a text. Objects may be made with the old one and with the new one.
-local function accept(tier, text)
-  value_texts[tier] = text
-  local texts, parts = {}, {}
-  for i in ipairs(values) do
-    texts[i], parts[i] = value_texts[i], part(get('.accepted'), i)
-    if i == tier and not string.find(parts[i], ',' .. texts[i] .. ',', 1, true) then
-      parts[i] = parts[i] .. texts[i] .. ','
-    end
-  end
-  put('.values', table.concat(texts, ','))
-  put('.accepted', table.concat(parts, '|'))
-end
-
--- The tier whose value is in the way of an object that was made with these, or nil.
-local function clashing(own_values)
-  local i = 0
-  for value in string.gmatch(own_values, '[^,]+') do
-    i = i + 1
-    if not string.find(part(get('.accepted'), i), ',' .. value .. ',', 1, true) then return i end
-  end
-end
-
--- Agree on the tiers with an object that was made with these; nil, or the number of the tier
--- whose value is in the way, or 0 if the tiers are others.
-local function declare(shape, own_values)
-  local clash = 0
-  if known['.shape'] == shape then
-    clash = known['.declared'] ~= own_values and clashing(own_values)
-    if not clash then return nil end
-  end
-  if known['.shape'] and redis.call('EXISTS', holders, waiters) > 0 then return clash end
-  -- A bucket that is not full is in use.
-  if known['.shape'] and next(rates) then
-    local found = redis.call('ZRANGEBYSCORE', cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', 0, CHUNK)
-    if #found == CHUNK then return clash end  -- not all is looked at, and much was used lately
-    for _, member in ipairs(found) do
-      if string.sub(member, 1, 2) == 'b ' then return clash end
-    end
-  end
-  -- Nobody is there: forget what was agreed on before, and changed since.
-  repairs.unlink(state, ttls, queue, parked, unfinished, numbers, refills, cleanup, turns.passed, turns.shares)
-  for field, text in pairs(known) do
-    if string.sub(field, 1, 1) == '.' then put(field, text) else known[field] = false end
-  end
-  nodes, nodes_by_path, fresh[state] = {}, {}, true
-  put('.frozen', false)
-  if known['.shape'] ~= shape and pauses.ends then  -- they are by the numbers of tiers
-    pauses.ends = {}
-    pauses.write()
-  end
-  read_values(own_values)
-  put('.large', false)
-  put('.shape', shape)
-  turns.read(shape)
-  put('.declared', own_values)
-  put('.accepted', (string.gsub(own_values, '([^,]+),?', '|,%1,')))
-  put('.values', own_values)
-end
-
--- What is in the way of somebody by whom declare() returned this: the value, "rate" and the rate, or all the tiers.
-local function conflicting(clash)
-  local is_word = clash == 0 or adapting.rules[clash]
-  local tier = 0
-  for text in string.gmatch(not is_word and known['.values'] or '', '[^,]+') do
-    tier = tier + 1
-    if tier == clash and string.find(text, '/', 1, true) then return 'rate ' .. text end
-  end
-  return is_word and known['.shape'] .. ' ' .. (known['.declared'] or '') or values[clash] or 0
-end
+-- ------------------------------------------------------------------------------ replies
 
 -- The value of a node, for replies to somebody who got nothing of it; of a rate, its text.
 local function value_text(node) return node.rate and node.rate.text or value_of(node) end
@@ -796,6 +720,7 @@ local function answer(reply)
 end
 
 -- What is needed only now and then.
+-- include tiers/agreement.lua
 -- include tiers/rates.lua
 -- include tiers/fair.lua
 -- include tiers/pauses.lua

@@ -53,8 +53,9 @@
 -- include base/proof.lua
 -- include base/hold_times.lua
 AT_ONCE, PAGE, SUSPECTED = 30, 250, 200  -- a path costs more than one slot: it has several nodes
-local state, holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup
+local keys = {}               -- those of the object, by the names above
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
+local own_ids                     -- how its ids begin
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
 local nodes_by_path           -- those of paths that were asked for
@@ -65,6 +66,9 @@ local rates, value_texts      -- of tiers with a rate; the values as text
 local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected
 local values, token, last_ticket, longest, life_us, blocked_until
+-- What is written once, at the end: .token, the one that is written, and .held_for, how long (s) those were held that have
+-- ended while somebody waited; .has_many, whether holders has become many.
+local unwritten = {}
 local pauses = {ends = false}  -- (tiers/pauses.lua) until when (us) nodes are paused, or whole tiers, by their numbers; false: none is
 -- What the order of the waiters depends on: the keys passed and shares, how many wait (waiting),
 -- and the tickets of those that this call has granted while others waited (passing).
@@ -74,7 +78,7 @@ local turns = {}
 local dues = {}
 -- Of adaptive tiers (tiers/adaptive.lua): their rules, the least they may fall to, and what they are frozen at.
 local adapting = {rules = {}, least = {}, frozen = {}}
-local buckets, fair, losses = {}, {}, {}  -- the functions of tiers/rates.lua, tiers/fair.lua and tiers/loss.lua
+local buckets, fair, losses, agreement = {}, {}, {}, {}  -- functions: of rates.lua, fair.lua, loss.lua and agreement.lua
 local PATIENCE = 100
 local first_key
 local save_numbers            -- tiers/numbers.lua: write which are free
@@ -105,7 +109,7 @@ local function flush(key)
 end
 
 local function write_behind()
-  pending = {[holders] = {}, [waiters] = {}, [ttls] = {}, [queue] = {}, [parked] = {}}
+  pending = {[keys.holders] = {}, [keys.waiters] = {}, [keys.ttls] = {}, [keys.queue] = {}, [keys.parked] = {}}
 end
 
 local function write_all()
@@ -127,7 +131,7 @@ local function padded(ticket) return string.format('%016d', ticket) end
 
 local function fetch(fields)
   for from = 1, #fields, CHUNK do
-    local texts = redis.call('HMGET', state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    local texts = redis.call('HMGET', keys.state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
     for i, text in ipairs(texts) do known[fields[from + i - 1]] = text end
   end
 end
@@ -143,7 +147,7 @@ end
 local function get(field)
   local text = known[field]
   if text == nil then
-    text = redis.call('HGET', state, field)
+    text = redis.call('HGET', keys.state, field)
     known[field] = text
   end
   return text
@@ -178,18 +182,17 @@ local function read_values(text)
 end
 
 local function count_keys()  -- besides state
-  return redis.call('EXISTS', holders, waiters, ttls, queue, parked, unfinished, numbers, refills, cleanup,
-                    turns.passed, turns.shares)
+  return redis.call('EXISTS', unpack(KEYS, first_key + 1, first_key + 11))
 end
 
 -- Begin with the object whose keys start at KEYS[first], and read some fields of its state. Returns true if all that this
 -- call may do is a part of a repair.
 local function open(first, given_now, fields)
   first_key = first
-  state, holders, waiters, ttls = KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]
-  queue, parked, unfinished, numbers = KEYS[first + 4], KEYS[first + 5], KEYS[first + 6], KEYS[first + 7]
-  refills, cleanup = KEYS[first + 8], KEYS[first + 9]
-  turns.passed, turns.shares, turns.passing = KEYS[first + 10], KEYS[first + 11], {}
+  keys.state, keys.holders, keys.waiters, keys.ttls = unpack(KEYS, first, first + 3)
+  keys.queue, keys.parked, keys.unfinished, keys.numbers = unpack(KEYS, first + 4, first + 7)
+  keys.refills, keys.cleanup, keys.passed, keys.shares = unpack(KEYS, first + 8, first + 11)
+  turns.passing = {}
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
   dues.told, dues.moved = {}, {}
@@ -208,13 +211,14 @@ local function open(first, given_now, fields)
   if known['.pauses'] then pauses.read(known['.pauses']) end
   turns.read(known['.shape'])
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
+  unwritten.token, unwritten.held_for, unwritten.has_many = token, {}, false
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
   -- Fails here if one was spoilt: a grant that fails later would be half done, and announced.
-  turns.waiting = redis.call('ZCARD', queue)
-  redis.call('ZCARD', parked)
-  local keys = count_keys()
+  turns.waiting = redis.call('ZCARD', keys.queue)
+  redis.call('ZCARD', keys.parked)
+  local key_count = count_keys()
   if known['.shape'] and not (known['.declared'] and known['.values'] and known['.accepted']) then losses.forget_state() end
-  if not known['.shape'] and keys > 0 and (tonumber(known['.blocked']) or 0) <= now then losses.forget_claims() end
+  if not known['.shape'] and key_count > 0 and (tonumber(known['.blocked']) or 0) <= now then losses.forget_claims() end
   blocked_until = tonumber(known['.blocked']) or 0
   if blocked_until > now and known['.unaware'] then losses.warn_unaware() end
   local is_over = known['.blocked'] and blocked_until <= now
@@ -222,8 +226,8 @@ local function open(first, given_now, fields)
     put('.blocked', false)
     put('.unaware', false)
   end
-  local is_whole = keys == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
-  local is_changed = is_over or not is_whole or keys ~= (tonumber(known['.keys']) or 0)
+  local is_whole = key_count == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
+  local is_changed = is_over or not is_whole or key_count ~= (tonumber(known['.keys']) or 0)
   if known['.shape'] and (is_changed or known['.suspect']) and repairs.rebuild(is_changed) then return true end
   if known['.rating'] then return buckets.go_on_changing_rates() end
 end
@@ -238,7 +242,7 @@ end
 local function keep_until(us)
   life_us = us
   put('.life', whole(life_us))
-  fresh[state] = true
+  fresh[keys.state] = true
   for key = first_key, first_key + 11 do expire_with_the_others(KEYS[key]) end
 end
 
@@ -269,7 +273,7 @@ local function read_node(name, tier)
   local share_at = tier == turns.by and string.find(text, '=', 1, true)
   if share_at then node.share = fair.read_share(text, share_at + 1) end
   if held and not rates[tier] then  -- as most of them are
-    node.held, node.waiting, node.top = tonumber(held), tonumber(waiting), tonumber(top)
+    node.held, node.waiting, node.top = held + 0, waiting + 0, top + 0  -- cheaper than tonumber
     node.value = adapting.frozen[tier]
     if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
     return node
@@ -353,6 +357,21 @@ local function kept_text(node)
   return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
 end
 
+function unwritten.note_ends()
+  if not unwritten.held_for[1] then return end
+  put('.hold', note_holds(get('.hold'), unwritten.held_for, 1))
+  unwritten.held_for = {}
+end
+
+-- The server keeps a small set of short members as a list, and searches all of it for each. A long member ends that, and
+-- what was changed stays so.
+function unwritten.unlist()
+  local long = string.rep('-', 65)
+  redis.call('ZADD', keys.holders, 0, long)
+  redis.call('ZREM', keys.holders, long)
+  unwritten.has_many = false
+end
+
 -- Write what has changed, and make sure that every key expires. A node about which nothing is known
 -- costs nothing.
 local function save()
@@ -360,10 +379,16 @@ local function save()
     if node.tier == widest_tier then save_numbers(node) end
   end
   turns.flush()
+  unwritten.note_ends()
+  if unwritten.has_many then unwritten.unlist() end
+  if token > unwritten.token then
+    put('.token', whole(token))
+    unwritten.token = token
+  end
   if turns.by then fair.save() end
   if next(rates) then buckets.tell_due() end
-  local keys = known['.shape'] and whole(count_keys())
-  if keys and known['.keys'] ~= keys then put('.keys', keys) end
+  local key_count = known['.shape'] and whole(count_keys())
+  if key_count and known['.keys'] ~= key_count then put('.keys', key_count) end
   for name, node in pairs(moved) do
     if node.rate then
       local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
@@ -379,7 +404,7 @@ local function save()
       put(name, node.share and text .. fair.share_text(node.share) or text)
     end
   end
-  write_changes(state, changed, 'HSET', 'HDEL', true)
+  write_changes(keys.state, changed, 'HSET', 'HDEL', true)
   for key in pairs(fresh) do
     if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
   end
@@ -388,26 +413,22 @@ end
 
 -- ------------------------------------------------------------------------------ claims
 
-local function read_claim(id)
-  local claim = parse_claim(get(id) or '')
-  if not claim then return nil end
-  claim.path, claim.owner = string.match(claim.owner, '^(%S+) (.*)$')
-  claim.ticket = tonumber(claim.ticket)
-  return claim.path and claim
-end
+local function read_claim(id) return parse_path_claim(get(id) or '') end
 
-local function waits(claim) return claim.granted == '0' or string.sub(claim.granted, 1, 1) == '-' end
+-- Reply to somebody who has got it.
+local function granted_reply(claim) return {'granted', tonumber(number_of(claim)), tonumber(claim.token)} end
+
+local function waits(claim) return claim.granted == '0' or string.byte(claim.granted) == 45 end
 
 local function write_claim(id, claim)
-  put(id, claim_text(claim.interval, claim.ttl, whole(claim.ticket), claim.granted, claim.numbers,
-                     whole(claim.token), claim.path .. ' ' .. claim.owner))
+  put(id, path_claim_text(claim.before, claim.granted, claim.numbers, claim.token, claim.path, claim.owner))
 end
 
 -- A message to the process of an id, or into the reply if that is the caller's own. `owner` is
 -- that of its claim.
-local function notify(id, owner, ...)
-  local client = client_of(id)
-  local message = table.concat({...}, ' ')
+local function notify(id, owner, message)
+  own_ids = own_ids or 'sw-' .. (caller or '') .. '-'
+  local client = string.sub(id, 1, #own_ids) == own_ids and caller or client_of(id)
   if client == caller then
     messages[#messages + 1] = message
   elseif client then

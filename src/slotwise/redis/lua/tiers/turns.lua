@@ -25,7 +25,7 @@ end
 -- Forget all turns once nobody waits: nobody can have been passed.
 function turns.forget()
   turns.passing, turns.lowest = {}, nil
-  redis.call('DEL', turns.passed)
+  redis.call('DEL', keys.passed)
   if turns.by then fair.forget() end
 end
 
@@ -37,16 +37,16 @@ function turns.flush()
     -- Long members: the server keeps a small set of short ones as a list, and searches all of it for each.
     added[2 * i - 1], added[2 * i] = whole(ticket), string.format('%080d', ticket)
   end
-  call_in_chunks(added, 'ZADD', turns.passed)
-  redis.call('ZREMRANGEBYRANK', turns.passed, 0, -PATIENCE - 2)
-  turns.passing, turns.lowest, fresh[turns.passed] = {}, nil, true
+  call_in_chunks(added, 'ZADD', keys.passed)
+  redis.call('ZREMRANGEBYRANK', keys.passed, 0, -PATIENCE - 2)
+  turns.passing, turns.lowest, fresh[keys.passed] = {}, nil, true
 end
 
 -- Whether more than PATIENCE later requests have been granted.
 function turns.is_overdue(ticket)
   turns.flush()
   if not turns.lowest then
-    turns.lowest = tonumber(redis.call('ZREVRANGE', turns.passed, PATIENCE, PATIENCE)[1]) or 0
+    turns.lowest = tonumber(redis.call('ZREVRANGE', keys.passed, PATIENCE, PATIENCE)[1]) or 0
   end
   return turns.lowest > ticket
 end
@@ -62,8 +62,8 @@ end
 
 -- A head: {ticket, path, id, its rank as text}, and its rank if that is not its ticket.
 function turns.head(text, path, id)
-  if #text == 16 then return {tonumber(text), path, id, text} end
-  return {tonumber(string.sub(text, 18)), path, id, text, rank = tonumber(string.sub(text, 1, 16))}
+  if #text == 16 then return {tonumber(text), path, id, text, nil} end
+  return {tonumber(string.sub(text, 18)), path, id, text, nil, rank = tonumber(string.sub(text, 1, 16))}
 end
 
 function turns.comes_before(one, other)
