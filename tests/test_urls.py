@@ -1,4 +1,4 @@
-"""``slotwise.semaphore()``: one function forevery scope, by url."""
+"""``slotwise.semaphore()``: one function for every scope, by url."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def listens(port: int) -> bool:
     return True
 
 
-# Not httpx.get(): it makes an SSL context forevery request. Each request has a connection of its
+# Not httpx.get(): it makes an SSL context for every request. Each request has a connection of its
 # own: a server may be about to close the last one.
 http = httpx.Client(verify=False, trust_env=False, timeout=LIMIT, headers={"Connection": "close"})
 

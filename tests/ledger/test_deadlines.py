@@ -1,4 +1,4 @@
-"""Deadlines against a list that is sorted anew forevery question."""
+"""Deadlines against a list that is sorted anew for every question."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ class Run:
         step_at = steps.get
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
-            # Called forevery instruction: most of the time of a search is spent here.
+            # Called for every instruction: most of the time of a search is spent here.
             step = step_at(frame.f_lasti)
             if step is not None and event == "opcode":
                 if self._known:

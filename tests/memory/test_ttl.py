@@ -1,4 +1,4 @@
-"""The end of a ttl, forevery kind of holder."""
+"""The end of a ttl, for every kind of holder."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_every_flag_has_its_variable(monkeypatch) -> None:
     names |= {"json", "yes", "log_level", "progress_interval"}
     names.remove("semaphore")  # for programs only
     assert names == set(plain) - {"path", *map(destination_of, UNNECESSARY)}
-    names.remove("url")  # SLOTWISE_URL, as forevery command
+    names.remove("url")  # SLOTWISE_URL, as for every command
     for name in names:
         value = "0" if plain[name] is True else examples.get(name, "1")
         monkeypatch.setenv(f"SLOTWISE_PURGE_{name.upper()}", value)

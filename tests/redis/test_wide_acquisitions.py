@@ -75,7 +75,7 @@ async def test_a_wide_request_waits_for_its_turn_and_keeps_its_slots(
         return float(client.zrange("adv-sem:semaphore_main:s", 0, 0, withscores=True)[0][1])
 
     before = earliest()
-    await until(lambda: earliest() > before + 1, "heartbeats forevery slot")
+    await until(lambda: earliest() > before + 1, "heartbeats for every slot")
     assert not wide.lost.is_set()
     assert await semaphore.release(wide) is True
     assert_nothing_left(client)

@@ -1,7 +1,7 @@
 """List the commands, with a summary of each and the module that implements it.
 
 A command's module is imported only when the command is used or its flags are completed: a
-shell loop pays forevery import on every iteration.
+shell loop pays for every import on every iteration.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SUMMARIES = {
     "thaw": "Undo 'slotwise freeze'",
     "refill": "Fill a rate of tiers, and forgive its debt",
     "kick": "Take a holder's slots away; 'slotwise run' then ends its command",
-    "close": "Close a semaphore or tiers foreverybody, until 'slotwise open'",
+    "close": "Close a semaphore or tiers for everybody, until 'slotwise open'",
     "open": "Undo 'slotwise close', and end a pause",
     "forget": "Delete a semaphore or tiers that nobody uses, with what they were resized to",
     "doctor": "Check that the directory or the server is fit for use",

@@ -219,7 +219,7 @@ class _Silent:
 
 
 class _Type:
-    """Stands foreverything of typing that our modules use while they are imported."""
+    """Stands for everything of typing that our modules use while they are imported."""
 
     def __call__(self, *_: object, **__: object) -> _Type:
         return self

@@ -1,4 +1,4 @@
-"""The snapshot: all limits of a directory or a server at one moment, foreverything that shows it.
+"""The snapshot: all limits of a directory or a server at one moment, for everything that shows it.
 
 ``ls`` and ``show`` take one; ``top``, ``export`` and the page take one a second, and a `Watcher`
 makes rates, waits and a history of them. How it is shown is up to each of them.

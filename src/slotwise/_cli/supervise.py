@@ -61,7 +61,7 @@ class Supervisor:
         self._in_vain = 0  # how many kills in a row met nobody
 
     def run(self) -> int:
-        """Wait foreverything that has to end, and return the exit code."""
+        """Wait for everything that has to end, and return the exit code."""
         poller = select.poll()
         child, slot = self._child, self._slot
         for each in (self._signals.fileno(), slot.fileno(), child.fileno()):

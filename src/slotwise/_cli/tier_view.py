@@ -1,4 +1,4 @@
-"""Take a snapshot of tiers, forevery command that shows or changes them.
+"""Take a snapshot of tiers, for every command that shows or changes them.
 
 It is made of what a driver has found (`slotwise._core.found_tiers`), in calls of bounded cost.
 How it is printed is up to the commands.

@@ -53,7 +53,7 @@ class Latency(Frozen):
 class Errors(Frozen):
     """For somebody else's service, whose latency says nothing: only refusals count.
 
-    It adds a slot forevery ``value`` successes in a row, and takes away three tenths at a drop.
+    It adds a slot for every ``value`` successes in a row, and takes away three tenths at a drop.
     """
 
     __slots__ = ()

@@ -190,7 +190,7 @@ def closed_error(
 
 def context_reused(title: str) -> ContextReused:
     return ContextReused(
-        f"this cm() of {title} was entered before; call cm() again forevery 'with' block"
+        f"this cm() of {title} was entered before; call cm() again for every 'with' block"
     )
 
 

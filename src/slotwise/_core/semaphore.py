@@ -416,7 +416,7 @@ class Semaphore(Limit):
 
     @abstractmethod
     async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name foreverybody who shares it, until `reopen`.
+        """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. It outlives the last holder.
@@ -428,7 +428,7 @@ class Semaphore(Limit):
 
     @abstractmethod
     async def reopen(self) -> None:
-        """Undo `close_everywhere` and `Limit.pause`, foreverybody; an open one is left alone.
+        """Undo `close_everywhere` and `Limit.pause`, for everybody; an open one is left alone.
 
         What this process closed by `close` stays closed.
         """

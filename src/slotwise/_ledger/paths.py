@@ -489,7 +489,7 @@ class PathLedger(BaseLedger[C]):
         """Take back a grant that was never delivered; return who is granted now.
 
         What it took of rates goes back, as if it had never been granted. If somebody else has
-        ended the hold meanwhile, nothing goes back, as forevery holder.
+        ended the hold meanwhile, nothing goes back, as for every holder.
         """
         claim = self.holders.pop(key, None)
         if claim is not None:

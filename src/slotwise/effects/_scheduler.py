@@ -1,6 +1,6 @@
 """Scheduler: resume tasks, answer what they yield, and end them.
 
-It is the same forevery interpreter and has no policy. An interpreter provides the queue of ready
+It is the same for every interpreter and has no policy. An interpreter provides the queue of ready
 tasks and the choice among them (``ready`` and ``take``), the clock, and what to do while nothing is
 ready (it iterates over `drive`). How semaphores and waiting behave is in their modules; the answers
 to the other effects are in `_handlers`.

@@ -44,7 +44,7 @@ class LimitedFunction(Protocol[P, R_co]):
 
     @property
     def limit(self) -> Limit:
-        """The limit, where it is the same forevery call."""
+        """The limit, where it is the same for every call."""
 
     def limit_for(self, *args: P.args, **kwargs: P.kwargs) -> Limit | None:
         """Return the limit of a call with these arguments; None is unlimited."""

@@ -1,6 +1,6 @@
 """Refusals over HTTP: the status, the fields and the body for a request that gets no slot.
 
-The same forevery web framework. The field names and problem types are those of the IETF's
+The same for every web framework. The field names and problem types are those of the IETF's
 draft "RateLimit header fields for HTTP". Nothing here sends anything.
 """
 

@@ -2,7 +2,7 @@
 
 It takes slots, waits for them and gives them back. `_attachment` finds the tracker of its
 name; the ledger in the tracker decides who gets a slot. The shortcut past both, the ledger's
-quick lane, is here for ``async with semaphore:`` and in `_acquisition` foreverything else.
+quick lane, is here for ``async with semaphore:`` and in `_acquisition` for everything else.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class TaskWorkers:
 
     async def _work(self) -> None:
         task = this_task()
-        # Runs forevery item: saves a coroutine where there is nothing to wait for.
+        # Runs for every item: saves a coroutine where there is nothing to wait for.
         lead = self._next if self.flow.unconditional else self._lead
         while self._leader is None:
             self._leader = task
@@ -342,7 +342,7 @@ class TaskWorkers:
         flow = self.flow
         flow.begin(work)
         try:
-            # In a copy of the caller's context. A worker starts in one, which is used forevery
+            # In a copy of the caller's context. A worker starts in one, which is used for every
             # item until one of them changes it. Most often both are empty, and quick to compare.
             context = copy_context()
             if (context or self._context) and not is_same(context, self._context):

@@ -43,7 +43,7 @@ _HEAD_SIZE = _lock_queue.OFFSET + len(_lock_queue.EMPTY)
 
 _FRAME = struct.Struct("<II")  # length and checksum, before each record
 
-# Space forevery change of a small semaphore is reserved when its file is created, so that
+# Space for every change of a small semaphore is reserved when its file is created, so that
 # slots can still be released when the disk is full.
 _RESERVED = 32 * 1024
 # A new snapshot is written when the records are longer than this, and than twice the last one.

@@ -1,6 +1,6 @@
 """Walk the tree: open, list and empty one directory after the other.
 
-A directory is the unit of work: the kernel locks it forevery removal in it, so a
+A directory is the unit of work: the kernel locks it for every removal in it, so a
 second thread in the same directory would only wait. Its entries are handled in
 batches; its directories go to the stack for other workers, or are visited right
 here when the stack is full.

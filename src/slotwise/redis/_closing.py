@@ -1,6 +1,6 @@
 """Close a name in this process: refuse newcomers, and fail the waiters.
 
-The fleet is not told. Closing a name foreverybody, and refusing newcomers, is done by the scripts
+The fleet is not told. Closing a name for everybody, and refusing newcomers, is done by the scripts
 (semaphore/close.lua, tiers/close.lua).
 """
 

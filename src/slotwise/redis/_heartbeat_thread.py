@@ -470,7 +470,7 @@ class HeartbeatThread:
                 self._was_idle = False
             elif not self._was_idle and before < math.inf:
                 # Stay awake for one more round: a busy process would otherwise
-                # wake this thread forevery acquisition.
+                # wake this thread for every acquisition.
                 self.interval = before
                 self._was_idle = True
             else:

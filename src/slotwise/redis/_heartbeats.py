@@ -75,7 +75,7 @@ class HeartbeatSender:
         self._warned: set[object] = set()  # problems that were logged and haven't ended
 
     async def heartbeat(self) -> None:
-        """Send heartbeats forevery acquisition of this process, and pass the outcomes on.
+        """Send heartbeats for every acquisition of this process, and pass the outcomes on.
 
         The most urgent go first, and the order is determined again when the calls take long. So
         heartbeats with a short interval are on time, however many others there are.

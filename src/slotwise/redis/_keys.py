@@ -96,7 +96,7 @@ def _tag_of(slot: int) -> bytes:
         tag = b"%d" % number
         if binascii.crc_hqx(tag, 0) % 16384 == slot:
             return tag
-    raise AssertionError("there is one forevery slot")
+    raise AssertionError("there is one for every slot")
 
 
 def hash_slot(key: bytes) -> int:

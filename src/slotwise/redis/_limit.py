@@ -352,7 +352,7 @@ class RedisLimit:
     async def _change(
         self, script: Script, *args: Any, declaration: list[Any] | None = None
     ) -> list[Any]:
-        """Run a script that resizes, freezes or pauses it foreverybody; return the reply.
+        """Run a script that resizes, freezes or pauses it for everybody; return the reply.
 
         ``declaration`` replaces what it was made with.
 

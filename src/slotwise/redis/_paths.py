@@ -1,4 +1,4 @@
-"""RedisPaths: paths through tiers forevery process that uses one Redis server.
+"""RedisPaths: paths through tiers for every process that uses one Redis server.
 
 Acquiring and releasing are in `_limit`. The scripts on the server (lua/tiers) decide who
 gets a path; they mirror `slotwise._ledger.paths`, where the rules are written down.

@@ -1,6 +1,6 @@
 """Send requests: each by itself, mostly packed in advance, or several of one name in one call.
 
-Which way a request goes is decided here, forevery kind of limit. Its acquisition acts on
+Which way a request goes is decided here, for every kind of limit. Its acquisition acts on
 the reply.
 """
 

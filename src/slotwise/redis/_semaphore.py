@@ -1,4 +1,4 @@
-"""RedisSemaphore: a semaphore forevery process that uses one Redis server.
+"""RedisSemaphore: a semaphore for every process that uses one Redis server.
 
 It checks arguments, and reads what the server says of the whole name. Acquiring and
 releasing are in `_limit`; the scripts on the server decide who gets a slot.

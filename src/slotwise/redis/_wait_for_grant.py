@@ -1,6 +1,6 @@
 """Wait until a request is granted, and clean up after one that timed out or was cancelled.
 
-The same forevery kind of limit. The acquisition and its dialect know what is requested and what
+The same for every kind of limit. The acquisition and its dialect know what is requested and what
 replies mean.
 """
 

@@ -18,7 +18,7 @@ from slotwise.tiers._path_arguments import PathArguments, Resolved, Slots
 
 
 class PathCalls:
-    """What is called forevery path of one Tiers object."""
+    """What is called for every path of one Tiers object."""
 
     __slots__ = ("_arguments", "_backend", "_max_acquire_time")
 

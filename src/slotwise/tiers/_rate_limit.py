@@ -369,7 +369,7 @@ class RateLimit(Limit):
         self._tiers.pause_sync(seconds)
 
     async def reopen(self) -> None:
-        """End a pause, and open it if an operator has closed it foreverybody."""
+        """End a pause, and open it if an operator has closed it for everybody."""
         await self._tiers.reopen()
 
     def reopen_sync(self) -> None:

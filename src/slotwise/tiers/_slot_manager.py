@@ -326,7 +326,7 @@ class SlotManager(SameWhenCopied):
             self._uploads.close_sync()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name foreverybody who shares it, until `reopen`.
+        """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SlotManagerClosed, which carries ``reason``, in
         managers made later too; holders may still release. The clean-up continues.

@@ -632,7 +632,7 @@ class Tiers(SameWhenCopied):
         self._backend.close_sync()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name foreverybody who shares it, until `reopen`.
+        """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         objects made later too; holders may still release.

@@ -371,7 +371,7 @@
     if (value >= 1) ask(`Give '${shown(chosen)}' ${value} slots?`, {action: "resize", name: chosen, value});
   });
   const questions = {
-    close: (name) => `Close ${name} foreverybody? Waiters and newcomers are refused.`,
+    close: (name) => `Close ${name} for everybody? Waiters and newcomers are refused.`,
     open: (name) => `Open ${name} again?`,
     freeze: (name) => `Keep the value of ${name} where it is?`,
     thaw: (name) => `Let the value of ${name} move again?`,

@@ -1,7 +1,7 @@
 """ClusterMap: find out, and keep up to date, which node of a Redis Cluster serves which hash slot.
 
 A node is asked in a short-lived thread, over a connection that is then closed. redis-py's own
-map isn't used: it makes a client with a connection pool forevery node.
+map isn't used: it makes a client with a connection pool for every node.
 """
 
 from __future__ import annotations

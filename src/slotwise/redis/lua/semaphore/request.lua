@@ -17,7 +17,7 @@
 --                                                  in both, waiting is a text while it is paused: "number ms"
 --         {"conflict", value, held, waiting, its rules if it adapts}   in use with another value
 --         {"too many", value}                      more slots than there are
---         {"closed", the reason if there is one}   foreverybody, until reopen.lua
+--         {"closed", the reason if there is one}   for everybody, until reopen.lua
 -- followed by messages for the caller.
 -- Mirrors Ledger.request and Ledger.try_request.
 --
