@@ -2,14 +2,17 @@
 
 Examples with prompts are doctests, which pytest collects by itself. An example without
 prompts is a program: it runs in a process of its own, and a ``text`` block right behind it
-is what it prints. Where it names a Redis server, it gets the one of the tests.
+is what it prints. Where it names a Redis server, it gets the one of the tests. Commands for a
+shell are not run, but parsed.
 """
 
 from __future__ import annotations
 
 import doctest
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
+from slotwise._cli.commands import SUMMARIES, load
+from slotwise._cli.flags import UsageError
 from tests.redis._server import Server
 
 ROOT = Path(__file__).parent.parent
@@ -90,3 +95,49 @@ def test_a_program_of_the_docs_runs_and_prints_what_the_page_says(
             program.output, outcome.stdout, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         )
         assert same, f"{program.name} says\n{program.output}\nand prints\n{outcome.stdout}"
+
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`(slotwise [^`…]+)`")
+_OPERATORS = "();<>|&"
+
+
+def command_lines() -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the pages and words of all commands, and whether they are complete.
+
+    In a sentence a command may be without its arguments, or have names for them.
+    """
+    for page in PAGES:
+        text = page.read_text()
+        for language, block in _FENCE.findall(text):
+            if language in ("sh", "console"):
+                for line in block.splitlines():
+                    yield from ((page.name, each, True) for each in commands_of(line))
+        for span in _SPAN.findall(_FENCE.sub("", text)):
+            yield from ((page.name, each, False) for each in commands_of(" ".join(span.split())))
+
+
+def commands_of(line: str) -> Iterator[list[str]]:
+    """Yield the words of each ``slotwise COMMAND ...`` in a line for a shell."""
+    lexer = shlex.shlex(line.replace("[", "").replace("]", ""), punctuation_chars=_OPERATORS)
+    lexer.whitespace_split = True
+    words = [word.strip("\"'").replace("$$", "4711") for word in lexer]
+    for at, word in enumerate(words):
+        if word == "slotwise" and words[at + 1 : at + 2] and words[at + 1] in SUMMARIES:
+            rest = itertools.takewhile(lambda each: each.strip(_OPERATORS), words[at + 1 :])
+            yield list(rest)
+
+
+def test_every_command_of_the_docs_has_flags_and_arguments_that_exist() -> None:
+    wrong, checked = [], set()
+    for page, [name, *words], is_complete in command_lines():
+        checked.add((page, name))
+        try:
+            load(name).parser().parse(words)
+        except UsageError as error:
+            if is_complete or "unknown flag" in str(error):
+                wrong.append((page, name, words, str(error)))
+        except SystemExit:  # --help
+            pass
+    assert wrong == []
+    assert {("README.md", "run"), ("command-line.md", "acquire"), ("web.md", "web")} <= checked
