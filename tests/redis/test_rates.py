@@ -287,7 +287,7 @@ class Scripts:
         return self.client.eval(load(script).source, len(self.keys), *given)
 
     def request(self, acquisition_id):
-        own = ("wait", "", "host 1 x", "due", "", acquisition_id, write_path([None]))
+        own = ("wait", "", "host 1 x", "due", "", acquisition_id, write_path((None,)))
         return self.run("tiers/request", "tokens", write_value(self.rate), 3600, "-", *own)
 
     def come_back(self, *waiters):

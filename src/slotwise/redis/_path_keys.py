@@ -8,9 +8,10 @@ split records at, or changes a hash tag. Nothing here talks to a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
-from slotwise._core.paths import RankedNeeds, TierSpec
+from slotwise._core.paths import Path, RankedNeeds, TierSpec
 from slotwise._core.rates import Rate
 from slotwise.redis._keys import KeySet
 
@@ -19,6 +20,11 @@ KINDS = (
     *("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers"),
     *("refills", "cleanup", "passed", "shares"),
 )
+
+
+# How many written paths are kept, those used last, of a few hundred bytes each: to write one costs
+# the client a twentieth of a block.
+_REMEMBERED_PATHS = 2_000
 
 
 class PathKeys(KeySet):
@@ -81,5 +87,6 @@ def read_value(written: str) -> int | Rate:
     return Rate(gain * per_us // unit, per=per_us / 1_000_000, burst=burst)
 
 
-def write_path(keys: Sequence[str | None]) -> str:
+@lru_cache(_REMEMBERED_PATHS)
+def write_path(keys: Path) -> str:
     return ",".join([write_node(tier, key) for tier, key in enumerate(keys)])
