@@ -6,8 +6,10 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from slotwise._ledger.path_queue import LOOKS, PATIENCE
+from slotwise.redis._heartbeats import COST_PER_CALL
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,17 +67,48 @@ def test_every_file_that_the_docs_name_exists() -> None:
     ] == []
 
 
-def test_the_docs_of_tiers_state_the_bounds_that_the_ledger_has() -> None:
-    def says(page: str, *parts: str) -> bool:
-        text = " ".join((ROOT / "docs" / page).read_text().split())
-        return all(part in text for part in parts)
+def says(page: str, *parts: str) -> bool:
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    return all(part in text for part in parts)
 
+
+def found_in(folder: str, pattern: str) -> list[Any]:
+    """Return what a pattern finds in the scripts of a folder."""
+    scripts = sorted((ROOT / "src/slotwise/redis/lua" / folder).glob("*.lua"))
+    return re.findall(pattern, "".join(each.read_text() for each in scripts))
+
+
+def constant(folder: str, pattern: str) -> str:
+    [found] = found_in(folder, r"\b" + pattern)
+    return str(found)
+
+
+def test_the_docs_of_tiers_state_the_bounds_that_the_ledger_has() -> None:
     assert says(
         "tiers.md", f"at most **{LOOKS}** of them", f"more than **{PATIENCE}** that came later"
     )
+    looks, fair = constant("tiers", "AT_ONCE = (\\d+)"), constant("tiers", "FAIR_AT_ONCE = (\\d+)")
+    on_redis = f"are examined in one call, on Redis {looks} or, in fair order, {fair}"
+    assert says("tiers.md", f"on Redis {looks} or, in fair order, {fair}, are examined")
     assert says(
-        "guarantees.md", f"at most {LOOKS} are examined", f"more than {PATIENCE} later ones"
+        "guarantees.md",
+        f"at most {LOOKS} {on_redis}",
+        f"more than {PATIENCE} later ones",
+        f"examines at most {looks} waiters, in fair order {fair}",
     )
     assert says(
-        "glossary.md", f"At most {LOOKS} are examined", f"more than {PATIENCE} later requests"
+        "glossary.md", f"At most {LOOKS} {on_redis}", f"more than {PATIENCE} later requests"
     )
+
+
+def test_the_docs_state_how_much_one_call_on_redis_does() -> None:
+    served, listed = constant("base", "AT_ONCE = (\\d+)"), constant("base", "PAGE = (\\d+)")
+    [(tiers_served, tiers_listed)] = found_in("tiers", r"AT_ONCE, PAGE, \w+ = (\d+), (\d+)")
+    assert says(
+        "guarantees.md",
+        f"calls of at most {COST_PER_CALL:,} holders and waiters",
+        f"ends, serves or refuses at most {served} in total (of tiers {tiers_served},",
+        f"lists of more than {listed} holders or waiters (of tiers {tiers_listed})",
+        f"more than {listed} holders or waiters (of tiers {tiers_listed}) are listed in several",
+    )
+    assert says("../CHANGELOG.md", f"heartbeats of {COST_PER_CALL:,} holders and waiters")
