@@ -47,7 +47,7 @@ def names(directory: str, suffix: str = SUFFIX) -> list[str]:
 
 
 def _is_empty(entry: os.DirEntry[str]) -> bool:
-    """Whether it is an empty file, or gone; what is no file at all is listed, and can't be read."""
+    """Whether it is an empty file, or gone; what is not a file is listed, and can't be read."""
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError:

@@ -184,7 +184,7 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
         await each.release(victim)
         await each.release(await asyncio.wait_for(waiter, 20))
         if field == ".value":
-            with pytest.raises(BackendError, match="no number of slots"):
+            with pytest.raises(BackendError, match="not a number of slots"):
                 await each.stats()
         else:
             assert (await each.stats()).acquired_slots == 0

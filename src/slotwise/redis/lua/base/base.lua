@@ -4,7 +4,7 @@
 -- include base/clock.lua
 local CHUNK = 1000      -- arguments of one call: Lua cannot unpack many more
 local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that found it closed
-local AT_ONCE = 100     -- how many a call drops, serves or refuses in all: about 3 ms in which nobody else is served
+local AT_ONCE = 100     -- how many a call drops, serves or refuses in total: about 3 ms in which nobody else is served
 local PAGE = 500        -- how many claims a call lists or searches: about 2 ms
 local LOOKED_AT = 1000  -- how many claims are searched for processes to be told something
 -- What repairs are made with. REPLY is for a call that has done a part of something long, and nothing else: it is made again.

@@ -20,7 +20,7 @@ drop_silent()
 local text = redis.call('HGET', state, '.value') or redis.call('GET', max)
 local value = tonumber(text or nil)
 if text and not (value and value >= 1 and value <= 2^53 and value == math.floor(value)) then
-  return redis.error_reply('ERR its value is no number of slots: ' .. string.sub(text, 1, 40))
+  return redis.error_reply('ERR its value is not a number of slots: ' .. string.sub(text, 1, 40))
 end
 serve(value, tonumber(ARGV[4]))
 local facts = redis.call('HMGET', state, '.closed', '.reason')
