@@ -40,11 +40,11 @@ def a_call(dice: random.Random) -> tuple[int, int]:
 _LOG = "what was taken"
 # Lines of the scripts, and what stands there instead.
 _RECORDING = {
-    "local function charge(node, units)\n": f"""local function charge(node, units, by_grant)
+    "function buckets.charge(node, units)\n": f"""function buckets.charge(node, units, by_grant)
   local record = string.format('%d %d %d %s', node.tier, now_us, units, by_grant or 'no')
   redis.call('RPUSH', '{_LOG}', record)
 """,
-    "charge(node, need)": "charge(node, need, 'yes')",
+    "buckets.charge(node, need)": "buckets.charge(node, need, 'yes')",
 }
 
 
