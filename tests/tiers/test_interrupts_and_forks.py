@@ -61,8 +61,10 @@ def test_a_manager_that_nobody_has_any_more_is_collected_with_its_clean_up():
     slots = SlotManager(cleanup_interval=60)
     gone = weakref.ref(slots)
     del slots
-    gc.collect()
-    assert gone() is None
+    until = time.monotonic() + 30
+    while gone() is not None:  # collect() does nothing while another thread collects
+        assert time.monotonic() < until
+        gc.collect()
 
 
 async def test_a_release_as_the_wrong_kind_takes_nothing_from_its_owner():
