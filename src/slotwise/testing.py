@@ -128,7 +128,11 @@ def leaked_slots() -> dict[int, Leak]:
     for tiers in [thing for thing in gc.get_objects() if issubclass(type(thing), PathTracker)]:
         held, waiting = list(tiers.holders.values()), len(tiers.waiting)
         if held or waiting:
-            named = f" ({', '.join(lease.acquisition_id for lease in held)})" if held else ""
+            named = (
+                f" ({', '.join(acquisition.acquisition_id for acquisition in held)})"
+                if held
+                else ""
+            )
             found[id(tiers)] = Leak(
                 len(held), waiting, f"{tiers.title}: {len(held)} held{named}, {waiting} waiting"
             )

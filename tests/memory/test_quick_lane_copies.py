@@ -63,8 +63,8 @@ class Watched(Tracker):
     def arm(self, when: float) -> None:
         pass
 
-    def take_back(self, lease: MemoryAcquisition) -> bool:
-        self.looks.append(("take_back", lease._slot_number))
+    def take_back(self, acquisition: MemoryAcquisition) -> bool:
+        self.looks.append(("take_back", acquisition._slot_number))
         return True
 
 
@@ -115,28 +115,28 @@ def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> Memor
     if kind is QuickAdaptiveMemoryAcquisition:
         semaphore._adaptive = semaphore._quick_options = Adaptive(10, 1, 20)
         semaphore._is_plain = False
-    lease = semaphore.cm()
-    assert type(lease) is kind
-    lease.since = 0.0
-    return lease
+    acquisition = semaphore.cm()
+    assert type(acquisition) is kind
+    acquisition.since = 0.0
+    return acquisition
 
 
 def enter_cm(kind: type[MemoryAcquisition]) -> Callable[..., int]:
     def take(_: Watched, semaphore: MemorySemaphore) -> int:
-        lease = lease_of(kind, semaphore)
-        drive(lease.__aenter__())
-        return lease.slot_number
+        acquisition = lease_of(kind, semaphore)
+        drive(acquisition.__aenter__())
+        return acquisition.slot_number
 
     return take
 
 
 def take_lease(tracker: Watched, semaphore: MemorySemaphore) -> int:
-    lease = lease_of(MemoryAcquisition, semaphore)
-    lease.key = 1
-    if not lease.take():
+    acquisition = lease_of(MemoryAcquisition, semaphore)
+    acquisition.key = 1
+    if not acquisition.take():
         raise Asked
-    assert tracker.holders == {1: lease}
-    return lease.slot_number
+    assert tracker.holders == {1: acquisition}
+    return acquisition.slot_number
 
 
 TAKES: dict[str, Callable[[Watched, MemorySemaphore], int]] = {
@@ -158,10 +158,10 @@ def held(
     semaphore: MemorySemaphore,
     kind: type[MemoryAcquisition] = MemoryAcquisition,
 ) -> MemoryAcquisition:
-    lease = lease_of(kind, semaphore)
-    lease.key, lease._slot_number = 1, NUMBER
-    tracker.holders[1] = lease
-    return lease
+    acquisition = lease_of(kind, semaphore)
+    acquisition.key, acquisition._slot_number = 1, NUMBER
+    tracker.holders[1] = acquisition
+    return acquisition
 
 
 def exit_block(leave: Callable[[MemorySemaphore], None]) -> Callable[..., None]:
@@ -286,18 +286,18 @@ def test_an_acquisition_with_a_label_takes_the_quick_lane_too() -> None:
     set_log("not logged")
 
     def enter(_: Watched, semaphore: MemorySemaphore) -> None:
-        lease = semaphore.cm(label="import")
-        drive(lease.__aenter__())
+        acquisition = semaphore.cm(label="import")
+        drive(acquisition.__aenter__())
         [holder] = semaphore.holders_sync()
         assert (holder.label, holder.since is None) == ("import", False)
-        drive(lease.__aexit__(None, None, None))
+        drive(acquisition.__aexit__(None, None, None))
 
     def acquire(_: Watched, semaphore: MemorySemaphore) -> None:
-        lease = semaphore.try_acquire_sync(label="import")
-        assert lease is not None
+        acquisition = semaphore.try_acquire_sync(label="import")
+        assert acquisition is not None
         [holder] = semaphore.holders_sync()
         assert (holder.label, holder.since is None) == ("import", False)
-        assert semaphore.release_sync(lease) is True
+        assert semaphore.release_sync(acquisition) is True
 
     for use in (enter, acquire):
         looks, _, free = outcome(use, free=[1])

@@ -55,7 +55,7 @@ class Watched(PathTracker):
     def undo(self, taken: Sequence[Node], number: int) -> None:
         self.looks.append(("undo", [node.key for node in taken], number))
 
-    def take_back(self, lease: MemoryPathAcquisition) -> None:
+    def take_back(self, acquisition: MemoryPathAcquisition) -> None:
         self.looks.append("take_back")
 
     def look_around(self, nodes: Sequence[Node]) -> None:
@@ -97,10 +97,10 @@ def outcome(
     paths._tracker = paths._lane = tracker
     with paths.cm(PATH):
         pass  # now there are nodes
-    lease = paths.cm(PATH)
+    acquisition = paths.cm(PATH)
     if held:
-        lease.key = 1
-        assert lease.take()
+        acquisition.key = 1
+        assert acquisition.take()
         if not state.pop("known"):
             tracker.holders.clear()
     for table, key, free in zip(tracker.tables, PATH, state.pop("free", ()), strict=False):
@@ -110,7 +110,7 @@ def outcome(
         setattr(tracker, name, value)
     tracker.watching = True
     try:
-        result = call(lease)
+        result = call(acquisition)
     except Asked:
         result = False
     tracker.watching = False
@@ -118,24 +118,24 @@ def outcome(
         tracker.looks,
         result,
         [[*node.free] for table in tracker.tables for node in table.values()],
-        [*tracker.holders.values()] == [lease],
-        getattr(lease, "_slot_number", None),
+        [*tracker.holders.values()] == [acquisition],
+        getattr(acquisition, "_slot_number", None),
     )
 
 
-def take(lease: MemoryPathAcquisition) -> bool:
-    lease.key = 1
-    return lease.take()
+def take(acquisition: MemoryPathAcquisition) -> bool:
+    acquisition.key = 1
+    return acquisition.take()
 
 
-def enter(lease: MemoryPathAcquisition) -> bool:
-    drive(lease.__aenter__())
+def enter(acquisition: MemoryPathAcquisition) -> bool:
+    drive(acquisition.__aenter__())
     return True
 
 
-def leave(lease: MemoryPathAcquisition) -> bool:
-    before = lease.paths._tracker.holders.get(1)
-    drive(lease.__aexit__(None, None, None))
+def leave(acquisition: MemoryPathAcquisition) -> bool:
+    before = acquisition.paths._tracker.holders.get(1)
+    drive(acquisition.__aexit__(None, None, None))
     return before is not None
 
 
@@ -164,7 +164,7 @@ def test_leaving_looks_and_gives_as_the_rule_does() -> None:
     ways = set()
     for attention, known, roomy in itertools.product((False, True), (False, True), (0, 10)):
         state = {"attention": attention, "known": known, "roomy": roomy}
-        rule = outcome(lambda lease: lease.give(), held=True, **state)
+        rule = outcome(lambda acquisition: acquisition.give(), held=True, **state)
         assert outcome(leave, held=True, **state) == rule
         assert isinstance(rule[0], list)
         ways.add(str(rule[0][-1]))
@@ -182,15 +182,15 @@ def asked(
     elif how == "closed":
         paths.close_sync()
     done: list[str] = []
-    lease = paths.cm(PATH, timeout)
-    lease.key = 1
+    acquisition = paths.cm(PATH, timeout)
+    acquisition.key = 1
     deliveries.post(lambda: done.append("delivered"))
     if how != "interrupted":
         sections.postponed.append((done.append, ("postponed",), lambda _: None))
     sections.section.busy = how == "interrupted"
     result: object
     try:
-        result = request(paths, lease, thread_waker)
+        result = request(paths, acquisition, thread_waker)
     except Exception as error:
         result = type(error), str(error)
     finally:
@@ -225,27 +225,27 @@ def joined(ask: Callable[..., bool], how: str, timeout: float | None) -> dict[st
         needs = {"several": (2, 2), "too many": (9, 9), "head start": RankedNeeds((1, 1))}.get(how)
         if isinstance(needs, RankedNeeds):
             needs.head_start = 10_000_000
-        lease = paths.cm(PATH, timeout, needs=needs)
-        lease.key = next_key()
+        acquisition = paths.cm(PATH, timeout, needs=needs)
+        acquisition.key = next_key()
         clock.advance(1.0)
         overload = Overload(1, (None, None), False) if how == "overload" else None
         try:
-            result: object = ask(tracker, lease, thread_waker, overload)
+            result: object = ask(tracker, acquisition, thread_waker, overload)
         except Exception as error:
             result = type(error), str(error)
         group = tracker.groups.get(PATH)
         return {
             "result": result,
-            "waits": lease.key in tracker.waiting,
-            "is head": group is not None and group.head is lease,
-            "how many are first": list(tracker.waiting).index(lease.key)
-            if lease.key in tracker.waiting
+            "waits": acquisition.key in tracker.waiting,
+            "is head": group is not None and group.head is acquisition,
+            "how many are first": list(tracker.waiting).index(acquisition.key)
+            if acquisition.key in tracker.waiting
             else None,
             "noted": [
-                str(getattr(lease, name, None))
+                str(getattr(acquisition, name, None))
                 for name in ("_slot_number", "since", "waiting_since", "failure", "ticket", "rank")
             ],
-            "waker": type(getattr(lease, "waker", None)),
+            "waker": type(getattr(acquisition, "waker", None)),
             "nodes": [(node.waiting, node.in_use) for node in tracker._nodes(PATH, 0.0)],
             "alarm": tracker.alarm,
             "posted": len(deliveries.posted),
@@ -272,11 +272,11 @@ async def waited(enter: Callable[[MemoryPathAcquisition], Any], how: str) -> tup
     held = [paths.cm(PATH) for _ in range(2)]
     for each in held:
         await each.__aenter__()
-    lease = paths.cm(PATH, 60.0)
+    acquisition = paths.cm(PATH, 60.0)
 
     async def work() -> object:
         try:
-            await enter(lease)
+            await enter(acquisition)
         except BaseException as error:
             return type(error), str(error)
         return "entered"
@@ -295,14 +295,14 @@ async def waited(enter: Callable[[MemoryPathAcquisition], Any], how: str) -> tup
     return await waiting, len(tracker.waiting), len(tracker.holders), len(tracker.woken)
 
 
-async def wait_by_the_rule(lease: MemoryPathAcquisition) -> None:
-    lease.key = 1
-    assert not lease.take()
-    await lease._wait()
+async def wait_by_the_rule(acquisition: MemoryPathAcquisition) -> None:
+    acquisition.key = 1
+    assert not acquisition.take()
+    await acquisition._wait()
 
 
 @pytest.mark.parametrize("how", ["granted", "cancelled", "granted and cancelled", "closed"])
 async def test_waiting_ends_as_the_rule_says(how: str) -> None:
     rule = await waited(wait_by_the_rule, how)
-    assert await waited(lambda lease: lease.__aenter__(), how) == rule
+    assert await waited(lambda acquisition: acquisition.__aenter__(), how) == rule
     assert rule[3] == 0, "nobody is to be let pass any more"

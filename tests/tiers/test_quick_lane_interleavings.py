@@ -62,9 +62,9 @@ class World:
         self.limits: dict[object, int] = {}
         self._leaving: list[Callable[[], object]] = []
 
-        def wait_sync(limits: MemoryPaths, lease: Any) -> None:
-            run.step(until=lambda: not lease.waker.locked())
-            _wait_sync(limits, lease)
+        def wait_sync(limits: MemoryPaths, acquisition: Any) -> None:
+            run.step(until=lambda: not acquisition.waker.locked())
+            _wait_sync(limits, acquisition)
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
@@ -334,7 +334,9 @@ def test_who_asks_for_two_slots_while_the_last_one_is_given_gets_them(play, give
 
         def check() -> None:
             assert world.count() == 1
-            assert [lease.numbers for lease in world.ledger.holders.values()] == [(1, 2)]
+            assert [acquisition.numbers for acquisition in world.ledger.holders.values()] == [
+                (1, 2)
+            ]
 
         return world.scenario(take, give, check=check)
 
@@ -386,7 +388,10 @@ def test_two_users_side_by_side_get_two_numbers(play):
         acts = _thread_takes_block(world, ALICE), _loop_takes_block(world, BOB)
 
         def check() -> None:
-            assert {lease.slot_number for lease in world.ledger.holders.values()} == {1, 2}
+            assert {acquisition.slot_number for acquisition in world.ledger.holders.values()} == {
+                1,
+                2,
+            }
 
         return world.scenario(*acts, check=check)
 

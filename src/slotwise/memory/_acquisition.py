@@ -116,7 +116,7 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
         """Give back what it holds; False if it has ended before."""
         tracker = self.semaphore._tracker
         # The deletion decides between this caller, others that release the same
-        # lease, and the end of its ttl: exactly one of them frees the slot. It is not a
+        # acquisition, and the end of its ttl: exactly one of them frees the slot. It is not a
         # call, after which a signal handler could raise.
         try:
             is_logged = logged[DEBUG]

@@ -99,9 +99,9 @@ class AdaptiveTracker(Tracker):
         held_us = max(microseconds(now) - microseconds(claim.since), 0)
         return held_us, outcome, microseconds(claim.retry_after)
 
-    def kick(self, lease: MemoryAcquisition) -> bool:
-        lease.ignored()
-        return super().kick(lease)
+    def kick(self, acquisition: MemoryAcquisition) -> bool:
+        acquisition.ignored()
+        return super().kick(acquisition)
 
     def _follow(self) -> None:
         super()._follow()

@@ -56,19 +56,24 @@ def waiters(tracker: Tracker) -> list[Claimant]:
 def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
     """Return the acquisitions of tiers, the oldest grant first."""
     with lock:
-        leases = list(tracker.holders.values())
+        acquisitions = list(tracker.holders.values())
     show = _Show()
-    return [show.path(lease, tracker.specs, lease._slot_number) for lease in leases]
+    return [
+        show.path(acquisition, tracker.specs, acquisition._slot_number)
+        for acquisition in acquisitions
+    ]
 
 
 def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
     """Return the waiters in the order of arrival."""
     with lock:
-        leases = [(lease, lease.group.parked_at) for lease in tracker.waiting.values()]
+        acquisitions = [
+            (acquisition, acquisition.group.parked_at) for acquisition in tracker.waiting.values()
+        ]
     show = _Show()
     return [
-        show.path(lease, tracker.specs, None, None if node is None else node.tier)
-        for lease, node in leases
+        show.path(acquisition, tracker.specs, None, None if node is None else node.tier)
+        for acquisition, node in acquisitions
     ]
 
 
@@ -101,21 +106,21 @@ class _Show:
 
     def path(
         self,
-        lease: MemoryPathAcquisition,
+        acquisition: MemoryPathAcquisition,
         specs: Sequence[TierSpec],
         slot_number: int | None,
         lacks: int | None = None,
     ) -> Claimant:
         return Claimant(
-            lease.acquisition_id,
-            slots_needed(specs, lease.needs),
-            self._since(lease),
+            acquisition.acquisition_id,
+            slots_needed(specs, acquisition.needs),
+            self._since(acquisition),
             self._host,
             self._pid,
-            getattr(lease, "label", None),
+            getattr(acquisition, "label", None),
             slot_number,
-            keys=keys_by_name(specs, lease.path),
-            needs=needs_by_name(specs, lease.needs),
+            keys=keys_by_name(specs, acquisition.path),
+            needs=needs_by_name(specs, acquisition.needs),
             lacks=None if lacks is None else specs[lacks].name,
-            ttl=lease.ttl,
+            ttl=acquisition.ttl,
         )

@@ -40,60 +40,66 @@ def _switch(listening: bool) -> None:
 events.on_switch(_switch)
 
 
-def acquiring(lease: MemoryAcquisition, semaphore: MemorySemaphore) -> None:
+def acquiring(acquisition: MemoryAcquisition, semaphore: MemorySemaphore) -> None:
     if events.hooks:
-        semaphore._tell_requested(lease.acquisition_id, lease.slots, clock.now())
+        semaphore._tell_requested(acquisition.acquisition_id, acquisition.slots, clock.now())
     name = semaphore._name
     if logger.isEnabledFor(DEBUG):
         logger.debug(
             "acquiring %d of %s",
-            lease.slots,
+            acquisition.slots,
             display(name),
-            extra={"semaphore_name": name, "acquisition_id": lease.acquisition_id},
+            extra={"semaphore_name": name, "acquisition_id": acquisition.acquisition_id},
         )
 
 
-def acquired(lease: MemoryAcquisition, tracker: Tracker, started: float) -> None:
+def acquired(acquisition: MemoryAcquisition, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
     if events.hooks:
-        events.acquired(lease.acquisition_id, clock.now())
+        events.acquired(acquisition.acquisition_id, clock.now())
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        lease.since = clock.now()
-        acquire_time = lease.since - started
-        log.acquired(logger, lease, tracker.name, tracker.value, acquire_time)
+        acquisition.since = clock.now()
+        acquire_time = acquisition.since - started
+        log.acquired(logger, acquisition, tracker.name, tracker.value, acquire_time)
 
 
-def refused(lease: MemoryAcquisition | MemoryPathAcquisition, error: BaseException | None) -> None:
+def refused(
+    acquisition: MemoryAcquisition | MemoryPathAcquisition, error: BaseException | None
+) -> None:
     if events.hooks:
-        events.refused(lease.acquisition_id, clock.now(), error, waits=lease.timeout != 0)
+        events.refused(
+            acquisition.acquisition_id, clock.now(), error, waits=acquisition.timeout != 0
+        )
 
 
-def released(lease: MemoryAcquisition, tracker: Tracker) -> None:
-    ended(lease, "released")
+def released(acquisition: MemoryAcquisition, tracker: Tracker) -> None:
+    ended(acquisition, "released")
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        log.released(logger, lease, tracker.name, tracker.value, _held_time(lease))
+        log.released(logger, acquisition, tracker.name, tracker.value, _held_time(acquisition))
 
 
-def ended(lease: MemoryAcquisition | MemoryPathAcquisition, kind: events.Kind) -> None:
+def ended(acquisition: MemoryAcquisition | MemoryPathAcquisition, kind: events.Kind) -> None:
     if events.hooks:
-        events.ended(lease.acquisition_id, kind, clock.now(), lease._pauses)
+        events.ended(acquisition.acquisition_id, kind, clock.now(), acquisition._pauses)
 
 
-def expired(lease: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
-    ended(lease, "expired")
-    log.lost(logger, lease, tracker.name, tracker.value, held_time, ttl_ended(lease.ttl))
+def expired(acquisition: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
+    ended(acquisition, "expired")
+    log.lost(
+        logger, acquisition, tracker.name, tracker.value, held_time, ttl_ended(acquisition.ttl)
+    )
 
 
-def kicked(lease: MemoryAcquisition, tracker: Tracker) -> None:
-    ended(lease, "kicked")
-    log.lost(logger, lease, tracker.name, tracker.value, _held_time(lease), KICKED)
+def kicked(acquisition: MemoryAcquisition, tracker: Tracker) -> None:
+    ended(acquisition, "kicked")
+    log.lost(logger, acquisition, tracker.name, tracker.value, _held_time(acquisition), KICKED)
 
 
 def unknown_id(acquisition_id: str, name: str | None) -> None:
     log.released_nothing(logger, acquisition_id, name, issued_here=False)
 
 
-def _held_time(lease: MemoryAcquisition) -> float | None:
+def _held_time(acquisition: MemoryAcquisition) -> float | None:
     """Return how long it was held; None if nothing was logged when it was acquired."""
-    since: float | None = getattr(lease, "since", None)
+    since: float | None = getattr(acquisition, "since", None)
     return None if since is None else clock.now() - since

@@ -111,7 +111,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
         """Give back what it holds; False if it has ended before."""
         tracker = self.paths._tracker
         # The pop decides between this caller, others that release the same
-        # lease, and the end of its ttl: exactly one of them frees the slots.
+        # acquisition, and the end of its ttl: exactly one of them frees the slots.
         if tracker.holders.pop(self.key, None) is None:
             tracker.keep_task(self.key)
             return False

@@ -356,23 +356,23 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
     # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def take_back(self, lease: MemoryPathAcquisition) -> None:
-        """Free what a lease held that is no longer a holder."""
+    def take_back(self, acquisition: MemoryPathAcquisition) -> None:
+        """Free what an acquisition held that is no longer a holder."""
         try:  # `change_or_later`, inlined
-            postponed.append((self._take_back, (lease,), deliver_posted))
+            postponed.append((self._take_back, (acquisition,), deliver_posted))
             run_postponed()
         except BaseException:
             deliver_posted()
             raise
 
-    def _take_back(self, lease: MemoryPathAcquisition) -> None:
+    def _take_back(self, acquisition: MemoryPathAcquisition) -> None:
         now = clock.now()
         if self.can_hand_over():
-            granted = self._after_change(self.hand_over(lease, now), now)
+            granted = self._after_change(self.hand_over(acquisition, now), now)
             if len(self.tables[0]) > self.roomy:
                 trim(self, now)
         else:
-            self._free(lease, now)
+            self._free(acquisition, now)
             granted = self._after_giving(now)
         self.post(granted)
 
@@ -488,7 +488,9 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         return self if self.holders else self._predecessor
 
     def _refuse_all(self) -> None:
-        self.post_refused(self.close(clock.now()), lambda lease: lease.paths.closed_error())
+        self.post_refused(
+            self.close(clock.now()), lambda acquisition: acquisition.paths.closed_error()
+        )
 
     def _reopen_perhaps(self) -> None:
         if self._predecessor is not None and not self._predecessor.holders:

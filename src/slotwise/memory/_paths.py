@@ -174,58 +174,58 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         needs: Needs | None = None,
     ) -> MemoryPathAcquisition:
         """Return a context manager for one acquisition."""
-        lease: MemoryPathAcquisition
+        acquisition: MemoryPathAcquisition
         if self._options is not None:
-            lease = adaptive = _Adaptive()
+            acquisition = adaptive = _Adaptive()
             adaptive.needs = needs
             adaptive.head_start = head_start_of(needs)
             adaptive._expect_outcome(self._options)
         elif needs is not None:
-            lease = large = _Large()
+            acquisition = large = _Large()
             large.needs = needs
             large.head_start = 0 if type(needs) is tuple else head_start_of(needs)
         elif self._ttl is None:
-            lease = _Plain()
+            acquisition = _Plain()
         else:
-            lease = _Timed()
-        lease.key = None
-        lease.paths = self
-        lease.path = path
-        lease.timeout = timeout
-        lease.ttl = self._ttl
+            acquisition = _Timed()
+        acquisition.key = None
+        acquisition.paths = self
+        acquisition.path = path
+        acquisition.timeout = timeout
+        acquisition.ttl = self._ttl
         if label is not None:
-            lease.label = label
-        return lease
+            acquisition.label = label
+        return acquisition
 
     async def acquire(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
-        lease = self.cm(path, timeout, label, needs)
-        lease.key = next_key()
-        if not lease.take():
-            await lease._wait()
-        return lease
+        acquisition = self.cm(path, timeout, label, needs)
+        acquisition.key = next_key()
+        if not acquisition.take():
+            await acquisition._wait()
+        return acquisition
 
     def acquire_sync(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
-        lease = self.cm(path, timeout, label, needs)
-        lease.key = next_key()
-        if not lease.take():
-            lease._wait_sync()
-        return lease
+        acquisition = self.cm(path, timeout, label, needs)
+        acquisition.key = next_key()
+        if not acquisition.take():
+            acquisition._wait_sync()
+        return acquisition
 
-    def _acquire(self, lease: MemoryPathAcquisition) -> Coroutine[Any, Any, None]:
+    def _acquire(self, acquisition: MemoryPathAcquisition) -> Coroutine[Any, Any, None]:
         """Get what was not simply free, waiting if need be."""
         # Not a coroutine of its own: each that waits would be one more for the garbage collector.
-        if self._cancel_task_after_ttl and lease.ttl is not None:
-            cast("TimedMemoryPathAcquisition", lease).task = running_task()
-        return self._get(lease)
+        if self._cancel_task_after_ttl and acquisition.ttl is not None:
+            cast("TimedMemoryPathAcquisition", acquisition).task = running_task()
+        return self._get(acquisition)
 
-    def _acquire_sync(self, lease: MemoryPathAcquisition) -> None:
+    def _acquire_sync(self, acquisition: MemoryPathAcquisition) -> None:
         """Like `_acquire`, for a thread."""
-        if not self._request(lease, thread_waker):
-            self._wait_sync(lease)
+        if not self._request(acquisition, thread_waker):
+            self._wait_sync(acquisition)
 
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
@@ -273,12 +273,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if key is None:
             _log.unknown_id(acquisition_id, self._tracker.title)
             return False
-        lease = self._tracker.holders.get(key)
-        if lease is None:
+        acquisition = self._tracker.holders.get(key)
+        if acquisition is None:
             self._tracker.keep_task(key)
             return False
-        lease._state_outcome(outcome)
-        return lease.give()
+        acquisition._state_outcome(outcome)
+        return acquisition.give()
 
     # ------------------------------------------------------ looking, steering
 
@@ -316,14 +316,14 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         return self.kick_sync(acquisition_id)
 
     def kick_sync(self, acquisition_id: str) -> bool:
-        lease = self._tracker.holders.get(key_of(acquisition_id))
-        if lease is None:
+        acquisition = self._tracker.holders.get(key_of(acquisition_id))
+        if acquisition is None:
             return False
-        lease.ignored()
-        if not lease.end():
+        acquisition.ignored()
+        if not acquisition.end():
             return False
-        lease.lost.set(messages.KICKED)
-        _log.ended(lease, "kicked")
+        acquisition.lost.set(messages.KICKED)
+        _log.ended(acquisition, "kicked")
         return True
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:

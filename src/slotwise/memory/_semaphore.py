@@ -193,7 +193,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         on_full: str = "wait",
         priority: float = 0,
     ) -> AcquisitionContext:
-        lease: MemoryAcquisition
+        acquisition: MemoryAcquisition
         if (
             timeout is UNSET
             and slots is _ONE
@@ -203,25 +203,25 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         ):  # `_acquisition` of these, in the fewest steps
             timeout = self._max_acquire_time
             if self._is_plain:
-                lease = MemoryAcquisition()
+                acquisition = MemoryAcquisition()
             elif self._adaptive is None:
-                lease = timed = TimedMemoryAcquisition()
+                acquisition = timed = TimedMemoryAcquisition()
                 timed.ttl = self._ttl
             elif self._quick_options is not None:
-                lease = quick = QuickAdaptiveMemoryAcquisition()
+                acquisition = quick = QuickAdaptiveMemoryAcquisition()
                 quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
             else:
-                lease = self._acquisition(slots, label, on_full, priority)
+                acquisition = self._acquisition(slots, label, on_full, priority)
         else:
             if timeout is UNSET:
                 timeout = self._max_acquire_time
             else:
                 timeout = check_seconds("timeout", timeout, zero=True)
-            lease = self._acquisition(slots, label, on_full, priority)
-        lease.key = None
-        lease.semaphore = self
-        lease.timeout = timeout
-        return lease
+            acquisition = self._acquisition(slots, label, on_full, priority)
+        acquisition.key = None
+        acquisition.semaphore = self
+        acquisition.timeout = timeout
+        return acquisition
 
     def _acquisition(
         self, slots: int, label: str | None, on_full: str, priority: float
@@ -240,8 +240,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             return adaptive
         if is_simple and self._ttl is None:
             if label is None:
-                lease: MemoryAcquisition = MemoryAcquisition()
-                return lease
+                acquisition: MemoryAcquisition = MemoryAcquisition()
+                return acquisition
             labelled: LabelledMemoryAcquisition = LabelledMemoryAcquisition()
             labelled.label = check_label(label)
             return labelled
@@ -267,14 +267,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     ) -> AdaptiveMemoryAcquisition:
         if replaces:
             raise not_replaceable(self._title)
-        lease: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
-        lease.slots = check_count("slots", slots)
+        acquisition: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
+        acquisition.slots = check_count("slots", slots)
         if slots > options.min:
             raise too_many_for_adaptive(self._title, slots, options)
-        lease.label = check_label(label)
-        lease.ttl = self._ttl
-        lease._expect_outcome(options)
-        return lease
+        acquisition.label = check_label(label)
+        acquisition.ttl = self._ttl
+        acquisition._expect_outcome(options)
+        return acquisition
 
     async def acquire(
         self,
@@ -285,16 +285,18 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         on_full: str = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
-        lease: MemoryAcquisition
-        lease = self.cm(slots, timeout=timeout, label=label, on_full=on_full, priority=priority)  # type: ignore[assignment]
-        lease.key = next_key()
+        acquisition: MemoryAcquisition
+        acquisition = self.cm(
+            slots, timeout=timeout, label=label, on_full=on_full, priority=priority
+        )  # type: ignore[assignment]
+        acquisition.key = next_key()
         try:
-            if not lease.take():
-                await self._acquire(lease)
+            if not acquisition.take():
+                await self._acquire(acquisition)
         except BaseException:  # such as a signal handler's, when it already had its slot
-            lease.give()
+            acquisition.give()
             raise
-        return lease
+        return acquisition
 
     def acquire_sync(
         self,
@@ -320,87 +322,87 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             loop = running_trio()
         acquired = self.try_acquire_sync(slots, label=label, priority=priority)
         if acquired is not None and self._tracker.woken.any_of(loop):
-            lease = cast("MemoryAcquisition", acquired)
+            acquisition = cast("MemoryAcquisition", acquired)
             try:
-                await self._let_woken_pass(lease)
+                await self._let_woken_pass(acquisition)
             except BaseException:
-                _log.ended(lease, "released")
+                _log.ended(acquisition, "released")
                 raise
         return acquired
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        lease: MemoryAcquisition = self.cm(slots, label=label, priority=priority)  # type: ignore[assignment]
-        lease.key = next_key()
-        if lease.take():
-            return lease
-        lease.timeout = 0
-        started = self._begin(lease)
+        acquisition: MemoryAcquisition = self.cm(slots, label=label, priority=priority)  # type: ignore[assignment]
+        acquisition.key = next_key()
+        if acquisition.take():
+            return acquisition
+        acquisition.timeout = 0
+        started = self._begin(acquisition)
         try:
-            if not exclusive(lambda: _attachment.current(self).ask_now(lease)):
-                _log.refused(lease, None)
+            if not exclusive(lambda: _attachment.current(self).ask_now(acquisition)):
+                _log.refused(acquisition, None)
                 return None
-            self._note_acquired(lease, started)
+            self._note_acquired(acquisition, started)
         except BaseException as error:
-            _log.refused(lease, error)
+            _log.refused(acquisition, error)
             raise
-        return lease
+        return acquisition
 
-    def _acquire(self, lease: MemoryAcquisition) -> Coroutine[Any, Any, None]:
+    def _acquire(self, acquisition: MemoryAcquisition) -> Coroutine[Any, Any, None]:
         """Get what the quick lane did not give, waiting if need be."""
         # Mostly not a coroutine of its own: each is one more that every wake-up goes through.
-        if perhaps_wanted(DEBUG, True) or lease.replaces or self._cancel_task_after_ttl:
-            return self._acquire_and_tell(lease)
-        return self._get(lease)
+        if perhaps_wanted(DEBUG, True) or acquisition.replaces or self._cancel_task_after_ttl:
+            return self._acquire_and_tell(acquisition)
+        return self._get(acquisition)
 
-    async def _acquire_and_tell(self, lease: MemoryAcquisition) -> None:
+    async def _acquire_and_tell(self, acquisition: MemoryAcquisition) -> None:
         """`_acquire` while it is logged, or somebody listens to events."""
-        started = self._begin(lease)
+        started = self._begin(acquisition)
         try:
             try:
-                await self._get(lease)
+                await self._get(acquisition)
             finally:
-                if lease.replaces:
-                    self._tell_replaced(lease)
-            self._note_acquired(lease, started)
+                if acquisition.replaces:
+                    self._tell_replaced(acquisition)
+            self._note_acquired(acquisition, started)
         except BaseException as error:
-            _log.refused(lease, error)
+            _log.refused(acquisition, error)
             raise
 
-    def _acquire_sync(self, lease: MemoryAcquisition) -> None:
+    def _acquire_sync(self, acquisition: MemoryAcquisition) -> None:
         """Like `_acquire`, for a thread."""
-        started = self._begin(lease)
+        started = self._begin(acquisition)
         try:
             try:
-                if not self._request(lease, thread_waker):
-                    self._wait_sync(lease)
+                if not self._request(acquisition, thread_waker):
+                    self._wait_sync(acquisition)
             finally:
-                if lease.replaces:
-                    self._tell_replaced(lease)
-            self._note_acquired(lease, started)
+                if acquisition.replaces:
+                    self._tell_replaced(acquisition)
+            self._note_acquired(acquisition, started)
         except BaseException as error:
-            _log.refused(lease, error)
+            _log.refused(acquisition, error)
             raise
 
-    def _tell_replaced(self, lease: MemoryAcquisition) -> None:
-        for each in cast("ReplacingMemoryAcquisition", lease).replaced:
+    def _tell_replaced(self, acquisition: MemoryAcquisition) -> None:
+        for each in cast("ReplacingMemoryAcquisition", acquisition).replaced:
             self._tracker.tell_kicked(cast("MemoryAcquisition", each))
 
-    def _begin(self, lease: MemoryAcquisition) -> float:
+    def _begin(self, acquisition: MemoryAcquisition) -> float:
         """Prepare to ask the ledger; return the time if the acquisition may be logged."""
-        if self._cancel_task_after_ttl and lease.ttl is not None:
-            cast("TimedMemoryAcquisition", lease).task = running_task()
+        if self._cancel_task_after_ttl and acquisition.ttl is not None:
+            cast("TimedMemoryAcquisition", acquisition).task = running_task()
         if not perhaps_wanted(DEBUG, True):
             return 0.0
-        _log.acquiring(lease, self)
+        _log.acquiring(acquisition, self)
         return clock.now()
 
-    def _note_acquired(self, lease: MemoryAcquisition, started: float) -> None:
+    def _note_acquired(self, acquisition: MemoryAcquisition, started: float) -> None:
         try:
-            _log.acquired(lease, self._tracker, started)
+            _log.acquired(acquisition, self._tracker, started)
         except BaseException:  # a signal handler's, and the caller will never know the id
-            lease.give()
+            acquisition.give()
             raise
 
     def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
@@ -432,10 +434,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         try:
             if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
                 # The same as below, without looking for it by its id.
-                lease: MemoryAcquisition = acquisition_id
+                acquisition: MemoryAcquisition = acquisition_id
                 if outcome is not None:
-                    lease._state_outcome(outcome)
-                return lease.give()
+                    acquisition._state_outcome(outcome)
+                return acquisition.give()
         except BaseException:
             self._release_interrupted(acquisition_id)
             raise
@@ -637,15 +639,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def _exit(self, exc_type: type[BaseException] | None) -> None:
         """Leave a block: the caller's latest with a claim, or else one without."""
-        lease = self._own_block() if self._blocks else None
-        if lease is None:
+        acquisition = self._own_block() if self._blocks else None
+        if acquisition is None:
             try:
                 number = self._numbers.pop()
             except IndexError:
-                lease = self._leave_block()
-        if lease is not None:
-            lease._leave_with(exc_type)
-            cast("MemoryAcquisition", lease).give()
+                acquisition = self._leave_block()
+        if acquisition is not None:
+            acquisition._leave_with(exc_type)
+            cast("MemoryAcquisition", acquisition).give()
             return
         self._tracker.hand_over(number)
 

@@ -196,41 +196,41 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         number, claim._slot_number = claim._slot_number, 0
         return self._put_back_in_section(number)
 
-    def take_back(self, lease: MemoryAcquisition) -> bool:
-        """Free what a lease holds; False if it has ended before."""
-        if not self._end_hold(lease):
-            self.keep_task(lease.key)
+    def take_back(self, acquisition: MemoryAcquisition) -> bool:
+        """Free what an acquisition holds; False if it has ended before."""
+        if not self._end_hold(acquisition):
+            self.keep_task(acquisition.key)
             return False
-        _log.released(lease, self)
+        _log.released(acquisition, self)
         return True
 
-    def kick(self, lease: MemoryAcquisition) -> bool:
+    def kick(self, acquisition: MemoryAcquisition) -> bool:
         """Free what somebody else holds, and tell them; False if it has ended before."""
-        if not self._end_hold(lease):
+        if not self._end_hold(acquisition):
             return False
-        self.tell_kicked(lease)
+        self.tell_kicked(acquisition)
         return True
 
-    def tell_kicked(self, lease: MemoryAcquisition) -> None:
+    def tell_kicked(self, acquisition: MemoryAcquisition) -> None:
         """Tell a holder that its slots were taken away."""
-        lease.lost.set(messages.KICKED)
-        _log.kicked(lease, self)
+        acquisition.lost.set(messages.KICKED)
+        _log.kicked(acquisition, self)
 
-    def _end_hold(self, lease: MemoryAcquisition) -> bool:
+    def _end_hold(self, acquisition: MemoryAcquisition) -> bool:
         # The deletion decides between all who want to end the same acquisition.
         try:
-            del self.holders[lease.key]
+            del self.holders[acquisition.key]
         except KeyError:
             return False
         self.last_used = glance.time
-        self.change_or_later(self._take_back, lease)
+        self.change_or_later(self._take_back, acquisition)
         return True
 
-    def _take_back(self, lease: MemoryAcquisition) -> list[MemoryClaim]:
+    def _take_back(self, acquisition: MemoryAcquisition) -> list[MemoryClaim]:
         now = clock.now()
         if self.deadlines is not None:
-            self.deadlines.discard(lease.key)
-        return self._after_change(self.give(lease, now), now)
+            self.deadlines.discard(acquisition.key)
+        return self._after_change(self.give(acquisition, now), now)
 
     def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
         now = clock.now()
@@ -292,7 +292,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return self._after_change(self.serve(now), now)
 
     def forget_deadline(self, key: Hashable) -> None:
-        """Take back the deadline of a lease that was given back by the quick lane."""
+        """Take back the deadline of an acquisition that was given back by the quick lane."""
         deadlines = self.deadlines
         if deadlines is not None and deadlines.young.pop(key, None) is None:
             exclusive_or_later(deadlines.discard, key, then=nothing)
