@@ -99,7 +99,7 @@ class PathModel:
     def held(self, node: Node) -> int:
         return sum(request.need(node) for request in self.holding if node in request.nodes)
 
-    def keeper(self, node: Node) -> Request | None:
+    def kept_for(self, node: Node) -> Request | None:
         return next((request for request in self.waiting if node in request.keeps), None)
 
     def paused_until(self, node: Node) -> float:
@@ -108,8 +108,8 @@ class PathModel:
     def has_room(self, node: Node, request: Request) -> bool:
         if self.now < in_microseconds(self.paused_until(node)):
             return False
-        keeper = self.keeper(node)
-        kept = 0 if keeper is None or keeper is request else keeper.need(node)
+        overdue = self.kept_for(node)
+        kept = 0 if overdue is None or overdue is request else overdue.need(node)
         if isinstance(self.rule(node), Rate):
             return kept + request.need(node) <= self.level(node)
         needed = self.held(node) + kept + request.need(node)
@@ -194,8 +194,8 @@ class PathModel:
         rate = self.rule(node)
         if not isinstance(rate, Rate) or self.is_blocked(node, head):
             return None
-        keeper = self.keeper(node)
-        kept = 0 if keeper is None or keeper is head else keeper.need(node)
+        overdue = self.kept_for(node)
+        kept = 0 if overdue is None or overdue is head else overdue.need(node)
         if kept + head.need(node) > rate.burst:
             return None
         missing = kept + head.need(node) - self.level(node)
@@ -398,7 +398,7 @@ class PathModel:
         for node in narrower:
             if self.value(node) == 0:
                 continue
-            if self.keeper(node) is None:
+            if self.kept_for(node) is None:
                 head.keeps.append(node)
-            elif self.keeper(node) is not head:
+            elif self.kept_for(node) is not head:
                 return

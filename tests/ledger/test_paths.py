@@ -37,8 +37,8 @@ class Office:
         return [claim.key for claim in self.ledger.release(key)]
 
     def kept(self, tier, key):
-        keeper = self.ledger.tiers[tier].nodes[key].kept_for
-        return None if keeper is None else next(iter(keeper.waiters))
+        kept_for = self.ledger.tiers[tier].nodes[key].kept_for
+        return None if kept_for is None else next(iter(kept_for.waiters))
 
 
 @pytest.fixture

@@ -547,8 +547,8 @@ class Pair:
         assert min(int(level) + max(gained, 0), node.rate.full) == node.level
         assert int(waiting) == node.waiting
         nodes[name] = ["0", waiting, own, kept]
-        keeper = "-" if node.kept_for is None else str(node.kept_for.ticket)
-        assert kept == keeper + (f"*{node.kept}" if node.kept > 1 else "")
+        kept_for = "-" if node.kept_for is None else str(node.kept_for.ticket)
+        assert kept == kept_for + (f"*{node.kept}" if node.kept > 1 else "")
         self.kept += node.kept_for is not None
         first = node.first_parked()
         # One that the script has still to look at gets its time then.

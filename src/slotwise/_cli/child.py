@@ -74,7 +74,7 @@ class Child:
         )
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `poll` has news; -1 if SIGCHLD tells that."""
+        """Return a descriptor that is readable when `poll` is due; -1 if SIGCHLD tells that."""
         return -1
 
     def start(self, more_environment: Mapping[str, str]) -> None:

@@ -95,9 +95,9 @@ class Slot:
 
     def poll(self) -> None:
         """Update `is_decided` and `lost_reason`, when there is something to read."""
-        news = os.read(self._reading, 10)
+        written = os.read(self._reading, 10)
         self.is_decided = True
-        if b"l" in news:
+        if b"l" in written:
             assert self._result is not None
             self.lost_reason = self._result.lost.reason
 

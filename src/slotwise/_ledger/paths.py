@@ -39,7 +39,7 @@ and head starts, that is the order of arrival.
    count: thousands of waiters behind a head don't make it overdue.) When an overdue head
    is examined and lacks a node, its needs are *kept* for it at each narrower node with a
    limit, from the narrowest on, up to the first node that keeps slots for another head:
-   a node keeps for one head at a time. The keeper takes the kept slots when it is
+   a node keeps for one head at a time. That head takes the kept slots when it is
    granted, and gives them up if it leaves. Only after a shrink can a head lack a node
    that keeps slots for it, or a narrower one; from that node on, nothing is kept for it
    any longer.
@@ -90,17 +90,17 @@ and head starts, that is the order of arrival.
    pause, and of several pauses the one that ends last counts. As after a shrink, a head can
    then lack a node that keeps slots for it.
 
-Why nobody starves, however much it needs: a keeper waits only for wider tiers, so there
-is no circle of waiters, and what is kept is not lost again. The widest tier keeps nothing,
-and needn't: the first head parked there gets everything that comes back until it has
-enough. A keeper that waits for the widest tier is granted once the heads before it there
-are, then one that waits for the tier below, and so on down to the narrowest. When a keeper
-is granted, the next overdue head keeps. The bound: an overdue head is granted at the
-latest when it has been offered room where it is parked once more than it has tiers.
-And a slot of a wide tier is never kept for a request that lacks a narrower one: a
-user's second upload never holds up another user. The price: slots of a node are idle
-while they are too few for the first head parked there, for at most as long as the
-longest hold there.
+Why nobody starves, however much it needs: a head that slots are kept for waits only for
+wider tiers, so there is no circle of waiters, and what is kept is not lost again. The
+widest tier keeps nothing, and needn't: the first head parked there gets everything that
+comes back until it has enough. Of the heads that slots are kept for, one that waits for
+the widest tier is granted once the heads before it there are, then one that waits for the
+tier below, and so on down to the narrowest; then slots are kept for the next overdue
+head. The bound: an overdue head is granted at the latest when it has been offered room
+where it is parked once more than it has tiers. And a slot of a wide tier is never kept
+for a request that lacks a narrower one: a user's second upload never holds up another
+user. The price: slots of a node are idle while they are too few for the first head parked
+there, for at most as long as the longest hold there.
 
 Nothing here waits, wakes, locks or knows the time. Callers hold a lock, except on
 the *quick lane*: while nobody waits, slots that have been used before are taken

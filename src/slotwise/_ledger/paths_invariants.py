@@ -111,17 +111,17 @@ def _check_numbers(node: Node, holders: list[Any]) -> None:
         assert len(claim.numbers) == _need(claim, node), "P8: not a number for each slot"
 
 
-def _check_keep(ledger: PathLedger[Any], node: Node, keeper: Group, resized: bool) -> None:
-    assert ledger.groups.get(keeper.path) is keeper, "P4: kept for nobody"
-    assert node in keeper.keeps, "P4: a keep its group knows nothing of"
-    assert node.kept == keeper.need(node), "P4: not as many as it needs"
-    assert ledger.queue.is_overdue(keeper.ticket), "P4: kept for one not overdue"
+def _check_keep(ledger: PathLedger[Any], node: Node, kept_for: Group, resized: bool) -> None:
+    assert ledger.groups.get(kept_for.path) is kept_for, "P4: kept for nobody"
+    assert node in kept_for.keeps, "P4: a keep its group knows nothing of"
+    assert node.kept == kept_for.need(node), "P4: not as many as it needs"
+    assert ledger.queue.is_overdue(kept_for.ticket), "P4: kept for one not overdue"
     if resized:
         return
-    at = keeper.parked_at
+    at = kept_for.parked_at
     assert at is not None
-    index = keeper.nodes.index(node)
-    assert index < keeper.nodes.index(at), "P4: something narrower is lacking"
-    for narrower in keeper.nodes[:index]:
-        kept = narrower.kept_for is keeper or narrower.value == UNLIMITED
+    index = kept_for.nodes.index(node)
+    assert index < kept_for.nodes.index(at), "P4: something narrower is lacking"
+    for narrower in kept_for.nodes[:index]:
+        kept = narrower.kept_for is kept_for or narrower.value == UNLIMITED
         assert kept, "P4: a narrower one is not kept"
