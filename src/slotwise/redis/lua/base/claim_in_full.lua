@@ -11,12 +11,15 @@ local function parse_claim(text)
   }
 end
 
+local is_number = {}  -- of intervals: most claims have the same
+
 -- All of the claim of a path; nil for garbage too. `before` is what stands before `granted`.
 local function parse_path_claim(text)
   local before, interval, ttl, ticket, granted, numbers, token, path, owner_at =
     string.match(text or '', '^((%S+) (%S+) (%S+)) (%S+) (%d[%d,-]*) (%d+) (%S+) ()')
   ticket = tonumber(ticket)
-  if not (ticket and tonumber(interval)) then return nil end
+  if not (ticket and (is_number[interval] or tonumber(interval))) then return nil end
+  is_number[interval] = true
   return {
     before = before, interval = interval, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers,
     token = token, path = path, owner = string.sub(text, owner_at),

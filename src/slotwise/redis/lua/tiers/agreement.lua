@@ -43,7 +43,7 @@ made_when_needed(agreement, function()
     if known['.shape'] and redis.call('EXISTS', keys.holders, keys.waiters) > 0 then return clash end
     -- A bucket that is not full is in use.
     if known['.shape'] and next(rates) then
-      local found = redis.call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', 0, CHUNK)
+      local found = redis.call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', '0', CHUNK)
       if #found == CHUNK then return clash end  -- not all is looked at, and much was used lately
       for _, member in ipairs(found) do
         if string.sub(member, 1, 2) == 'b ' then return clash end

@@ -33,8 +33,8 @@ function at_rest.read(given_now, field)
     shape = facts[1], declared = facts[2], values = facts[4], changed = {}, idle = {},
   }
   if not (read.longest and read.life_us and read.token and read.ticket)
-      or redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', read.now_text, 'LIMIT', 0, 1)[1]
-      or (read.timed and redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', read.now_text, 'LIMIT', 0, 1)[1]) then
+      or redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', read.now_text, 'LIMIT', '0', '1')[1]
+      or (read.timed and redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', read.now_text, 'LIMIT', '0', '1')[1]) then
     return nil
   end
   return read

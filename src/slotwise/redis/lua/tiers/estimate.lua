@@ -15,7 +15,7 @@ function estimates.group_wants(path, node)
   end
   local from, to = '[' .. path .. ' ', '(' .. path .. '!'
   local waiting = redis.call('ZLEXCOUNT', keys.queue, from, to)
-  local first = redis.call('ZRANGEBYLEX', keys.queue, from, to, 'LIMIT', 0, SAMPLE)
+  local first = redis.call('ZRANGEBYLEX', keys.queue, from, to, 'LIMIT', '0', SAMPLE)
   for i, record in ipairs(first) do first[i] = need_of(node, needs_of(string.match(record, '(%S+)$'))) end
   return waiting > 0 and estimates.total(first, waiting) * math.min(waiting, at_once) / waiting or 0
 end
@@ -25,7 +25,7 @@ function estimates.ahead_at(node)
   if node.waiting == 0 then return 0 end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
   if node.is_by_key then from, to = '[' .. node.name .. '!', '(' .. node.name .. '"' end
-  local first = redis.call('ZRANGEBYLEX', keys.parked, from, to, 'LIMIT', 0, 30)  -- groups, each of which costs more than a waiter
+  local first = redis.call('ZRANGEBYLEX', keys.parked, from, to, 'LIMIT', '0', 30)  -- groups, each of which costs more than a waiter
   for i, record in ipairs(first) do first[i] = estimates.group_wants(string.match(record, '^%S+ %S+ (%S+) '), node) end
   return estimates.total(first, redis.call('ZLEXCOUNT', keys.parked, from, to))
 end

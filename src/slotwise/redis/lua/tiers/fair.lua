@@ -185,7 +185,8 @@ made_when_needed(fair, function()
 
   function fair.turn_of(head)
     local node = key_node(head[2])
-    local tag = node.share and node.share.tag or tag_of(node)
+    local share = node.share
+    local tag = share and share.tag or tag_of(node)
     if head.tag ~= tag then
       local text = head[4]
       head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and string.sub(text, 1, 16) or text)
@@ -200,7 +201,7 @@ made_when_needed(fair, function()
     if #found == 2 * work.most then  -- with all that have the same tag as the last one
       local last = found[#found]
       work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)  -- the latest turn with this score
-      found = redis.call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', 0, turns.MOST_AT_ONE_TAG)
+      found = redis.call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', '0', turns.MOST_AT_ONE_TAG)
     end
     local names = {}
     for i = 1, #found, 2 do note_unread(found[i], names) end
@@ -287,7 +288,7 @@ made_when_needed(fair, function()
     if not its then return end
     if pending then flush(keys.parked) end
     local prefix = name .. '!' .. of_key.name
-    local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', 0, 1)[1]
+    local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. prefix .. ' ', '(' .. prefix .. '!', 'LIMIT', '0', '1')[1]
     local text, path, id = string.match(found or '', '^%S+ (%S+) (%S+) (%S+)$')
     if not text then return end
     local head = turns.head(text, path, id)

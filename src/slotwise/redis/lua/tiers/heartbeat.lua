@@ -45,7 +45,7 @@ local function renew_object(first, at)
     holding, waiting = look_up()
   end
   local over = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', '0', AT_ONCE)) do
     over[id] = true
   end
   local living, queued, ended, outcome = {}, {}, {}, {}

@@ -19,7 +19,7 @@ do  -- a script has room for 200 local names
     if stored and (stored[1] or widest.has_all_ranges) then return stored end
     drop_used(widest)
     local found = redis.call('ZRANGEBYLEX', keys.numbers, '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
-                             'LIMIT', 0, RANGES)
+                             'LIMIT', '0', RANGES)
     stored = {}
     for i = #found, 1, -1 do
       local low, high = string.match(found[i], ' (%d+)%-?(%d*)$')

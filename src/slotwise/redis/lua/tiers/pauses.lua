@@ -57,7 +57,7 @@ made_when_needed(pauses, function()
   function pauses.look_at_some(tier, after, most)
     local from = '[' .. (after == '' and tier .. ':' or after .. '"')
     while true do
-      local record = redis.call('ZRANGEBYLEX', keys.parked, from, '(' .. tier .. ';', 'LIMIT', 0, 1)[1]
+      local record = redis.call('ZRANGEBYLEX', keys.parked, from, '(' .. tier .. ';', 'LIMIT', '0', '1')[1]
       if not record then return nil end
       if most <= 0 then return after end
       after, most = string.match(record, '^[^%s!]+'), most - 1

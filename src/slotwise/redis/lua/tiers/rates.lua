@@ -143,7 +143,7 @@ made_when_needed(buckets, function()
   -- Forget full buckets, and claims that ended long ago, some in each call; look at buckets with
   -- enough for those who wait.
   function buckets.pass_time()
-    local due = redis.call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)
+    local due = redis.call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)
     for _, member in ipairs(due) do
       local kind, name = string.match(member, '^(%S) (%S+)$')
       if kind == 'e' then
@@ -161,7 +161,7 @@ made_when_needed(buckets, function()
         end
       end
     end
-    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', 0, AT_ONCE)) do
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
       redis.call('ZREM', keys.refills, name)
       look_at(read_node(name))
     end

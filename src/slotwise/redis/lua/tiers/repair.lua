@@ -110,7 +110,7 @@ made_when_needed(repairs, function()
   -- A number that two have belongs to the one that was granted first. The other claim is over, and all is begun anew.
   function steps.numbers(place)
     local is_again, before = string.sub(place, 1, 1) == '!', string.gsub(place, '^!', '')
-    local found = redis.call('ZRANGEBYLEX', keys.unfinished, before == '' and '-' or '(' .. before, '+', 'LIMIT', 0, SOME)
+    local found = redis.call('ZRANGEBYLEX', keys.unfinished, before == '' and '-' or '(' .. before, '+', 'LIMIT', '0', SOME)
     local is_all, last = #found < SOME, nil
     for _, record in ipairs(found) do
       local taken = read_taken(record)
@@ -195,7 +195,7 @@ made_when_needed(repairs, function()
   function steps.heads(place)
     local heads = {}
     repeat
-      local record = redis.call('ZRANGEBYLEX', keys.queue, place == '' and '-' or '[' .. place .. '!', '+', 'LIMIT', 0, 1)[1]
+      local record = redis.call('ZRANGEBYLEX', keys.queue, place == '' and '-' or '[' .. place .. '!', '+', 'LIMIT', '0', '1')[1]
       if record then
         local path, text, id = string.match(record, '^(%S+) (%S+) (%S+)$')
         heads[#heads + 1], place = turns.head(text, path, id), path

@@ -52,7 +52,7 @@ function at_rest.request()
   -- The lowest number that is free in the widest tier, which is the last.
   local widest, number, record, rest = names[tiers], top + 1, nil, nil
   if top > held then
-    record = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. widest .. ' ', '(' .. widest .. '!', 'LIMIT', 0, 1)[1]
+    record = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. widest .. ' ', '(' .. widest .. '!', 'LIMIT', '0', '1')[1]
     local low, high = string.match(record or '', ' (%d+)%-?(%d*)$')
     number = tonumber(low)
     if not number then return nil end

@@ -4,7 +4,7 @@
 -- include tiers/numbers.lua
 -- include tiers/turns.lua
 local LOOKS = 96  -- how many heads one serve() examines: about 3 ms. The ledger, whose looks are cheaper, has more.
-turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects
+turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects (turns.looks_left)
 turns.FAIR_AT_ONCE = 64  -- the same in fair order, where each costs more
 local AHEAD = 16  -- how many nodes with heads are read at once
 local LISTED = 32  -- from so many holders on, unwritten.unlist
@@ -53,21 +53,20 @@ local function read_heads(node)
     reparked = {}
   end
   local most = heads_to_read(node)
-  local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', 0, most)
+  local found = redis.call('ZRANGEBYLEX', keys.parked, '[' .. node.name .. ' ', '(' .. node.name .. '!', 'LIMIT', '0', most)
   local is_by_key = node.is_by_key
   local unread, tag_at, heads = {}, #node.name + 2, {}
   local from = is_by_key and tag_at + 17 or tag_at
   node.heads, node.has_all_heads = heads, #found < most
-  for i, record in ipairs(found) do
+  for i = 1, #found do
+    local record = found[i]
     -- A rank has 16 digits, and with a head start those of the ticket behind it.
     local last = string.byte(record, from + 16) == 32 and from + 15 or from + 32
     local space = string.find(record, ' ', last + 2, true)
     local text, path = string.sub(record, from, last), string.sub(record, last + 2, space - 1)
     local head = turns.head(text, path, string.sub(record, space + 1))
     heads[i] = head
-    if not nodes_by_path[path] then
-      for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
-    end
+    note_unread_names(path, unread)
     if is_by_key then
       head.place, head.record = string.sub(record, tag_at, tag_at + 32), record
       note_unread('>' .. path, unread)
@@ -110,12 +109,12 @@ local function is_blocked(node, head)
   return not has_room(node, need_of(node, needs_of(first[3])), first[1])
 end
 
--- The first node without room for a head, or that another one blocks, and which it is.
-local function lacks(path_nodes, needs, head)
+-- The first node without room for a head, or that another one blocks, and which it is. `roomy` is known to have room.
+local function lacks(path_nodes, needs, head, roomy)
   local is_large, ticket = known['.large'], head[1]
   for at = 1, #path_nodes do
     local node = path_nodes[at]
-    if not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, head)) then
+    if node ~= roomy and not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, head)) then
       return node, at
     end
   end
@@ -273,7 +272,8 @@ local function free_claim(id, claim, sample)
   put(id, false)
   if claim.ttl ~= '-' then zrem(keys.ttls, id) end
   local path_nodes, is_waited_for = nodes_of(claim.path), false
-  for _, node in ipairs(path_nodes) do
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
     if not node.rate then
       node.held = math.max(node.held - need_of(node, needs), 0)  -- should a key be lost, and not the other
       change(node)
@@ -331,9 +331,10 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   zadd(keys.waiters, deadline, id)
   turns.waiting = turns.waiting + 1
   if path_nodes[#path_nodes].waiting == 0 then fresh[keys.queue], fresh[keys.waiters] = true, true end
-  for _, node in ipairs(path_nodes) do
+  for at = 1, #path_nodes do
+    local node = path_nodes[at]
     node.waiting = node.waiting + 1
-    change(node)
+    moved[node.name] = node
   end
   count_large(id, 1)
   if turns.by then fair.enter(path_nodes[turns.by], weight) end
@@ -349,9 +350,9 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   end
 end
 
--- End a wait; returns the next one in its group, as a head that is not parked yet.
-local function take_out(id, path, ticket, path_nodes)
-  local record = path .. ' ' .. turns.rank_text(id, ticket) .. ' ' .. id
+-- End a wait; returns the next one in its group, as a head that is not parked yet. `rank` is its rank as text.
+local function take_out(id, path, rank, path_nodes)
+  local record = path .. ' ' .. rank .. ' ' .. id
   zrem(keys.queue, record)
   zrem(keys.waiters, id)
   count_large(id, -1)
@@ -366,7 +367,7 @@ local function take_out(id, path, ticket, path_nodes)
   if turns.by and path_nodes[turns.by].waiting == 0 then fair.leave(path_nodes[turns.by]) end
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
-  local following = redis.call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', 0, 1)[1]
+  local following = redis.call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', '0', '1')[1]
   if following then
     local text, next_id = string.match(following, '^(%S+) (%S+)$', #path + 2)
     return turns.head(text, path, next_id)
@@ -386,12 +387,12 @@ local function leave(id)
   local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
   local head, name = parked_at(path)
   if not head or head[1] ~= ticket then
-    take_out(id, path, ticket, path_nodes)
+    take_out(id, path, turns.rank_text(id, ticket), path_nodes)
     return 1, name
   end
   drop_keeps(path_nodes, 1, ticket)
   unpark(head, name)
-  local next_head = take_out(id, path, ticket, path_nodes)
+  local next_head = take_out(id, path, head[4], path_nodes)
   if next_head then
     park_in_time(next_head, name)
   else
@@ -424,7 +425,8 @@ local function fetch_claims(head, others)
   local heads, ids, unread = {head}, {head[3]}, {}
   note_unread(head[3], unread)
   local function add(more)
-    for _, each in ipairs(more) do
+    for i = 1, #more do
+      local each = more[i]
       if each[5] == nil and each ~= head then
         heads[#heads + 1], ids[#ids + 1] = each, each[3]
         note_unread(each[3], unread)
@@ -441,20 +443,22 @@ local function fetch_claims(head, others)
     end
   end
   fetch(unread)
-  for i, score in ipairs(redis.call('ZMSCORE', keys.waiters, unpack(ids))) do heads[i][5] = score end
+  local scores = redis.call('ZMSCORE', keys.waiters, unpack(ids))
+  for i = 1, #scores do heads[i][5] = scores[i] end
 end
 
--- Grant the head of a group that is parked here, or park it where it lacks something.
+-- Grant the head of a group that is parked here, where there is room for it, or park it where it lacks something.
+-- Returns whether it was granted.
 local function examine(head, here)
   local ticket, path, id = head[1], head[2], head[3]
   local path_nodes, needs = nodes_of(path), known['.large'] and needs_of(id) or nil
   unpark(head, here.name)
-  local lacking, at = lacks(path_nodes, needs, head)
+  local lacking, at = lacks(path_nodes, needs, head, here)
   if lacking then
     drop_keeps(path_nodes, at, ticket)
     if turns.is_overdue(ticket) then keep(path_nodes, at, ticket, needs) end
     park_in_time(head, lacking.name)
-    return
+    return false
   end
   for at = 1, #path_nodes do
     local node = path_nodes[at]
@@ -472,15 +476,16 @@ local function examine(head, here)
     notify(id, claim.owner, 'granted ' .. id .. ' ' .. claim.number .. ' ' .. claim.token)
   end
   turns.count_grant(ticket, path, needs_of(id))
-  local next_head = take_out(id, path, ticket, path_nodes)
+  local next_head = take_out(id, path, head[4], path_nodes)
   if next_head then
     park_in_time(next_head, (lacks(path_nodes, needs_of(next_head[3]), next_head) or here).name)
   else
     put('>' .. path, false)
   end
+  return true
 end
 
--- How many heads this call may still examine.
+-- How many heads this call may still grant something; to park one counts half, which is what it costs.
 function turns.looks_left()
   if not turns.left then
     turns.left = math.ceil((turns.by and turns.FAIR_AT_ONCE or turns.AT_ONCE) * 12 / #KEYS)
@@ -489,13 +494,10 @@ function turns.looks_left()
   return turns.left
 end
 
--- How many heads one serve() examines.
-function turns.looks() return math.min(LOOKS, turns.looks_left()) end
-
 -- Read the nodes that have to be looked at first. Enough for one serve(), unless some of them
 -- turn out to have no slot.
 local function load_work()
-  work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = turns.looks()}
+  work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = math.min(LOOKS, math.ceil(turns.looks_left()))}
   if is_finished then return end
   local found = redis.call('ZRANGE', keys.unfinished, 0, work.most - 1, 'WITHSCORES')
   if turns.by then return fair.load_work(found) end
@@ -557,7 +559,7 @@ local function serve()
     is_finished, touched = true, {}
     return
   end
-  if turns.is_expiring or turns.looks() <= 0 then
+  if turns.is_expiring or turns.looks_left() <= 0 then
     for name, node in pairs(touched) do
       touched[name] = nil
       look_at(node)
@@ -573,14 +575,15 @@ local function serve()
     look_at(node)
   end
   write_behind()
-  local looks, visits = turns.looks(), VISITS
-  while looks > 0 and visits > 0 do
+  local looks, visits = LOOKS, VISITS
+  while looks > 0 and turns.left > 0 and visits > 0 do
     local following = take_work()
     visits = visits - 1
     if not following then break end
     local here, ticket = read_node(following[2]), following[1]
+    local is_worth_looking = here.rate or has_room(here, 1)  -- where nothing is free, nobody has to look
     while ticket do
-      local head = (here.rate or has_room(here, 1)) and first_parked(here)
+      local head = is_worth_looking and first_parked(here)
       local is_next = head and turn_of(head) == ticket
       ticket = nil
       local is_simple = not (here.rate or here.kept or known['.large'])  -- one slot is all that it needs
@@ -589,14 +592,15 @@ local function serve()
         visits = visits - 2  -- it costs as much as a head
       elseif head then
         if is_next then
-          looks, turns.left = looks - 1, turns.left - 1
-          examine(head, here)
+          looks = looks - 1
+          turns.left = turns.left - (examine(head, here) and 1 or 0.5)
         end
-        -- Stay here as long as no earlier head has to be looked at elsewhere. Where nothing is free, nobody has to look.
-        if here.rate or has_room(here, 1) then
+        -- Stay here as long as no earlier head has to be looked at elsewhere.
+        is_worth_looking = here.rate or has_room(here, 1)
+        if is_worth_looking then
           head = first_parked(here)
           local turn = head and turn_of(head)
-          if head and looks > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
+          if head and looks > 0 and turns.left > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
         end
       end
     end
@@ -613,7 +617,7 @@ local function expire()
   local left = math.ceil(AT_ONCE * 12 / #KEYS)  -- of what this call may do for each object; to leave costs twice as much as to release
   left = math.max(left - math.floor(turns.renewed / 50), math.min(left, 5))
   local function some(key, cost)
-    return left < cost and {} or redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, math.floor(left / cost))
+    return left < cost and {} or redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', '0', math.floor(left / cost))
   end
   local function release_some(ids, sample)
     for _, id in ipairs(ids) do
@@ -659,7 +663,7 @@ local function expire()
   end
   turns.is_expiring = false
   for _, key in ipairs(left < 2 and (is_grace and {keys.ttls} or {keys.waiters, keys.holders, keys.ttls}) or {}) do
-    if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, 1) > 0 then turns.is_expiring = true end
+    if #redis.call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', '0', '1') > 0 then turns.is_expiring = true end
   end
   serve()
 end
@@ -714,7 +718,7 @@ end
 -- the caller, "unfinished" among them if a call of tiers/heartbeat.lua has to serve the others.
 local function answer(reply)
   save()
-  for _, message in ipairs(messages) do reply[#reply + 1] = message end
+  for i = 1, #messages do reply[#reply + 1] = messages[i] end
   if is_unfinished() == 1 then reply[#reply + 1] = 'unfinished' end
   return reply
 end

@@ -132,7 +132,7 @@ local function padded(ticket) return string.format('%016d', ticket) end
 local function fetch(fields)
   for from = 1, #fields, CHUNK do
     local texts = redis.call('HMGET', keys.state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
-    for i, text in ipairs(texts) do known[fields[from + i - 1]] = text end
+    for i = 1, #texts do known[fields[from + i - 1]] = texts[i] end
   end
 end
 
@@ -309,14 +309,15 @@ local function names_of(path)
   return names
 end
 
+local function note_unread_names(path, unread)
+  local names = not nodes_by_path[path] and names_of(path) or {}
+  for at = 1, #names do note_unread(names[at], unread) end
+end
+
 -- Read the nodes of some paths at once.
 local function fetch_paths(paths)
   local unread = {}
-  for _, path in ipairs(paths) do
-    if not nodes_by_path[path] then
-      for _, name in ipairs(names_of(path)) do note_unread(name, unread) end
-    end
-  end
+  for i = 1, #paths do note_unread_names(paths[i], unread) end
   fetch(unread)
 end
 
