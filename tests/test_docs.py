@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import slotwise
 from slotwise._ledger.path_queue import LOOKS, PATIENCE
 from slotwise.redis._heartbeats import COST_PER_CALL
 
@@ -112,3 +115,41 @@ def test_the_docs_state_how_much_one_call_on_redis_does() -> None:
         f"more than {listed} holders or waiters (of tiers {tiers_listed}) are listed in several",
     )
     assert says("../CHANGELOG.md", f"heartbeats of {COST_PER_CALL:,} holders and waiters")
+
+
+def public_modules() -> list[str]:
+    """Return the names of all modules without an underscore that have an `__all__`."""
+    found = pkgutil.walk_packages(slotwise.__path__, "slotwise.")
+    return ["slotwise", *(each.name for each in found if "._" not in each.name)]
+
+
+def test_every_public_name_is_checked_by_the_type_checker() -> None:
+    """In tests/typing, by whichever of its public modules it is imported from."""
+    covered = set()
+    for path in (ROOT / "tests" / "typing").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        modules = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                for name in node.names:
+                    covered.add((node.module, name.name))
+                    modules[name.asname or name.name] = f"{node.module}.{name.name}"
+            elif isinstance(node, ast.Import):
+                modules |= {name.name: name.name for name in node.names}
+            elif isinstance(node, ast.Attribute):
+                module = ast.unparse(node.value)
+                covered.add((modules.get(module, module), node.attr))
+    objects = [
+        getattr(importlib.import_module(module), name, None)
+        for module, name in covered
+        if module in public_modules()
+    ]
+    missing = [
+        f"{module}.{name}"
+        for module in public_modules()
+        for name in importlib.import_module(module).__all__
+        if not name.startswith("_")
+        and (module, name) not in covered
+        and not any(getattr(importlib.import_module(module), name) is each for each in objects)
+    ]
+    assert missing == []

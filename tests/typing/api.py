@@ -13,8 +13,10 @@ from slotwise import (
     AcquireTimeout,
     AcquisitionResult,
     Adaptive,
+    BackendError,
     Change,
     Claimant,
+    ContextReused,
     Errors,
     Explanation,
     Lack,
@@ -31,32 +33,27 @@ from slotwise import (
     SemaphoreClosed,
     SemaphoreStats,
     SlotManager,
+    SlotManagerClosed,
     SlotOptions,
     SlotStats,
     SlotwiseError,
     Tier,
     Tiers,
     ValueConflict,
+    WouldBlockLoop,
     limited,
 )
-from slotwise.effects import (
-    AcquireSemaphore,
-    CreateSemaphore,
-    Exploration,
-    Gather,
-    Program,
-    ReleaseSemaphore,
-    Spawn,
-    Task,
-    Wait,
-    do,
-    explore,
-    replay,
-    run,
-    run_async,
+from slotwise.errors import UnknownSemaphore
+from slotwise.instrumentation import (
+    KINDS,
+    Event,
+    Hook,
+    Totals,
+    add_hook,
+    drop_totals,
+    keep_totals,
+    remove_hook,
 )
-from slotwise.effects import Semaphore as Permits
-from slotwise.instrumentation import Event, Totals, add_hook, keep_totals, remove_hook
 from slotwise.instrumentation.opentelemetry import instrument, uninstrument
 from slotwise.instrumentation.prometheus import Collector
 from slotwise.pipeline import (
@@ -64,6 +61,7 @@ from slotwise.pipeline import (
     BoundedMapSync,
     MapSettings,
     MemoryGuard,
+    MemoryLimitExceeded,
     Report,
     bounded_map,
     bounded_map_sync,
@@ -71,8 +69,21 @@ from slotwise.pipeline import (
     run_bounded,
     run_bounded_sync,
 )
-from slotwise.purge import AsyncEFSPurger, PurgeFlags, PurgeReport, purge
-from slotwise.testing import FakeClock, settle
+from slotwise.purge import (
+    AsyncEFSPurger,
+    AuditFailed,
+    AuditRefused,
+    Plan,
+    PurgeFlags,
+    PurgeOptions,
+    PurgeReport,
+    RootRefused,
+    Run,
+    make_plan,
+    purge,
+)
+from slotwise.testing import FakeClock, Leak, leaked_slots, no_leaked_slots, settle
+from slotwise.tiers import KeyStats, TierStats
 
 
 async def any_limit(limit: Limit) -> None:
@@ -270,6 +281,8 @@ async def tiers() -> None:
     assert_type(Tiers(Tier("all", 1), url="process://").url, str | RedisConfig | None)
     async with limits.cm(tenant="acme", timeout=None) as acquired:
         assert_type(acquired, AcquisitionResult)
+    assert_type(await limits.stats(), dict[str, TierStats])
+    assert_type((await limits.stats())["tenant"].keys["acme"], KeyStats)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)
     await limits.resize("tenant", 6, key="acme")
     await limits.pause(12)
@@ -296,7 +309,16 @@ def errors() -> None:
     both: list[tuple[type[SlotwiseError], type[Exception]]] = [
         (AcquireTimeout, TimeoutError),
         (SemaphoreClosed, RuntimeError),
+        (SlotManagerClosed, SemaphoreClosed),
         (ValueConflict, ValueError),
+        (UnknownSemaphore, LookupError),
+        (WouldBlockLoop, RuntimeError),
+        (ContextReused, RuntimeError),
+        (BackendError, ConnectionError),
+        (AuditFailed, OSError),
+        (AuditRefused, ValueError),
+        (RootRefused, ValueError),
+        (MemoryLimitExceeded, MemoryError),
     ]
     assert_type(ValueConflict("in use").value, int | None)
     for ours, builtin in both:
@@ -307,29 +329,8 @@ async def testing() -> None:
     with FakeClock() as clock:
         clock.advance(61)
     await settle()
-
-
-@do
-def held(semaphore: Permits, number: int) -> Generator[Any, Any, int]:
-    yield AcquireSemaphore(semaphore)
-    yield ReleaseSemaphore(semaphore, 1)
-    return number
-
-
-@do
-def gathered() -> Generator[Any, Any, list[int]]:
-    semaphore: Permits = yield CreateSemaphore(2, "pool", owned=True)
-    task: Task[int] = yield Spawn(held(semaphore, 1), name="one")
-    result: list[int] = yield Gather(task, Wait(task), held(semaphore, 3))
-    return result
-
-
-async def effects() -> None:
-    assert_type(gathered(), Program[list[int]])
-    assert_type(run(gathered(), seed=1), list[int])
-    assert_type(await run_async(gathered()), list[int])
-    assert_type(explore(gathered, preemptions=2), Exploration)
-    assert_type(replay(gathered, (1, 2)), list[int])
+    assert_type(leaked_slots(), dict[int, Leak])
+    assert_type(no_leaked_slots, Any)  # a fixture, made when it is imported
 
 
 async def fetch(url: str) -> bytes:
@@ -398,6 +399,9 @@ async def purging(semaphore: Semaphore) -> None:
     flags: PurgeFlags = {"dry_run": True, "age_by": "ctime"}
     assert_type(purge("/scratch", on_progress=print, **flags), PurgeReport)
     purge("/scratch", max_age=3)  # type: ignore[call-arg]
+    plan = make_plan(Path("/scratch"), PurgeOptions(max_age_days=14, dry_run=True))
+    assert_type(plan, Plan)
+    assert_type(Run(plan, print).run(), PurgeReport)
     purge("/scratch", age_by="birth")  # type: ignore[arg-type]
 
 
@@ -521,7 +525,13 @@ def instrumentation() -> None:
     add_hook(hook)
     remove_hook(hook)
     add_hook(lambda: None)  # type: ignore[misc,arg-type]
+    both: Hook = hook
+    add_hook(both)
+    for kind, (meaning, fields) in KINDS.items():
+        assert_type(f"{kind}: {meaning}", str)
+        assert_type(fields, tuple[str, ...])
     keep_totals()
+    drop_totals()
     totals = MemorySemaphore(1, name="api").stats_sync().totals
     assert_type(totals, Totals | None)
     instrument(keys=["tenant"])

@@ -11,10 +11,14 @@ from slotwise.integrations.aiohttp import limit_middleware
 from slotwise.integrations.celery import limited as celery_limited
 from slotwise.integrations.django import limited_view as django_view
 from slotwise.integrations.dramatiq import RequeueMiddleware
+from slotwise.integrations.dramatiq import limited as dramatiq_limited
 from slotwise.integrations.fastapi import limited_by
 from slotwise.integrations.flask import limited_view as flask_view
 from slotwise.integrations.httpx import LimitedTransport
+from slotwise.integrations.pytest_plugin import SlotLeakWarning, fake_clock
+from slotwise.integrations.rq import limited as rq_limited
 from slotwise.integrations.taskiq import RequeueMiddleware as TaskiqRequeueMiddleware
+from slotwise.integrations.taskiq import limited as taskiq_limited
 
 limit: Limit = MemorySemaphore(5)
 tiers = Tiers(Tier("tenant", 5, keyed=True))
@@ -72,6 +76,25 @@ def sync_tenant(tenant: str) -> int:
     return len(tenant)
 
 
-count: int = sync_tenant("acme")
+@rq_limited("crm", 5, timeout=3.0, on_full="requeue")
+def rq_job(tenant: str) -> int:
+    return len(tenant)
+
+
+@dramatiq_limited("crm", 5)
+def dramatiq_actor(tenant: str) -> int:
+    return len(tenant)
+
+
+@taskiq_limited("crm", 5)
+async def taskiq_task(tenant: str) -> int:
+    return len(tenant)
+
+
+count: int = sync_tenant("acme") + rq_job("acme") + dramatiq_actor("acme")
 RequeueMiddleware()
 TaskiqRequeueMiddleware(schedule_source=None)
+
+# A fixture that tests ask for by its name, and a category for filters of warnings.
+fixture: Any = fake_clock
+category: type[Warning] = SlotLeakWarning
