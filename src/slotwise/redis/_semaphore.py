@@ -7,7 +7,7 @@ releasing are in `_limit`; the scripts on the server decide who gets a slot.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -62,6 +62,8 @@ _REMEMBERED = 24 * 3600
 _MAX_SLOTS = 10_000
 
 _INSPECT = load("semaphore/inspect")
+
+_LocalAcquire = Callable[[Any, float | None], Awaitable[AcquisitionResult]]
 
 
 class RedisSemaphore(RedisLimit, Semaphore):
@@ -249,16 +251,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         if self._fallback is None:
             acquisition = self._request(wanted, label, head_start, seconds, replaces)
-            await wait_for_grant(acquisition, seconds)
-            return acquisition
+            return await wait_for_grant(acquisition, seconds)
         self._check_fits(wanted, label)
         send = partial(self._request, wanted, label, head_start, seconds, replaces)
-        return await self._fallback.acquire(
-            *(self, send, seconds),
-            lambda local, left: local.acquire(
-                slots, timeout=left, label=label, on_full=on_full, priority=priority
-            ),
-        )
+        instead = _local_acquire(slots, label=label, on_full=on_full, priority=priority)
+        return await self._fallback.acquire(self, send, seconds, instead)
 
     def _request(
         self,
@@ -299,14 +296,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
         if self._fallback is None:
             acquisition = self._request(wanted, label, head_start, 0.0)
-            await wait_for_grant(acquisition, 0.0, at_once=seconds)
-            return acquisition
+            return await wait_for_grant(acquisition, 0.0, at_once=seconds)
         self._check_fits(wanted, label)
-        return await self._fallback.acquire(
-            *(self, partial(self._request, wanted, label, head_start, 0.0), 0.0),
-            lambda local, _: local.acquire(slots, timeout=0, label=label, priority=priority),
-            at_once=seconds,
-        )
+        send = partial(self._request, wanted, label, head_start, 0.0)
+        instead = _local_acquire(slots, label=label, priority=priority)
+        return await self._fallback.acquire(self, send, 0.0, instead, at_once=seconds)
 
     def _acquire_at_once_sync(
         self, slots: int, label: str | None, seconds: float
@@ -651,3 +645,10 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
 def _check_value(value: object) -> int:
     return check_max_value(check_count("value", value))
+
+
+def _local_acquire(slots: int, **options: Any) -> _LocalAcquire:
+    """Return what acquires slots of the semaphore of this process, while the server is away."""
+    # Not a lambda in the coroutine that may need it: each waiter would keep its variables in
+    # cells, which the garbage collector visits.
+    return lambda local, left: local.acquire(slots, timeout=left, **options)
