@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
+# How many seconds after the time that a script tells a name is checked: not by all processes at
+# once, and never too early.
+_LEAST_JITTER, _MOST_JITTER = 0.002, 0.03
+
 # The shortest time between two checks of one name.
 _GRAIN = 0.02
 
@@ -71,10 +75,14 @@ class NameChecks:
             self._wake()
         if ms < 0:
             return
-        when = time.monotonic() + ms / 1000 + _jitter.uniform(0.002, 0.03)
+        when = time.monotonic() + ms / 1000
         if record.has_rates and ms:  # 0: something is unfinished
             when += _GRACE
-        if when < self._due.get(record, math.inf) - _GRAIN:
+        latest = self._due.get(record, math.inf) - _GRAIN
+        if when + _LEAST_JITTER >= latest:
+            return  # as for most of many requests: the jitter is a system call
+        when += _jitter.uniform(_LEAST_JITTER, _MOST_JITTER)
+        if when < latest:
             self._due[record] = when
             self._wake()
 
