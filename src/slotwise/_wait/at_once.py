@@ -1,7 +1,7 @@
-"""DONE: what an async method returns if its work is already done.
+"""Coroutines that never suspend: one for work that is done, and how to run one without a loop.
 
 A coroutine costs more than a slot that is free, so the quick lane makes none: a plain method
-does the work and returns this, and ``await`` finds nothing left to wait for. (CPython lets
+does the work and returns DONE, and ``await`` finds nothing left to wait for. (CPython lets
 a generator that has ended be awaited any number of times, and a coroutine once.)
 """
 
@@ -33,3 +33,13 @@ DONE = _ended()
 async def known(result: T) -> T:
     """Return what was known when it was called."""
     return result
+
+
+def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return or raise what a coroutine does that never suspends; no event loop is needed."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it suspended")

@@ -21,6 +21,7 @@ from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._wait.at_once import run_at_once
 from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
@@ -343,7 +344,7 @@ class RedisLimit:
         acquisition_id = acquisition_id_of(acquired)
         shared, record = self._attached()
         if is_fallback_id(acquisition_id):  # without a thread: it does no I/O
-            return run_now(release(acquisition_id))
+            return run_at_once(release(acquisition_id))
         shared.ttl_cancels.keep_task(acquisition_id, owner=record)
         return shared.heartbeat_thread.run_to_completion(lambda: release(acquisition_id))
 
@@ -440,16 +441,6 @@ class RedisLimit:
 
     def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._attached()[0].heartbeat_thread.run(coroutine)
-
-
-def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that doesn't suspend."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("it suspended")
 
 
 def check_max_value(value: int) -> int:

@@ -15,6 +15,7 @@ from slotwise._core.limit import INSPECT_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
+from slotwise._wait.at_once import run_at_once
 from slotwise.errors import BackendError
 
 T = TypeVar("T")
@@ -71,16 +72,6 @@ async def call_all(sync: bool, targets: Sequence[Semaphore], verb: str) -> list[
     return replies
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return or raise what ``coroutine`` does, which calls only what is for threads."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("it was made for threads, and suspended")
-
-
 async def look(find_thread: FindThread, what: Look[T]) -> T:
     """Look at semaphores; a server has to be done within the limit, all calls together.
 
@@ -103,7 +94,7 @@ async def look(find_thread: FindThread, what: Look[T]) -> T:
 def look_sync(find_thread: FindThread, what: Look[T]) -> T:
     """Like `look`, for a thread."""
     if find_thread is None:
-        return run(what(sync=True))
+        return run_at_once(what(sync=True))
     return find_thread().run(look(find_thread, what))
 
 

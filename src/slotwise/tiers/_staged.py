@@ -44,6 +44,7 @@ from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
+from slotwise._wait.at_once import run_at_once
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.tiers._stage_calls import (
     ON_EXIT,
@@ -55,7 +56,6 @@ from slotwise.tiers._stage_calls import (
     look,
     look_sync,
     release_elsewhere,
-    run,
 )
 from slotwise.tiers._stage_labels import read_claimant, write_label
 from slotwise.tiers._stages import SemaphoreSource, Stage, StageKey, limit_of
@@ -144,12 +144,12 @@ class StagedPaths(PathBackend):
     def acquire_sync(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
-        return run(self._acquire(path, timeout, label, needs, sync=True))
+        return run_at_once(self._acquire(path, timeout, label, needs, sync=True))
 
     def _acquire_at_once_sync(
         self, path: Path, label: str | None, needs: Needs | None
     ) -> AcquisitionResult:
-        return run(self._acquire(path, 0.0, label, needs, sync=True, at_once=_TRY_LIMIT))
+        return run_at_once(self._acquire(path, 0.0, label, needs, sync=True, at_once=_TRY_LIMIT))
 
     async def _acquire(
         self,
@@ -220,7 +220,7 @@ class StagedPaths(PathBackend):
         return await self._release(acquisition_id, sync=False)
 
     def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:  # noqa: ARG002
-        return run(self._release(acquisition_id, sync=True))
+        return run_at_once(self._release(acquisition_id, sync=True))
 
     async def _release(self, acquisition_id: str, *, sync: bool) -> bool:
         released = await self._end(acquisition_id, "release", sync=sync)
@@ -233,7 +233,7 @@ class StagedPaths(PathBackend):
         return await self._end(acquisition_id, "kick", sync=False)
 
     def kick_sync(self, acquisition_id: str) -> bool:
-        return run(self._end(acquisition_id, "kick", sync=True))
+        return run_at_once(self._end(acquisition_id, "kick", sync=True))
 
     async def _end(self, acquisition_id: str, verb: str, *, sync: bool) -> bool:
         # The pop decides: of several that release the same one, one frees the slots.
@@ -290,7 +290,7 @@ class StagedPaths(PathBackend):
         return self._release_on_exit(acquired, sync=False)
 
     def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
-        run(self._release_on_exit(acquired, sync=True))
+        run_at_once(self._release_on_exit(acquired, sync=True))
 
     async def _release_on_exit(self, acquired: AcquisitionResult, *, sync: bool) -> None:
         held, visited = self._holding.pop(acquired.acquisition_id, ([], []))
@@ -446,7 +446,7 @@ class StagedPaths(PathBackend):
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         assert isinstance(value, int)
-        run(self._resize(tier, value, key, sync=True))
+        run_at_once(self._resize(tier, value, key, sync=True))
 
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
         for entry in self._stage(tier).resize(value, key):
@@ -456,7 +456,7 @@ class StagedPaths(PathBackend):
         await self._pause(seconds, tier, key, sync=False)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        run(self._pause(seconds, tier, key, sync=True))
+        run_at_once(self._pause(seconds, tier, key, sync=True))
 
     async def _pause(
         self, seconds: float, tier: str | None, key: str | None, *, sync: bool
@@ -491,7 +491,7 @@ class StagedPaths(PathBackend):
         await self._close(sync=False)
 
     def close_sync(self) -> None:
-        run(self._close(sync=True))
+        run_at_once(self._close(sync=True))
 
     async def _close(self, *, sync: bool) -> None:
         """Close all objects of the name, and their semaphores, which fail those who wait."""
@@ -507,7 +507,7 @@ class StagedPaths(PathBackend):
         await self._close_everywhere(reason, sync=False)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
-        run(self._close_everywhere(reason, sync=True))
+        run_at_once(self._close_everywhere(reason, sync=True))
 
     async def _close_everywhere(self, reason: str | None, *, sync: bool) -> None:
         # The last stage comes first. Then whoever holds a key that is not in use, and so not
@@ -522,7 +522,7 @@ class StagedPaths(PathBackend):
         await self._reopen(sync=False)
 
     def reopen_sync(self) -> None:
-        run(self._reopen(sync=True))
+        run_at_once(self._reopen(sync=True))
 
     async def _reopen(self, *, sync: bool) -> None:
         # The last stage comes last: until then it is closed, and this can be repeated.
