@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What a star import gives: all that needs no further package.
+# What a star import gives: all that can be imported anywhere, without further packages or POSIX.
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",

@@ -224,6 +224,20 @@ def test_a_file_that_was_emptied_counts_as_deleted(make: Make, directory: Path) 
     assert semaphore.stats_sync().acquired_slots == 0
 
 
+def test_the_holders_of_a_file_that_was_emptied_are_told_by_another_process(
+    make: Make, directory: Path
+) -> None:
+    """Its records are as long as the old ones were, and must not pass for what came after them."""
+    semaphore = make(1)
+    held = semaphore.acquire_sync()
+    os.truncate(directory / filename_of("s"), 0)
+    same = "[s.release_sync(s.acquire_sync(timeout=30)) for _ in range(3)]"
+    assert in_another_process(directory, f"print({same})") == "[True, True, True]\n"
+    assert held.lost.wait(LONG)
+    assert semaphore.release_sync(held) is False
+    assert semaphore.acquire_sync(timeout=LONG).slot_number == 1
+
+
 @pytest.mark.parametrize("size", [128, 383, 384, 500])
 def test_who_has_read_a_file_needs_nothing_that_was_cut_off(
     make: Make, directory: Path, size: int

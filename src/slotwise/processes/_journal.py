@@ -214,7 +214,9 @@ class Journal:
                 pwrite(self._file.fd, bytes(_RESERVED), 0)
         except OSError as error:
             raise os_error(error, self._file.path) from error
-        self._sequence = self._epoch = 0
+        self._sequence = 0
+        # Not that of an earlier one: the file may have been emptied, and others have read that.
+        self._epoch = int.from_bytes(os.urandom(6), "little")
         self._start = self._end = _HEAD_SIZE
         self._head = _NO_ROOTS + _lock_queue.EMPTY
         self._write_snapshot(state, _HEAD_SIZE)
