@@ -17,9 +17,16 @@
 
 made_when_needed(fair, function()
   local hexes, texts = {}, {}  -- caches by tag: most keys have the same tags
+  local number_of_text = {}    -- of tags, weights and counts, likewise
   local key_names              -- by path
   local tags                   -- of keys that nobody waits for, as far as they were read
   local time, is_later         -- the tag of the latest grant; whether that is later than what is written
+
+  local function number_in(text)
+    local number = text and tonumber(text)
+    if number then number_of_text[text] = number end
+    return number
+  end
 
   -- A number as text that reads back as exactly the same number.
   local function exact(number)
@@ -68,11 +75,11 @@ made_when_needed(fair, function()
   function fair.read_share(text, from)
     local tag, weight, name, count, rank, others =
       string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
-    tag = tonumber(tag)
+    tag = number_of_text[tag] or number_in(tag)
     if not tag then return nil end
-    local share = {tag = tag, weight = tonumber(weight) or 1, nodes = {}}
+    local share = {tag = tag, weight = number_of_text[weight] or number_in(weight) or 1, nodes = {}}
     if rank ~= '' then
-      share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+      share.nodes[name] = {count = number_of_text[count] or number_in(count), rank = rank + 0}
       for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
         share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
       end
