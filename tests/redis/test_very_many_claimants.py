@@ -226,3 +226,25 @@ def test_silent_holders_of_very_many_slots_are_dropped_a_few_in_a_call(client: r
         client.zadd(KEYS.main, {wide: past, **{f"{wide}#{i}": past for i in range(2, 2_001)}})
     held = [run(client, "semaphore/inspect", "counts", "", 60, "")[1] for _ in range(3)]
     assert held == [4_000, 2_000, 0]
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_many_holders_are_no_list_that_each_command_searches(
+    client: redis.Redis, config: RedisConfig, kind: str, at_once: bool
+) -> None:
+    """A server keeps small sets as lists. See lua/base/lists.lua."""
+    limit = (
+        RedisSemaphore(name="s", value=100, config=config)
+        if kind == "semaphore"
+        else Tiers(Tier("all", 100), name="t", url=config).at()
+    )
+    if at_once:
+        held = await asyncio.gather(*[limit.acquire() for _ in range(40)])
+    else:
+        held = [await limit.acquire() for _ in range(40)]
+    sets = [key for key in client.scan_iter("*") if client.type(key) == "zset"]
+    [holders] = [key for key in sets if client.zcard(key) == 40]
+    assert client.object("encoding", holders) == "skiplist"
+    for each in held:
+        await limit.release(each.acquisition_id)

@@ -26,6 +26,7 @@
 -- was evicted: if a key is missing that should exist, the second half does that.
 -- include base/clock.lua
 -- include base/claim.lua
+-- include base/lists.lua
 -- include semaphore/queued_reply.lua
 do
   local main, waiting, state, numbers = KEYS[1], KEYS[4], KEYS[6], KEYS[7]
@@ -62,6 +63,7 @@ do
       if number and number >= 1 and number <= value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
         redis.call('ZADD', main, deadline, id)
+        if held == MANY - 1 then unlist(main) end
         if held == 0 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
         end

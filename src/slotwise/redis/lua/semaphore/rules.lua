@@ -34,6 +34,7 @@
 -- include base/proof.lua
 -- include base/renewal.lua
 -- include base/hold_times.lua
+-- include base/lists.lua
 -- include base/window.lua
 local main, ttls, max, waiting, waiting_heartbeat, state, numbers
 local pattern, caller = '', nil  -- of foreign notification lists; the loop client that calls
@@ -671,7 +672,10 @@ end
 -- its silence ends it, if that is known already.
 local function hold(id, claim, stored_token, interval, deadline)
   interval = claim and tonumber(claim.interval) or interval
-  renew(main, members_of(id), seconds(deadline or now + interval))
+  local members = members_of(id)
+  renew(main, members, seconds(deadline or now + interval))
+  local held = redis.call('ZCARD', main)
+  if held >= MANY and held - #members < MANY then unlist(main) end
   outlive(main, interval)
   if not claim then return end
   claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)

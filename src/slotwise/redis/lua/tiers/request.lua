@@ -25,6 +25,7 @@
 -- messages after the last.
 -- Mirrors PathLedger.expire and serve, then PathLedger.request or try_request for each.
 -- include tiers/at_rest.lua
+-- include base/lists.lua
 
 -- Grant one request of an object at rest if it fits: the reply, or nil if that is left to the rules.
 function at_rest.request()
@@ -69,6 +70,7 @@ function at_rest.request()
   at_rest.put(read, id, ARGV[4] .. ' ' .. ttl .. ' ' .. whole(ticket) .. ' ' .. read.now_text .. ' ' .. whole(number)
               .. ' ' .. whole(token) .. ' ' .. path .. ' ' .. owner)
   redis.call('ZADD', KEYS[2], seconds(read.now + interval), id)
+  if held == MANY - 1 then unlist(KEYS[2]) end
   if held == 0 then at_rest.expire(read, KEYS[2]) end
   if rest then redis.call('ZADD', KEYS[8], '0', rest) end
   if record then redis.call('ZREM', KEYS[8], record) end

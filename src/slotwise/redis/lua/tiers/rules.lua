@@ -7,7 +7,6 @@ local LOOKS = 96  -- how many heads one serve() examines: about 3 ms. The ledger
 turns.AT_ONCE = 96       -- how many one call examines, however often it serves and for however many objects (turns.looks_left)
 turns.FAIR_AT_ONCE = 64  -- the same in fair order, where each costs more
 local AHEAD = 16  -- how many nodes with heads are read at once
-local LISTED = 32  -- from so many holders on, unwritten.unlist
 local VISITS = 128  -- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
 turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
@@ -243,7 +242,7 @@ local function hold(id, claim, path_nodes, deadline)
     local need = needs and needs[widest_tier] or 1
     number(claim, widest, need)
     if widest.held == 0 then fresh[keys.holders] = true end
-    if widest.held < LISTED and widest.held + need >= LISTED then unwritten.has_many = true end
+    if widest.held < MANY and widest.held + need >= MANY then unwritten.has_many = true end
   end
   for at = 1, #path_nodes do
     local node, need = path_nodes[at], needs and needs[at] or 1

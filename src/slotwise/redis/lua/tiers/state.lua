@@ -52,6 +52,7 @@
 -- include base/claim_in_full.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
+-- include base/lists.lua
 AT_ONCE, PAGE, SUSPECTED = 30, 250, 200  -- a path costs more than one slot: it has several nodes
 local keys = {}               -- those of the object, by the names above
 local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
@@ -364,15 +365,6 @@ function unwritten.note_ends()
   unwritten.held_for = {}
 end
 
--- The server keeps a small set of short members as a list, and searches all of it for each. A long member ends that, and
--- what was changed stays so.
-function unwritten.unlist()
-  local long = string.rep('-', 65)
-  redis.call('ZADD', keys.holders, 0, long)
-  redis.call('ZREM', keys.holders, long)
-  unwritten.has_many = false
-end
-
 -- Write what has changed, and make sure that every key expires. A node about which nothing is known
 -- costs nothing.
 local function save()
@@ -381,7 +373,10 @@ local function save()
   end
   turns.flush()
   unwritten.note_ends()
-  if unwritten.has_many then unwritten.unlist() end
+  if unwritten.has_many then
+    unlist(keys.holders)
+    unwritten.has_many = false
+  end
   if token > unwritten.token then
     put('.token', whole(token))
     unwritten.token = token

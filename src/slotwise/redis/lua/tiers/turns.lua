@@ -34,7 +34,7 @@ function turns.flush()
   if not turns.passing[1] then return end
   local added = {}
   for i, ticket in ipairs(turns.passing) do
-    -- Long members: the server keeps a small set of short ones as a list, and searches all of it for each.
+    -- Long members (base/lists.lua).
     added[2 * i - 1], added[2 * i] = whole(ticket), string.format('%080d', ticket)
   end
   call_in_chunks(added, 'ZADD', keys.passed)
