@@ -145,11 +145,6 @@ class BaseNode:
             return False
         return not self.has_room(first.need(self), now, first)
 
-    def unpark(self) -> None:
-        """Remove the group that `first_parked` found."""
-        assert self.parked is not None
-        self.parked.remove_first()
-
     def has_parked(self, group: Group) -> bool:
         return self.parked is not None and group in self.parked.groups()
 
