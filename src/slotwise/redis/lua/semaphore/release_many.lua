@@ -10,6 +10,7 @@
 -- include base/claim.lua
 -- include base/proof.lua
 -- include base/hold_times.lua
+-- include base/lists.lua
 -- include base/window.lua
 local main, ttls, waiting, waiting_heartbeat = KEYS[1], KEYS[2], KEYS[4], KEYS[5]
 local state, numbers = KEYS[6], KEYS[7]
@@ -111,7 +112,7 @@ if known and #freed > 0 and #heads == #freed and counted == #ended then
   if fits then
     redis.call('ZREM', waiting, unpack(heads))
     redis.call('ZREM', waiting_heartbeat, unpack(heads))
-    redis.call('ZADD', main, unpack(members))
+    add_members(main, held, members)
     if held == 0 or redis.call('PTTL', main) < 1000 * longest then
       redis.call('PEXPIRE', main, math.ceil(2000 * longest))
     end

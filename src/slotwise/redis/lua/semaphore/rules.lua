@@ -672,10 +672,12 @@ end
 -- its silence ends it, if that is known already.
 local function hold(id, claim, stored_token, interval, deadline)
   interval = claim and tonumber(claim.interval) or interval
-  local members = members_of(id)
-  renew(main, members, seconds(deadline or now + interval))
-  local held = redis.call('ZCARD', main)
-  if held >= MANY and held - #members < MANY then unlist(main) end
+  local members, text = members_of(id), seconds(deadline or now + interval)
+  if #members == 1 then
+    add_members(main, redis.call('ZCARD', main), {text, id})
+  else
+    renew(main, members, text)
+  end
   outlive(main, interval)
   if not claim then return end
   claim.token = math.max((tonumber(stored_token) or 0) + 1, now_us)

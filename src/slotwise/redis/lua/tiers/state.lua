@@ -105,7 +105,13 @@ local function write_changes(key, changes, add, remove, name_first)
 end
 
 local function flush(key)
+  local becomes_many = key == keys.holders and unwritten.has_many
+  if becomes_many then redis.call('ZADD', key, '0', LONG) end
   write_changes(key, pending[key], 'ZADD', 'ZREM', false)
+  if becomes_many then
+    redis.call('ZREM', key, LONG)
+    unwritten.has_many = false
+  end
   pending[key] = {}
 end
 
@@ -373,10 +379,6 @@ local function save()
   end
   turns.flush()
   unwritten.note_ends()
-  if unwritten.has_many then
-    unlist(keys.holders)
-    unwritten.has_many = false
-  end
   if token > unwritten.token then
     put('.token', whole(token))
     unwritten.token = token
