@@ -89,8 +89,7 @@ do  -- a script has room for 200 local names
     if need == 1 then
       local low = take_range(widest, 1)
       if value == 0 or low <= value then
-        claim.number = whole(low)
-        claim.numbers = claim.number
+        claim.numbers = whole(low)
         return
       end
       free_range(widest, low, low)
@@ -100,7 +99,6 @@ do  -- a script has room for 200 local names
       recount_numbers(widest)
       taken = take_ranges(widest, need)
     end
-    claim.number = whole(taken[1][1])
     for i, each in ipairs(taken) do taken[i] = range(each[1], each[2]) end
     claim.numbers = table.concat(taken, ',')
   end

@@ -49,10 +49,11 @@ made_when_needed(repairs, function()
   -- Give a claim an entry where it belongs, and only there. Whoever had a deadline only in a lost key gets a full interval.
   local function file(id, claim, entries)
     local granted = not waits(claim)
-    longest = math.max(longest, tonumber(claim.interval))
+    local interval = tonumber(string.match(claim.before, '^%S+'))
+    longest = math.max(longest, interval)
     last_ticket = math.max(last_ticket, claim.ticket)
     local own = granted and entries.held or entries.waiting
-    own[#own + 1], own[#own + 2] = seconds(now + claim.interval), id
+    own[#own + 1], own[#own + 2] = seconds(now + interval), id
     if not granted then return end
     token = math.max(token, tonumber(claim.token))
     if claim.ttl ~= '-' then

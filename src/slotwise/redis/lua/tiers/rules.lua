@@ -250,7 +250,7 @@ local function hold(id, claim, path_nodes, deadline)
     moved[node.name] = node
   end
   token = math.max(token + 1, now_us)
-  claim.token, claim.granted, claim.number = whole(token), now_text, claim.number or '0'
+  claim.token, claim.granted = whole(token), now_text
   if not widest then  -- of rates alone nothing is held
     put(id, false)
     buckets.remember(id, claim.path)
@@ -472,7 +472,7 @@ local function examine(head, here)
     -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
     -- had not been granted.
     hold(id, claim, path_nodes, deadline)
-    notify(id, claim.owner, 'granted ' .. id .. ' ' .. claim.number .. ' ' .. claim.token)
+    notify(id, claim.owner, 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token)
   end
   turns.count_grant(ticket, path, needs_of(id))
   local next_head = take_out(id, path, head[4], path_nodes)
