@@ -90,14 +90,15 @@ def test_the_docs_of_tiers_state_the_bounds_that_the_ledger_has() -> None:
     assert says(
         "tiers.md", f"at most **{LOOKS}** of them", f"more than **{PATIENCE}** that came later"
     )
-    looks, fair = constant("tiers", "AT_ONCE = (\\d+)"), constant("tiers", "FAIR_AT_ONCE = (\\d+)")
-    on_redis = f"are examined in one call, on Redis {looks} or, in fair order, {fair}"
-    assert says("tiers.md", f"on Redis {looks} or, in fair order, {fair}, are examined")
+    assert constant("tiers", "LOOKS = (\\d+)") == str(LOOKS)
+    grants = constant("tiers", "AT_ONCE = (\\d+)")
+    on_redis = f"are examined in one call, and on Redis at most {grants} granted"
+    assert says("tiers.md", f"(`LOOKS`) {on_redis}")
     assert says(
         "guarantees.md",
         f"at most {LOOKS} {on_redis}",
         f"more than {PATIENCE} later ones",
-        f"examines at most {looks} waiters, in fair order {fair}",
+        f"grants at most {grants} waiters what they wait for",
     )
     assert says(
         "glossary.md", f"At most {LOOKS} {on_redis}", f"more than {PATIENCE} later requests"

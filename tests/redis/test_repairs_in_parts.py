@@ -171,7 +171,7 @@ def test_a_call_that_serves_twice_grants_no_more_than_another(
     while held < HOLDERS:
         run(client, "tiers/heartbeat", "", 60, "", 0, 0)
         most, held = max(most, client.zcard(TIERS.all[1]) - held), client.zcard(TIERS.all[1])
-    assert most == (64 if "=" in shape else 96)
+    assert most == 96
 
 
 async def test_the_numbers_of_very_many_holders_are_counted_in_several_calls(

@@ -44,7 +44,7 @@ class PathDialect(Dialect):
     request = request_many = load("tiers/request")
     release = release_many = load("tiers/release")
     request_again_at = request_many_again_at = 6
-    most_at_once = 40
+    most_at_once = 60
     heartbeat_cost = 1.5
     has_one_queue = False  # another key may have a free slot
 

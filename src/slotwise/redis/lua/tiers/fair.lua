@@ -101,6 +101,12 @@ made_when_needed(fair, function()
     return nodes[key] or read_node(key)
   end
 
+  -- That of a head, which is noted there.
+  local function node_of(head)
+    head.node = key_node(head[2])
+    return head.node
+  end
+
   -- The tag of the next request of a key.
   local function tag_of(node)
     if node.share then return node.share.tag end
@@ -191,7 +197,7 @@ made_when_needed(fair, function()
   end
 
   function fair.turn_of(head)
-    local node = key_node(head[2])
+    local node = head.node or node_of(head)
     local share = node.share
     local tag = share and share.tag or tag_of(node)
     if head.tag ~= tag then
@@ -201,7 +207,7 @@ made_when_needed(fair, function()
     return head.turn
   end
 
-  function fair.score_of(head) return tag_of(key_node(head[2])) end
+  function fair.score_of(head) return tag_of(head.node or node_of(head)) end
 
   -- Read the nodes that have to be looked at first. A score has only the tag, perhaps an old one: the turns of the heads count.
   function fair.load_work(found)
@@ -237,7 +243,7 @@ made_when_needed(fair, function()
 
   -- A head has been parked at a node. Returns whether the record of its key is this head's now.
   function fair.park(head, name)
-    local node, rank = key_node(head[2]), head.rank or head[1]
+    local node, rank = head.node or node_of(head), head.rank or head[1]
     local share = node.share
     local its = share and share.nodes[name]
     change(node)
@@ -257,7 +263,7 @@ made_when_needed(fair, function()
 
   -- A head is not parked at a node any more. Other heads of its key are found when its stale record comes to the front.
   function fair.unpark(head, node, name)
-    local of_key = key_node(head[2])
+    local of_key = head.node or node_of(head)
     local share = of_key.share
     local its = share and share.nodes[name]
     local is_last = not its or its.count <= 1
