@@ -18,10 +18,10 @@ import pytest
 from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
-from slotwise import BackendError, SlotwiseError
+from slotwise import BackendError, Limit, SlotwiseError, Tier, Tiers
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._filenames import filename_of
+from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
 from slotwise.processes._journal import Journal
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._state import State
@@ -293,8 +293,35 @@ def test_a_wait_for_the_lock_of_a_deleted_file_ends(make: Make, directory: Path)
             pass
 
 
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+def test_nobody_waits_for_a_file_that_is_damaged_meanwhile(
+    make: Make, directory: Path, kind: str
+) -> None:
+    tiers = Tiers(Tier("all", 1), name="s", url=f"process://{directory}")
+    limit: Limit = make(1) if kind == "semaphore" else tiers.at()
+    limit.acquire_sync()
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            limit.acquire_sync()
+        except BaseException as error:
+            told.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    until = time.monotonic() + LONG
+    while not limit.stats_sync().waiting:
+        assert time.monotonic() < until
+    os.truncate(directory / filename_of("s", SUFFIX if kind == "semaphore" else TIERS_SUFFIX), 100)
+    thread.join(LONG)
+    assert [type(error) for error in told] == [BackendError]
+    assert re.search("damaged .* remove it", str(told[0]))
+
+
+@pytest.mark.parametrize("how", ["moved", "emptied"])
 def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(
-    make: Make, directory: Path
+    make: Make, directory: Path, how: str
 ) -> None:
     """And not that there are too few slots."""
     semaphore = make(4)
@@ -312,7 +339,10 @@ def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(
     until = time.monotonic() + LONG
     while not semaphore.stats_sync().waiting:
         assert time.monotonic() < until
-    (directory / filename_of("s")).rename(directory / "elsewhere")
+    if how == "moved":
+        (directory / filename_of("s")).rename(directory / "elsewhere")
+    else:
+        os.truncate(directory / filename_of("s"), 0)
     thread.join(LONG)
     assert [type(error) for error in told] == [BackendError]
     assert "lost its place in the queue" in str(told[0])

@@ -20,6 +20,7 @@ from slotwise.processes._base_state import AnyState, Event, ProcessClaim
 from slotwise.processes._errors import Busy
 
 if TYPE_CHECKING:
+    from slotwise.errors import BackendError
     from slotwise.processes._process import LocalProcess
 
 
@@ -109,6 +110,14 @@ class LocalClaims:
             self._end(acquisition, "timed out", state, after)
             acquisition.failure = _messages.timed_out(acquisition, state, lock_error)
         return [acquisition.acquisition_id for acquisition in overdue]
+
+    def fail_waits(self, error: BackendError, after: AfterUnlock) -> list[str]:
+        """End all waits, because of what is wrong with the file; return the ids."""
+        waits = [each for each in self.by_id.values() if not each.holds]
+        for acquisition in waits:
+            self._end(acquisition, "file gone", None, after)
+            acquisition.failure = type(error)(*error.args)  # each raises its own
+        return [acquisition.acquisition_id for acquisition in waits]
 
     def fail_closed(self, state: AnyState, after: AfterUnlock) -> list[str]:
         """End the waits of instances that this process closed; return the ids."""

@@ -373,26 +373,38 @@ class SemaphoreFile:
         ``thorough`` also ends the claims of dead processes.
         """
         try:
-            if thorough or self._was_replaced():
+            # What can't be read without the lock was being written, or was emptied or damaged.
+            if thorough or self._was_replaced() or not self._catch_up():
                 self.change(self.drop_dead, None, TIMER_LOCK_TIMEOUT)
-            else:
-                self._catch_up()
         except (Missing, Retired):
             pass
         except Busy:
             return False
+        except BackendError as error:
+            if isinstance(error.__cause__, Damaged):
+                self._fail_waits(error)
+            raise
         return True
+
+    def _fail_waits(self, error: BackendError) -> None:
+        """End the waits of this process: nobody can be granted anything in a damaged file."""
+        after = AfterUnlock(clock.now())
+        with self._mutex:
+            if not self._changing and not self.retired:
+                self._withdraw_next(self.claims.fail_waits(error, after), undelivered=True)
+        self.claims.deliver(after)
 
     def _was_replaced(self) -> bool:
         with self._mutex:
             return not self.retired and self.invalidate_if_replaced()
 
-    def _catch_up(self) -> None:
-        """Read what others wrote, without the file's lock."""
+    def _catch_up(self) -> bool:
+        """Read what others wrote, without the file's lock; return False if it can't be read."""
         after = AfterUnlock(clock.now())
+        was_read = True
         with self._mutex:
             if self._changing or self.retired or not self.claims.by_id or self._file.fd < 0:
-                return
+                return True
             self._changing = True
             try:
                 events = self._journal.catch_up()
@@ -400,9 +412,11 @@ class SemaphoreFile:
                     self.claims.apply(events, self.current_state(), after)
                 elif self._journal.state is not None:
                     self.claims.reconcile(self.current_state(), after)
+                else:
+                    was_read = False
                 after.deadline = self._next_deadline()
             except Damaged:
-                pass  # read while it was written; the next change will see
+                was_read = False
             finally:
                 self._changing = False
                 self.claims.post(after)
@@ -411,6 +425,7 @@ class SemaphoreFile:
         self.claims.deliver(after)
         if self._pending:
             self.finish_pending()
+        return was_read
 
     def other_owners(self) -> dict[str, int]:
         """Return the other processes that have claims in it, with their pids."""
