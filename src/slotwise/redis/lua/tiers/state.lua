@@ -3,33 +3,7 @@
 --
 -- One object is twelve keys, in this order in KEYS. A node is "tier:key", a path its nodes with
 -- commas between, narrow to wide (path_keys.py); neither has a space in it.
---   state       hash  node -> "held waiting value kept top": how many slots are held, how many
---                     wait whose path goes through it, its value if that was changed by a resize, "~" and
---                     its value if each key of the tier has its own, or "-" for that of the tier, the ticket of the head that slots are kept for, with "*" and how many if
---                     that is not one, or "-", and, in the widest tier, the highest slot number
---                     there has been. Of a rate: "0 waiting value kept listed level at": its own rate
---                     instead of a value, or "~" and a rate if its tier has that too, or soon, 1 if it is in cleanup, how many parts there were, and when (us)
---                     "$id" -> "until path charges": what one that has ended took of rates, or one that
---                     holds if that was corrected
---                     id -> its claim (base/claim.lua), with the path in front of the owner
---                     ">path" -> "node ticket id": where the group of a path is parked, and its head
---                     "%node" and "&node": how the value of an adaptive one moves (tiers/adaptive.lua)
---                     facts: .frozen (tiers/adaptive.lua) .shape .declared .accepted .values .token .ticket .interval .timed,
---                     .suspect if something did not fit, so that all is made anew by the next calls, and how far that has come,
---                     .swept, how
---                     far the search for such things has come, and when the next begins (tiers/repair.lua),
---                     .hold, how long paths are held (base/hold_times.lua),
---                     .large, how many wait that need several slots of a node,
---                     .closed, .until, until when (us) they would have been kept if they were not,
---                     .pauses, "node=until ..." (us), with its number for a whole tier: nothing there has room before that,
---                     .paused_at, the last time of the clock (us) while that was so,
---                     and .reason if that has one, .life, until when (us) all of this is
---                     kept, .keys, how many of the other keys there are, and .blocked, until when
---                     (s) nothing is granted, since those in holders don't know yet that state was
---                     lost, and with it what they held; .unaware, how far they have been told to check
---                     .looking, "tier node": the nodes after it have still to be looked at
---                     .rating, "tier rate place": the buckets of a tier are given another rate (tiers/repair.lua)
---                     .grace, until when (s) nobody is silent for too long: something was rebuilt, in very many calls
+--   state       hash  its fields are listed below
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
 --   ttls        zset  id -> deadline of its ttl
@@ -43,6 +17,40 @@
 --   cleanup     zset  "b node" -> when (us) its bucket is full; "e id" -> until when (us) it can be corrected
 --   passed      zset  the highest tickets of those who were granted while others waited, as members and scores
 --   shares      zset  of fair order (tiers/fair.lua)
+--
+-- The fields of state:
+--   node        "held waiting value kept top":
+--                 held     how many slots are held
+--                 waiting  how many wait whose path goes through it
+--                 value    its own, after a resize; "~" and its value if each key of the tier has its own; else "-"
+--                 kept     the ticket of the head that slots are kept for, with "*" and how many if not one, or "-"
+--                 top      in the widest tier, the highest slot number there has been
+--               of a rate "0 waiting rate kept listed level at":
+--                 rate     its own; "~" and a rate if its tier has that too, or soon; else "-"
+--                 listed   1 if it is in cleanup
+--                 level    how many parts there were, at that time (us)
+--   id          its claim (base/claim.lua), with the path in front of the owner
+--   "$id"       "until path charges": what one that has ended took of rates, or one that holds if that was corrected
+--   ">path"     "node ticket id": where the group of a path is parked, and its head
+--   "%node" and "&node"  how the value of an adaptive one moves (tiers/adaptive.lua)
+--   .shape .declared .accepted .values .frozen   the tiers (tiers/agreement.lua, tiers/adaptive.lua)
+--   .token .ticket .interval .timed   the highest, the longest; whether there was a ttl
+--   .hold       how long paths are held (base/hold_times.lua)
+--   .large      how many wait that need several slots of a node
+--   .closed .reason .until   it is closed; until when (us) all would have been kept if it were not
+--   .pauses     "node=until ..." (us), with its number for a whole tier: nothing there has room before that
+--   .paused_at  the last time of the clock (us) while that was so
+--   .life       until when (us) all of this is kept
+--   .keys       how many of the other keys there are
+--   .suspect    something did not fit: all is rebuilt by the next calls; how far that has come (tiers/repair.lua)
+--   .swept      how far the search for such things has come, and when the next begins
+--   .grace      until when (s) nobody is silent for too long: something was rebuilt, in very many calls
+--   .blocked    until when (s) nothing is granted: state was lost, and those in holders don't know yet (tiers/loss.lua)
+--   .unaware    how far they have been told to check
+--   .looking    "tier node": the nodes after it have still to be looked at (tiers/pauses.lua)
+--   .rating     "tier rate place": the buckets of a tier are given another rate (tiers/rates.lua)
+--   .time       of fair order (tiers/fair.lua)
+--
 -- A rate is "gain/unit/burst/per": so many parts come back in every us, a unit is so many parts, and
 -- a bucket has at most burst units; per is in us. All are exact: they are below 2^53.
 -- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
@@ -55,8 +63,8 @@
 -- include base/lists.lua
 AT_ONCE, PAGE, SUSPECTED = 30, 250, 200  -- a path costs more than one slot: it has several nodes
 local keys = {}               -- those of the object, by the names above
-local caller, messages = nil, {}  -- the loop client that calls, and what stands behind its reply
-local own_ids                     -- how its ids begin
+local caller, own_ids         -- the loop client that calls, and how its ids begin
+local messages                -- what stands behind its reply
 local known, changed          -- fields of state that were read; those to be written
 local nodes, moved            -- nodes that were read, taken apart; those that have changed
 local nodes_by_path           -- those of paths that were asked for
@@ -70,7 +78,8 @@ local values, token, last_ticket, longest, life_us, blocked_until
 -- What is written once, at the end: .token, the one that is written, and .held_for, how long (s) those were held that have
 -- ended while somebody waited; .has_many, whether holders has become many.
 local unwritten = {}
-local pauses = {ends = false}  -- (tiers/pauses.lua) until when (us) nodes are paused, or whole tiers, by their numbers; false: none is
+-- Of pauses (tiers/pauses.lua): until when (us) nodes are paused, or whole tiers, by their numbers; false: none is.
+local pauses = {ends = false}
 -- What the order of the waiters depends on: the keys passed and shares, how many wait (waiting),
 -- and the tickets of those that this call has granted while others waited (passing).
 local turns = {}
