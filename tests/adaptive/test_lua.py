@@ -117,7 +117,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     assert probes > 50 or isinstance(options.algorithm, Errors)
 
 
-def test_a_record_that_was_spoilt_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
+def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
     source = SOURCE + (
         "local record, window = adaptation_record("
         "read_adaptation(read_adaptive(ARGV[1]), ARGV[2], ARGV[3], 5, tonumber(ARGV[4])))"
@@ -127,8 +127,8 @@ def test_a_record_that_was_spoilt_is_begun_anew(client: redis.Redis) -> None:  #
     fresh = client.eval(source, 0, rules, "", "", "")
     assert fresh[0].startswith("7 7 0 5 7 ")
     window = fresh[1]
-    for spoilt in ("x", "1 2 3", fresh[0] + " 1", fresh[0].replace("7", "700", 1), "nan" * 13):
-        assert client.eval(source, 0, rules, spoilt, window, "") == fresh
+    for damaged in ("x", "1 2 3", fresh[0] + " 1", fresh[0].replace("7", "700", 1), "nan" * 13):
+        assert client.eval(source, 0, rules, damaged, window, "") == fresh
     # The value is still known, and nothing but a window is lost with the window.
     assert client.eval(source, 0, rules, "x", window, "4")[0].startswith("4 4 0 5 4 ")
     assert client.eval(source, 0, rules, "x", window, "10") == fresh

@@ -188,12 +188,12 @@ def test_a_reboot_keeps_what_was_learnt() -> None:
     assert state.value > 7
 
 
-def test_a_file_that_was_spoilt_is_not_taken_for_one() -> None:
+def test_a_file_that_was_damaged_is_not_taken_for_one() -> None:
     state: Any = State.new("s", ERRORS, "boot")
     state.apply(["declare", 5.0, 10**15, ERRORS.written])
     good = json.dumps(state.snapshot())
     rules, dump, _ = state.snapshot()["adaptation"]
-    for spoilt in (
+    for damaged in (
         ["x", dump, []],
         [rules, "1 2 3", []],
         [rules, dump.replace("10", "30", 1), []],
@@ -204,7 +204,7 @@ def test_a_file_that_was_spoilt_is_not_taken_for_one() -> None:
         [rules],
     ):
         snapshot = json.loads(good)
-        snapshot["adaptation"] = spoilt
+        snapshot["adaptation"] = damaged
         with pytest.raises((ValueError, TypeError)):
             State.restore(snapshot)
     old = json.loads(good)

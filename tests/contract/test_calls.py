@@ -13,6 +13,7 @@ from slotwise import (
     Limit,
     MemorySemaphore,
     ProcessSemaphore,
+    RateLimit,
     RedisSemaphore,
     Semaphore,
     SlotManager,
@@ -44,10 +45,12 @@ def test_what_a_semaphore_was_made_with_can_be_read(make: Make, name: str) -> No
     assert {option: getattr(semaphore, option) for option in given} == given
 
 
-@pytest.mark.parametrize("driver", [MemorySemaphore, ProcessSemaphore, RedisSemaphore])
-def test_every_constructor_argument_is_an_attribute(driver: type[Semaphore]) -> None:
-    parameters = [*inspect.signature(driver).parameters]
-    assert [each for each in parameters if not isinstance(getattr(driver, each), property)] == []
+@pytest.mark.parametrize(
+    "made", [MemorySemaphore, ProcessSemaphore, RedisSemaphore, Tiers, RateLimit]
+)
+def test_every_constructor_argument_is_an_attribute(made: type) -> None:
+    parameters = [*inspect.signature(made).parameters]
+    assert [each for each in parameters if not isinstance(getattr(made, each), property)] == []
 
 
 @pytest.mark.parametrize("driver", [MemorySemaphore, ProcessSemaphore, RedisSemaphore])

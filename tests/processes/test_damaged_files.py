@@ -86,22 +86,22 @@ def somewhere(dice: random.Random, tree: Any) -> tuple[Any, Any]:
 
 
 def garble_anywhere(dice: random.Random, raw: bytes) -> bytes:
-    spoilt = bytearray(raw)
+    damaged = bytearray(raw)
     # Mostly where it matters: the head, and right behind it.
     limit = dice.choice([128, HEAD, HEAD, 2000])
     match dice.randrange(4):
         case 0:
             for _ in range(dice.randint(1, 4)):
-                spoilt[dice.randrange(limit)] ^= 1 << dice.randrange(8)
+                damaged[dice.randrange(limit)] ^= 1 << dice.randrange(8)
         case 1:
             at = dice.randrange(limit)
-            spoilt[at : at + 16] = dice.randbytes(16)
+            damaged[at : at + 16] = dice.randbytes(16)
         case 2:
             at = dice.randrange(limit)
-            spoilt[at : at + 256] = dice.choice([b"\0", b"\xff"]) * 256
+            damaged[at : at + 256] = dice.choice([b"\0", b"\xff"]) * 256
         case _:
-            del spoilt[limit + dice.randrange(600) :]
-    return bytes(spoilt)
+            del damaged[limit + dice.randrange(600) :]
+    return bytes(damaged)
 
 
 def garble_contents(dice: random.Random, raw: bytes) -> bytes:
@@ -185,9 +185,9 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
             semaphore.release_sync(semaphore.acquire_sync())
         # Not with write_bytes, which would close it and drop the holder's lock.
         fd = semaphore._attachment.file()._file.fd
-        spoilt = garble_anywhere(dice, path.read_bytes())
-        os.pwrite(fd, spoilt, 0)
-        os.ftruncate(fd, len(spoilt))
+        damaged = garble_anywhere(dice, path.read_bytes())
+        os.pwrite(fd, damaged, 0)
+        os.ftruncate(fd, len(damaged))
         try:
             serves(semaphore, path)
             semaphore.release_sync(acquired)

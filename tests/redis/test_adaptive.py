@@ -347,7 +347,7 @@ async def test_moving_to_a_fleet_changes_a_url_and_nothing_else(config: RedisCon
         assert await limit.changes() == []
 
 
-async def test_what_was_lost_or_spoilt_is_begun_anew(
+async def test_what_was_lost_or_damaged_is_begun_anew(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     limit = RedisSemaphore(ERRORS, name="s", config=config)
@@ -357,8 +357,8 @@ async def test_what_was_lost_or_spoilt_is_begun_anew(
         acquired.dropped()
     assert limit.value == 7
     windows = ("", "1 2", b"\x03" + bytes(56), b"\x01" + b"\x7f" * 56, b"\xff" * 57)
-    spoilt: list[dict[str, str | bytes]] = [{".window": window} for window in windows]
-    for facts in ({".adapt": "x"}, {".changes": "x\n1 2"}, {".value": "x"}, *spoilt):
+    damaged: list[dict[str, str | bytes]] = [{".window": window} for window in windows]
+    for facts in ({".adapt": "x"}, {".changes": "x\n1 2"}, {".value": "x"}, *damaged):
         client.hset(keys.state, mapping=facts)
         await limit.release(await limit.acquire())
         assert limit.value == 7, facts

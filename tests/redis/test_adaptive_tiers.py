@@ -176,7 +176,7 @@ async def test_hooks_hear_of_changes_with_tier_and_key(config: RedisConfig) -> N
     )
 
 
-async def test_what_was_spoilt_is_begun_anew_and_every_key_expires(
+async def test_what_was_damaged_is_begun_anew_and_every_key_expires(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     made = tiers(config)
@@ -185,8 +185,8 @@ async def test_what_was_spoilt_is_begun_anew_and_every_key_expires(
     async with limit.cm() as acquired:
         acquired.dropped()
     held = await limit.acquire()
-    for spoilt in ({"%0:acme": "x"}, {"&0:acme": "x"}, {"%1:": "1;2;3"}):
-        client.hset(state, mapping=spoilt)
+    for damaged in ({"%0:acme": "x"}, {"&0:acme": "x"}, {"%1:": "1;2;3"}):
+        client.hset(state, mapping=damaged)
         async with limit.cm():
             pass
         assert (await values(made))["acme"] == 7

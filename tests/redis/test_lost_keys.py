@@ -246,7 +246,7 @@ def test_whoever_got_slots_after_an_eviction_keeps_them_when_the_clock_is_set_ba
         fleet.now += 0.1
 
 
-def test_heartbeats_of_waiters_keep_no_holder_alive_while_main_is_spoilt(
+def test_heartbeats_of_waiters_keep_no_holder_alive_while_main_is_damaged(
     client: redis.Redis,
 ) -> None:
     fleet = Fleet(client)
@@ -259,7 +259,7 @@ def test_heartbeats_of_waiters_keep_no_holder_alive_while_main_is_spoilt(
         fleet.run("semaphore/heartbeat", "", INTERVAL, "", 0, 1, "sw-y-1")
 
     client.delete(fleet.keys.main)
-    client.rpush(fleet.keys.main, "spoilt")
+    client.rpush(fleet.keys.main, "damaged")
     for _ in range(6):
         beat()
     client.delete(fleet.keys.main)

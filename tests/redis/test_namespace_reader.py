@@ -78,20 +78,20 @@ async def test_what_is_closed_or_of_foreign_clients_is_searched_for_once_a_minut
     assert "scan" not in calls(client)
 
 
-async def test_what_is_spoilt_is_told_and_hides_nothing_else(
+async def test_what_is_damaged_is_told_and_hides_nothing_else(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     fine = RedisSemaphore(1, name="fine", config=config)
     held = await fine.acquire()
     for kind in ("semaphore_main", "tiers_state"):
-        client.set(f"adv-sem:{kind}:spoilt", "x")
+        client.set(f"adv-sem:{kind}:damaged", "x")
     client.set(b"adv-sem:semaphore_main:\xff", "x")
     client.set("adv-sem:names", "x")
     found = await contents_of(NamespaceReader(config))
     assert found.semaphores.keys() == {"fine"}
     told = " ".join(map(str, found.errors))
-    assert "'spoilt' can't be read" in told
-    assert "the tiers 'spoilt' can't be read" in told
+    assert "'damaged' can't be read" in told
+    assert "the tiers 'damaged' can't be read" in told
     assert "not text" in told
     await fine.release(held)
 

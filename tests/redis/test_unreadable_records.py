@@ -81,8 +81,8 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
         raw.zadd(f"{NAMESPACE}_main:s", {b"theirs": FAR})
         raw.zadd(f"{NAMESPACE}_main:name \xff".encode("latin-1"), {b"x": FAR})
         raw.hset(f"{NAMESPACE}_state:name \xff".encode("latin-1"), ".value", 3)
-        raw.set(f"{NAMESPACE}_state:spoilt", "a string")
-        raw.zadd(f"{NAMESPACE}_main:spoilt", {b"x": FAR})
+        raw.set(f"{NAMESPACE}_state:damaged", "a string")
+        raw.zadd(f"{NAMESPACE}_main:damaged", {b"x": FAR})
 
         assert command_line(["show", "s", "--json", "--url", server.url]) == 0
         shown = json.loads(capfd.readouterr().out)
@@ -99,10 +99,10 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
             assert [each["name"] for each in json.loads(said.out)] == ["s"]
             assert said.err.count("\n") == 2
             assert r"a semaphore whose name is not text: b'name \xff'" in said.err
-            assert "'spoilt' can't be read: " in said.err
+            assert "'damaged' can't be read: " in said.err
 
-        assert command_line(["show", "spoilt", "--url", server.url]) == 1
-        assert "'spoilt' can't be read: " in capfd.readouterr().err
+        assert command_line(["show", "damaged", "--url", server.url]) == 1
+        assert "'damaged' can't be read: " in capfd.readouterr().err
         assert command_line(["kick", "nobody", "--yes", "--url", server.url]) == 1
         assert "has a holder with the id 'nobody'" in capfd.readouterr().err
 
@@ -117,20 +117,20 @@ def test_a_name_whose_key_was_replaced_is_named_whichever_key_it_is(
 ) -> None:
     kinds = ("main", "ttl", "waiting", "state")
     for kind in kinds:
-        raw.zadd(f"{NAMESPACE}_main:spoilt-{kind}", {"theirs": FAR})
-        raw.set(f"{NAMESPACE}_max:spoilt-{kind}", 2, ex=3600)
-        raw.set(f"{NAMESPACE}_{kind}:spoilt-{kind}", "a string", ex=3600)
-    raw.set("adv-sem:tiers_state:spoilt-tiers", "a string", ex=3600)
+        raw.zadd(f"{NAMESPACE}_main:damaged-{kind}", {"theirs": FAR})
+        raw.set(f"{NAMESPACE}_max:damaged-{kind}", 2, ex=3600)
+        raw.set(f"{NAMESPACE}_{kind}:damaged-{kind}", "a string", ex=3600)
+    raw.set("adv-sem:tiers_state:damaged-tiers", "a string", ex=3600)
     with semaphore.cm():
         for command in ("ls", "top"):
             command_line([command, "--json", "--url", server.url])
             said = capfd.readouterr()
             assert [each["name"] for each in json.loads(said.out)] == ["s"]
             for kind in (*kinds, "tiers"):
-                assert said.err.count(f"'spoilt-{kind}' can't be read: ") == 1
+                assert said.err.count(f"'damaged-{kind}' can't be read: ") == 1
         assert list(RedisSemaphore.get_acquired_stats_sync(config=config)) == ["s"]
     for kind in kinds:
-        assert f"'spoilt-{kind}' can't be read: " in caplog.text
+        assert f"'damaged-{kind}' can't be read: " in caplog.text
 
 
 @pytest.mark.parametrize("value", ["9" * 27, "-5", "0", "zz", "2.5"])
@@ -153,7 +153,7 @@ async def test_a_value_of_garbage_is_called_unreadable_and_not_a_number(
         assert said in capfd.readouterr().err
 
 
-SPOILT = (b"", b"\xff\xfe", b"inf", b"1 2 3", b"0/0/0/0")
+DAMAGED = (b"", b"\xff\xfe", b"inf", b"1 2 3", b"0/0/0/0")
 
 
 def make_limit(kind: str, config: RedisConfig) -> Any:
@@ -183,14 +183,14 @@ def test_whatever_a_field_contains_no_call_ends_in_a_raw_error(
     with other.cm():
         sound = raw.dump(key)
         for field in raw.hkeys(key):
-            for spoilt in SPOILT:
-                raw.hset(key, field, spoilt)
+            for damaged in DAMAGED:
+                raw.hset(key, field, damaged)
                 for verb, args in verbs:
                     call = getattr(limit, f"{verb}_sync", None)
                     if call is not None:
                         with contextlib.suppress(SlotwiseError):
                             call(*args)
                 looked = open_backend(server.url).look()
-                assert "other" in looked[0], (field, spoilt, looked)
+                assert "other" in looked[0], (field, damaged, looked)
                 raw.restore(key, 0, sound, replace=True)
     limit.release_sync(held)

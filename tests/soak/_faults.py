@@ -179,7 +179,7 @@ class KeyEvicted(NamedFault):
             client.delete(key)
 
 
-class KeySpoilt(NamedFault):
+class KeyReplaced(NamedFault):
     """Something else is in the place of one key, until somebody removes it."""
 
     def inject(self, stage: Stage) -> None:
@@ -340,7 +340,7 @@ class SlotMoves(NamedFault):
 FAULTS: tuple[type[NamedFault], ...] = (
     *(NothingHappens, WorkerKilled, WorkerStopped, WorkersFork),
     *(ServerStopped, ServerLosesItsData, ServerRestarts, ScriptsFlushed, ServerSlow, MemoryFull),
-    *(KeyEvicted, KeySpoilt, KeyDamaged),
+    *(KeyEvicted, KeyReplaced, KeyDamaged),
     *(OldPrimaryResumes, OldPrimaryResumesWithoutReplicas, SlotMoves),
     *(ClientsKilled, ConnectionsDropped, ConnectionsVanish, ConnectionsFreeze, RepliesDelayed),
 )

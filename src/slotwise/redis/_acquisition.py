@@ -265,7 +265,7 @@ class RedisAcquisition(AcquisitionResult):
         if word == "granted":
             try:
                 number, token = map(int, more)
-            except ValueError:  # a spoilt claim; the next heartbeat asks again
+            except ValueError:  # a damaged claim; the next heartbeat asks again
                 return
             self.on_granted(number, token)
         elif word == "due":
@@ -494,7 +494,7 @@ class RedisAcquisition(AcquisitionResult):
         return self._withdrawal
 
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
-        """Continue a release in the background if the server is away, or a key is spoilt.
+        """Continue a release in the background if the server is away, or a key is damaged.
 
         In the latter case only if it was queued: when the key is repaired, it would be granted
         slots that nobody uses. Requests that were refused may be thousands a second.

@@ -53,7 +53,7 @@ def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome 
 
 
 def read_changes(text: bytes) -> list[Change]:
-    """Return the changes in lines "at_us old new reason"; spoilt ones are left out."""
+    """Return the changes in lines "at_us old new reason"; damaged ones are left out."""
     changes = []
     for line in text.decode(errors="replace").splitlines():
         with suppress(ValueError):

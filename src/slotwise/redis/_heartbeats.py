@@ -38,8 +38,8 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
 
-# How often to check a spoilt name that is waited for: no message tells when it is in order again.
-SPOILT_CHECK_MS = 500
+# How often to check a damaged name that is waited for: no message tells when it is in order again.
+DAMAGED_CHECK_MS = 500
 
 # Names that expire within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
@@ -252,7 +252,7 @@ class HeartbeatSender:
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         if waiters:
-            self._schedule_check(record, SPOILT_CHECK_MS)
+            self._schedule_check(record, DAMAGED_CHECK_MS)
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
 from slotwise.redis._foreign_clients import NotificationLists
-from slotwise.redis._heartbeats import SPOILT_CHECK_MS
+from slotwise.redis._heartbeats import DAMAGED_CHECK_MS
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import NameRecord, SharedClient
@@ -126,7 +126,7 @@ class NameChecks:
             if outcome.startswith(b"adapted "):
                 record.on_adapted(outcome)
             elif outcome.startswith(b"failed "):  # heartbeats report that
-                self.schedule(record, SPOILT_CHECK_MS)
+                self.schedule(record, DAMAGED_CHECK_MS)
             elif outcome != b"full":  # likewise
                 self._on_outcome(outcome)
         self.schedule(record, due)

@@ -123,8 +123,8 @@ async def _clean_up(
         await _time_out(acquisition, deadline, at_once or timeout, TIMEOUT_LIMIT if timeout else 0)
     elif isinstance(error, BackendError):
         if may_pass(error) and acquisition.call is not None and acquisition.call.sent:
-            # The server may still grant it, to nobody. A script that fails on a spoilt key may have
-            # queued it before.
+            # The server may still grant it, to nobody. A script that fails on a damaged key may
+            # have queued it before.
             acquisition.send_withdrawal()
     elif isinstance(error, asyncio.CancelledError):
         future = acquisition.future

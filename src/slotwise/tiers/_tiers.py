@@ -235,6 +235,11 @@ class Tiers(SameWhenCopied):
         return self._options.max_idle_keys
 
     @property
+    def closed_error(self) -> Callable[..., SemaphoreClosed]:
+        """What makes the error that acquiring raises once it is closed."""
+        return self._options.closed_error
+
+    @property
     def max_waiting(self) -> int | None:
         """How many may wait before newcomers are refused; None for any number."""
         return self._options.max_waiting

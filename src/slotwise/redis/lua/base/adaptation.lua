@@ -36,7 +36,7 @@ local function be_steady(it, at, rest)
   restart(it, at, it.mean)
 end
 
--- The numbers in a text, by field name; false if it is spoilt.
+-- The numbers in a text, by field name; false if it is damaged.
 local function read_fields(it, fields, text)
   local i = 0
   for word in string.gmatch(text, '%S+') do
@@ -48,7 +48,7 @@ local function read_fields(it, fields, text)
   return i == #fields
 end
 
--- What is counted in a window (base/window.lua), and since when; nil if it is spoilt.
+-- What is counted in a window (base/window.lua), and since when; nil if it is damaged.
 local function unpack_window(window)
   if #(window or '') ~= WINDOW_BYTES then return nil end
   local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
@@ -58,7 +58,7 @@ local function unpack_window(window)
   end
 end
 
--- The adaptation of a record; a new one if there is none or it was spoilt, at `value` if that is
+-- The adaptation of a record; a new one if there is none or it was damaged, at `value` if that is
 -- allowed.
 local function read_adaptation(rules, record, window, at, value)
   local it = {rules = rules, changes = {}}

@@ -1,4 +1,4 @@
--- base/base.lua: what the scripts of semaphores and tiers share: the clock, a full server, a spoilt
+-- base/base.lua: what the scripts of semaphores and tiers share: the clock, a full server, a damaged
 -- name, a dead process. Not a script:
 -- _scripts.py puts it in place of the first line "-- include base/base.lua".
 -- include base/clock.lua
@@ -58,7 +58,7 @@ local function made_when_needed(functions, make)
   end})
 end
 
--- Call a function; returns nil and the reason if it met a spoilt key.
+-- Call a function; returns nil and the reason if it met a damaged key.
 local function guarded(run, ...)
   local fine, reply = pcall(run, ...)
   if fine then return reply end

@@ -1,7 +1,7 @@
 -- base/renewal.lua: renew the deadlines of a whole process in few calls. Not a script.
 
 -- The heartbeats of several names, each with this many keys: the replies of `renew_name` for each,
--- which is called with the numbers of the first key and the first argument of a name. A spoilt name
+-- which is called with the numbers of the first key and the first argument of a name. A damaged name
 -- does not affect the others. `first_written` is the first key that a script writes.
 local function renew_names(renew_name, keys_each, first_written)
   local full = begin_though_full(first_written)

@@ -14,7 +14,7 @@ end
 local refused = redis.pcall(unpack(words))
 if type(refused) == 'table' and refused.err then
   if not string.find(refused.err, 'WRONGTYPE', 1, true) then return refused end
-  redis.call('DEL', names)  -- spoilt: only this script writes it
+  redis.call('DEL', names)  -- damaged: only this script writes it
   redis.call(unpack(words))
 end
 -- Not all at once, should very many have been used once.

@@ -11,7 +11,7 @@
 --    1 if closed and 2 if for a reason, the reason or "", .pauses (tiers/state.lua) or "",
 --    {the numbers of tiers that are frozen, and nodes}, node, its record, node, its record, ...}
 --   {"ask", "semaphore" or "tiers", name}: its own script has to be called.}
--- It only reads. That is not enough where something is spoilt, unfinished or too large, or a deadline has passed.
+-- It only reads. That is not enough where something is damaged, unfinished or too large, or a deadline has passed.
 -- include base/clock.lua
 -- include tiers/frozen.lua
 local PAGE = 150        -- names in one call
@@ -102,7 +102,7 @@ if from == '-' or effort <= 0 then
   return reply
 end
 local count = redis.pcall('ZCARD', KEYS[1])
-if type(count) ~= 'number' then return reply end  -- spoilt
+if type(count) ~= 'number' then return reply end  -- damaged
 -- ZSCAN, not pages by rank: ranks change all the time, and names would be missed.
 local found = redis.call('ZSCAN', KEYS[1], from == '' and '0' or from, 'COUNT', PAGE)
 reply[1] = found[1] ~= '0' and found[1] or ''

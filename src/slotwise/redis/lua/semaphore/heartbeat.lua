@@ -8,7 +8,7 @@
 -- simply renewed came to: "lost id", "lost id kept", "gone id", "granted id number token" ...}
 -- "lost" is a holder that no longer holds anything, "gone" a waiter that is not in the queue.
 -- "kept": nobody gets its slots before it has read this and released them, or its time is up. A
--- semaphore with a spoilt key has {-1, "failed why"}, and does not affect the others. "full" in the
+-- semaphore with a damaged key has {-1, "failed why"}, and does not affect the others. "full" in the
 -- first reply: the server is at its maxmemory, which refuses newcomers and no heartbeats.
 -- Mirrors Ledger.renew for each, then Ledger.expire.
 -- include semaphore/rules.lua
@@ -190,7 +190,7 @@ local function renew_name(first, at)
 
   clamp(main, longest)
   clamp(waiting_heartbeat, longest)
-  -- Only after all of these were read: if one is spoilt, this is a sign of life of nobody, not even of waiters. Or
+  -- Only after all of these were read: if one is damaged, this is a sign of life of nobody, not even of waiters. Or
   -- holders that could not be released would be put back for another interval when it is repaired.
   if holders + waiters > 0 then redis.call('HSET', state, '.interval', longest, '.beat', now_text) end
   drop_silent()

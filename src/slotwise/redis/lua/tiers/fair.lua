@@ -248,7 +248,7 @@ made_when_needed(fair, function()
     local its = share and share.nodes[name]
     change(node)
     if not share then
-      -- The share was lost (an evicted or spoilt key): write a record all the same, so that the head is found.
+      -- The share was lost (an evicted or damaged key): write a record all the same, so that the head is found.
     elseif not its then
       share.nodes[name] = {count = 1, rank = rank}
     else

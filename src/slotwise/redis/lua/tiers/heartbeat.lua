@@ -28,7 +28,7 @@ local function renew_object(first, at)
   local first_holder, first_waiter = at + 4, at + 4 + held
   local last = first_waiter + waited - 1
   turns.renewed = held + waited
-  -- Its clients must learn of a spoilt key, even if this call doesn't need it.
+  -- Its clients must learn of a damaged key, even if this call doesn't need it.
   for key = first + 6, first + 11 do redis.call('ZCARD', KEYS[key]) end
 
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That

@@ -2,7 +2,7 @@
 -- Who is served, and when, is in tiers/rules.lua. Not a script.
 --
 -- One object is twelve keys, in this order in KEYS. A node is "tier:key", a path its nodes with
--- commas between, narrow to wide (path_keys.py); neither has a space in it.
+-- commas between, narrow to wide (_path_keys.py); neither has a space in it.
 --   state       hash  its fields are listed below
 --   holders     zset  id -> deadline of its silence
 --   waiters     zset  id -> deadline of its silence
@@ -229,7 +229,7 @@ local function open(first, given_now, fields)
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   unwritten.token, unwritten.held_for, unwritten.has_many = token, {}, false
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
-  -- Fails here if one was spoilt: a grant that fails later would be half done, and announced.
+  -- Fails here if one was damaged: a grant that fails later would be half done, and announced.
   turns.waiting = redis.call('ZCARD', keys.queue)
   redis.call('ZCARD', keys.parked)
   local key_count = count_keys()

@@ -1,4 +1,4 @@
-"""Keys that somebody has spoilt: the trouble of one name stays that name's."""
+"""Keys that somebody has damaged: the trouble of one name stays that name's."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HEARTBEATS: Any = {"heartbeat_max_interval": 60, "ping_interval": 0.5}
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
 
 
-def spoil(client: redis.Redis, key: str) -> None:
+def damage(client: redis.Redis, key: str) -> None:
     """Put something of another type there, which no script can work with."""
     client.delete(key)
-    client.rpush(key, "spoilt")
+    client.rpush(key, "damaged")
 
 
 async def beats_go_on(client: redis.Redis, key: str) -> None:
@@ -42,24 +42,24 @@ async def beats_go_on(client: redis.Redis, key: str) -> None:
     await until(lambda: latest() > before + 3, "heartbeats of the others")
 
 
-async def test_spoilt_semaphores_cost_nobody_else_a_slot(
+async def test_damaged_semaphores_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     def semaphore(kind: str) -> RedisSemaphore:
-        return RedisSemaphore(1, name=f"spoilt-{kind}", heartbeat_max_interval=2, config=config)
+        return RedisSemaphore(1, name=f"damaged-{kind}", heartbeat_max_interval=2, config=config)
 
     sound = RedisSemaphore(1, name="sound", config=config, **HEARTBEATS)
-    spoilt = {kind: semaphore(kind) for kind in KINDS}
+    damaged = {kind: semaphore(kind) for kind in KINDS}
     paths = RedisPaths(TIERS, name="t", config=config, **HEARTBEATS)
     held, path = await sound.acquire(), await paths.acquire(("ada", None), timeout=None)
-    victims = {kind: await each.acquire() for kind, each in spoilt.items()}
-    waiting = {kind: asyncio.create_task(each.acquire()) for kind, each in spoilt.items()}
+    victims = {kind: await each.acquire() for kind, each in damaged.items()}
+    waiting = {kind: asyncio.create_task(each.acquire()) for kind, each in damaged.items()}
     for kind in KINDS:
-        line = f"adv-sem:semaphore_waiting:spoilt-{kind}"
+        line = f"adv-sem:semaphore_waiting:damaged-{kind}"
         await until(lambda line=line: client.zcard(line), "a waiter")
     with caplog.at_level(logging.WARNING, "slotwise.redis"):
         for kind in KINDS:
-            spoil(client, f"adv-sem:semaphore_{kind}:spoilt-{kind}")
+            damage(client, f"adv-sem:semaphore_{kind}:damaged-{kind}")
         await asyncio.gather(
             beats_go_on(client, "adv-sem:semaphore_main:sound"),
             beats_go_on(client, "adv-sem:tiers_holders:t"),
@@ -68,17 +68,17 @@ async def test_spoilt_semaphores_cost_nobody_else_a_slot(
     assert not path.lost.is_set()
     texts = [each.getMessage() for each in caplog.records if "no heartbeat" in each.getMessage()]
     for kind in KINDS:
-        complaints = [text for text in texts if f"'spoilt-{kind}' got" in text]
+        complaints = [text for text in texts if f"'damaged-{kind}' got" in text]
         assert len(complaints) <= 1, "one complaint while it lasts"
         assert all("wrong type" in text for text in complaints)
-    assert any("'spoilt-main'" in text for text in texts)
+    assert any("'damaged-main'" in text for text in texts)
     await asyncio.wait_for(victims["main"].lost, 20)
     assert "sound" in await RedisSemaphore.get_acquired_stats(config=config)
     assert await sound.release(held) is True
     assert await paths.release(path.acquisition_id) is True
     # Each is of use again as soon as the key is gone.
-    for kind, each in spoilt.items():
-        client.delete(f"adv-sem:semaphore_{kind}:spoilt-{kind}")
+    for kind, each in damaged.items():
+        client.delete(f"adv-sem:semaphore_{kind}:damaged-{kind}")
         await each.release(victims[kind])
         with contextlib.suppress(BackendError):  # that its key is of the wrong type
             await each.release(await asyncio.wait_for(waiting[kind], 20))
@@ -87,47 +87,47 @@ async def test_spoilt_semaphores_cost_nobody_else_a_slot(
 
 @pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_who_gave_up_while_a_key_was_spoilt_gets_nothing_when_it_is_repaired(
+async def test_who_gave_up_while_a_key_was_damaged_gets_nothing_when_it_is_repaired(
     config: RedisConfig, client: redis.Redis, kind: str
 ) -> None:
     if kind == "semaphore":
         limit: Any = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
-        spoilt, queue = "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting:s"
+        damaged, queue = "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting:s"
     else:
         limit = Tiers(Tier("all", 1), name="s", heartbeat_max_interval=3000, url=config)
-        spoilt, queue = "adv-sem:tiers_holders:s", "adv-sem:tiers_waiters:s"
+        damaged, queue = "adv-sem:tiers_holders:s", "adv-sem:tiers_waiters:s"
     held = await limit.acquire()
     waiting = asyncio.create_task(limit.acquire())
     await until(lambda: client.zcard(queue) == 1, "a waiter")
-    client.rename(spoilt, "kept")
-    spoil(client, spoilt)
+    client.rename(damaged, "kept")
+    damage(client, damaged)
     waiting.cancel()
     await asyncio.wait([waiting])
-    client.rename("kept", spoilt)
+    client.rename("kept", damaged)
     await until(lambda: client.zcard(queue) == 0, "nobody in the queue")
     assert await limit.release(held) is True
     assert await limit.release(await limit.acquire(timeout=20)) is True
 
 
-async def test_spoilt_tiers_cost_nobody_else_a_slot(
+async def test_damaged_tiers_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     def tiers(kind: str) -> RedisPaths:
-        return RedisPaths(TIERS, name=f"spoilt-{kind}", heartbeat_max_interval=2, config=config)
+        return RedisPaths(TIERS, name=f"damaged-{kind}", heartbeat_max_interval=2, config=config)
 
     sound = RedisSemaphore(1, name="sound", config=config, **HEARTBEATS)
     well = RedisPaths(TIERS, name="well", config=config, **HEARTBEATS)
-    spoilt = {kind: tiers(kind) for kind in PATH_KINDS}
+    damaged = {kind: tiers(kind) for kind in PATH_KINDS}
     ada = ("ada", None)
     held, path = await sound.acquire(), await well.acquire(ada, timeout=None)
-    victims = {kind: await each.acquire(ada, timeout=None) for kind, each in spoilt.items()}
+    victims = {kind: await each.acquire(ada, timeout=None) for kind, each in damaged.items()}
     waiting = {
-        kind: asyncio.create_task(each.acquire(ada, timeout=None)) for kind, each in spoilt.items()
+        kind: asyncio.create_task(each.acquire(ada, timeout=None)) for kind, each in damaged.items()
     }
     for kind in PATH_KINDS:
-        line = f"adv-sem:tiers_waiters:spoilt-{kind}"
+        line = f"adv-sem:tiers_waiters:damaged-{kind}"
         await until(lambda line=line: client.zcard(line), "a waiter")
-        spoil(client, f"adv-sem:tiers_{kind}:spoilt-{kind}")
+        damage(client, f"adv-sem:tiers_{kind}:damaged-{kind}")
     await asyncio.gather(
         beats_go_on(client, "adv-sem:semaphore_main:sound"),
         beats_go_on(client, "adv-sem:tiers_holders:well"),
@@ -138,11 +138,11 @@ async def test_spoilt_tiers_cost_nobody_else_a_slot(
     assert await well.release(path.acquisition_id) is True
     # These didn't exist before, and are made anew of what the others say.
     repaired = {"ttls", "unfinished", "numbers", "refills", "cleanup", "passed", "shares"}
-    for kind, each in spoilt.items():
-        if client.type(f"adv-sem:tiers_{kind}:spoilt-{kind}") == "list":
+    for kind, each in damaged.items():
+        if client.type(f"adv-sem:tiers_{kind}:damaged-{kind}") == "list":
             with pytest.raises(BackendError, match="wrong type"):
                 await asyncio.wait_for(waiting[kind], 20)
-            client.delete(f"adv-sem:tiers_{kind}:spoilt-{kind}")
+            client.delete(f"adv-sem:tiers_{kind}:damaged-{kind}")
             assert kind not in repaired
         else:
             assert kind in repaired
@@ -169,10 +169,10 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
     def semaphore(name: str) -> RedisSemaphore:
         return RedisSemaphore(1, name=name, config=config, **HEARTBEATS)
 
-    sound, spoilt = semaphore("sound"), [semaphore(f"spoilt-{n}") for n in range(len(GARBAGE))]
-    held, victims = await sound.acquire(), [await each.acquire() for each in spoilt]
-    waiting = [asyncio.create_task(each.acquire()) for each in spoilt]
-    for (field, garbage), each, victim in zip(GARBAGE, spoilt, victims, strict=True):
+    sound, damaged = semaphore("sound"), [semaphore(f"damaged-{n}") for n in range(len(GARBAGE))]
+    held, victims = await sound.acquire(), [await each.acquire() for each in damaged]
+    waiting = [asyncio.create_task(each.acquire()) for each in damaged]
+    for (field, garbage), each, victim in zip(GARBAGE, damaged, victims, strict=True):
         line = f"adv-sem:semaphore_waiting:{each.name}"
         await until(lambda line=line: client.zcard(line), "a waiter")
         field = victim.acquisition_id if field == "claim" else field
@@ -180,7 +180,7 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
     await beats_go_on(client, "adv-sem:semaphore_main:sound")
     assert not held.lost.is_set()
     assert await sound.release(held) is True
-    for (field, _), each, victim, waiter in zip(GARBAGE, spoilt, victims, waiting, strict=True):
+    for (field, _), each, victim, waiter in zip(GARBAGE, damaged, victims, waiting, strict=True):
         await each.release(victim)
         await each.release(await asyncio.wait_for(waiter, 20))
         if field == ".value":
@@ -191,16 +191,16 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
 
 
 @pytest.mark.parametrize("in_block", [True, False])
-async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_mended(
+async def test_a_release_that_a_damaged_key_refused_is_made_up_for_when_that_is_mended(
     config: RedisConfig, client: redis.Redis, in_block: bool
 ) -> None:
     semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=60, config=config)
     if in_block:
         async with semaphore:
-            spoil(client, "adv-sem:semaphore_waiting:s")
+            damage(client, "adv-sem:semaphore_waiting:s")
     else:
         held = await semaphore.acquire()
-        spoil(client, "adv-sem:semaphore_waiting:s")
+        damage(client, "adv-sem:semaphore_waiting:s")
         with pytest.raises(BackendError):
             await semaphore.release(held)
     client.delete("adv-sem:semaphore_waiting:s")
@@ -209,7 +209,7 @@ async def test_a_release_that_a_spoilt_key_refused_is_made_up_for_when_that_is_m
 
 
 @pytest.mark.usefixtures("rare_heartbeats")
-async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
+async def test_waiters_find_out_soon_that_a_damaged_key_was_mended(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """And all others with them, though their next heartbeats are minutes away."""
@@ -217,7 +217,7 @@ async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    spoil(client, "adv-sem:semaphore_main:s")
+    damage(client, "adv-sem:semaphore_main:s")
     semaphore._shared.heartbeat_thread.heartbeat_soon()
     heartbeats = semaphore._shared.heartbeat_thread
     await until(
@@ -228,13 +228,13 @@ async def test_waiters_find_out_soon_that_a_spoilt_key_was_mended(
     assert await semaphore.release(await asyncio.wait_for(waiting, 60))
 
 
-async def test_a_request_that_failed_on_a_spoilt_key_waits_for_nothing(
+async def test_a_request_that_failed_on_a_damaged_key_waits_for_nothing(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """It was queued before the script met the key, and nobody waits for its grant."""
     semaphore = RedisSemaphore(1, name="s", heartbeat_max_interval=60, config=config)
     held = await semaphore.acquire()
-    spoil(client, "adv-sem:semaphore_numbers:s")
+    damage(client, "adv-sem:semaphore_numbers:s")
     with pytest.raises(BackendError):
         await semaphore.acquire()
     await until(lambda: client.exists("adv-sem:semaphore_waiting:s") == 0, "nobody in the queue")
@@ -244,7 +244,7 @@ async def test_a_request_that_failed_on_a_spoilt_key_waits_for_nothing(
         await semaphore.release(await semaphore.acquire())
 
 
-def test_a_heartbeat_that_a_spoilt_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
+def test_a_heartbeat_that_a_damaged_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
     """A holder that died meanwhile is not put back for another interval."""
     keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
 
@@ -258,7 +258,7 @@ def test_a_heartbeat_that_a_spoilt_key_stopped_is_no_sign_of_life(client: redis.
 
     assert request(now, "sw-dead-1") == "granted"
     assert request(now, "sw-living-1") == "queued"
-    spoil(client, keys.waiting)
+    damage(client, keys.waiting)
     [[due, why]] = run("semaphore/heartbeat", now + 9, "", 10, "", 0, 1, "sw-living-1")
     assert (due, why.split()[0]) == (-1, "failed")
     client.delete(keys.waiting, keys.main)  # as it expires
