@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import time
 
 import pytest
@@ -320,3 +321,36 @@ def test_when_the_clock_of_the_server_steps_back_waiters_go_on_from_there(client
     assert scripts.come_back() == (1000, ["granted", "due"])
     scripts.now += 1
     assert scripts.come_back() == (-1, ["granted"])
+
+
+async def test_a_heartbeat_that_overtakes_the_reply_of_a_grant_takes_nothing_back(server, client):
+    """Of a rate nothing is held, so that a heartbeat finds neither a holder nor a waiter."""
+    limit = RateLimit(f"rates-{os.getpid()}-{next(_names)}", SLOW, url=RedisConfig(server.url))
+    await limit.acquire()  # connected
+    shared, record = limit._tiers._backend._attached()
+    waiting = asyncio.create_task(limit.acquire())
+    while not any(each.needs_heartbeat for each in shared.waiters.values()):
+        await asyncio.sleep(0)
+    [waiter] = shared.waiters.values()
+    # From here on its event loop reads nothing.
+    while not client.hexists(record.keys.all[0], f"${waiter.acquisition_id}"):
+        time.sleep(0.001)
+    args = ("", shared.client().token, 60, record.keys.notification, 0, 1, waiter.acquisition_id)
+    keys = record.keys.all
+    [[_, *outcomes]] = client.eval(load("tiers/heartbeat").source, len(keys), *keys, *args)
+    thread = threading.Thread(target=lambda: [shared.dispatch(each.encode()) for each in outcomes])
+    thread.start()
+    thread.join()
+    async with asyncio.timeout(30):
+        await waiting
+    assert (await limit.stats()).acquired_slots == 2  # it was taken once
+    await limit.close()
+
+
+def test_a_heartbeat_says_of_a_rate_that_it_was_granted_until_that_is_forgotten(client):
+    scripts = Scripts(client)
+    assert scripts.request("sw-y-1*1")[0] == "granted"
+    assert scripts.come_back("sw-y-1*1") == (-1, ["granted"])
+    scripts.now += 61
+    scripts.come_back()  # forgets it
+    assert scripts.come_back("sw-y-1*1") == (-1, ["gone"])

@@ -67,6 +67,8 @@ local function renew_object(first, at)
     elseif claim then
       living[#living + 1] = id
       outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
+    elseif not widest_tier and get('$' .. id) then  -- of rates alone nothing is held
+      outcome[#outcome + 1] = 'granted ' .. id .. ' 0 ' .. whole(token)
     else
       outcome[#outcome + 1] = 'gone ' .. id
     end
