@@ -14,6 +14,9 @@ from pathlib import Path
 
 
 def main() -> int:
+    if {"-h", "--help"} & {*sys.argv[1:2]}:
+        print(__doc__)
+        return 0
     if sys.argv[1:2] == ["against"]:
         command = [sys.executable, "-m", "benchmarks.against", *sys.argv[2:]]
         return subprocess.run(command, check=False).returncode

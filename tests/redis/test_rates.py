@@ -323,24 +323,27 @@ def test_when_the_clock_of_the_server_steps_back_waiters_go_on_from_there(client
     assert scripts.come_back() == (-1, ["granted"])
 
 
+def heartbeat_while_the_loop_reads_nothing(client, waiter):
+    """Have a heartbeat of another thread find the waiter once the server has granted it."""
+    shared, keys = waiter.shared, waiter.record.keys
+    while not client.hexists(keys.all[0], f"${waiter.acquisition_id}"):
+        time.sleep(0.001)
+    args = ("", waiter.client.token, 60, keys.notification, 0, 1, waiter.acquisition_id)
+    [[_, *outcomes]] = client.eval(load("tiers/heartbeat").source, len(keys.all), *keys.all, *args)
+    thread = threading.Thread(target=lambda: [shared.dispatch(each.encode()) for each in outcomes])
+    thread.start()
+    thread.join()
+
+
 async def test_a_heartbeat_that_overtakes_the_reply_of_a_grant_takes_nothing_back(server, client):
     """Of a rate nothing is held, so that a heartbeat finds neither a holder nor a waiter."""
     limit = RateLimit(f"rates-{os.getpid()}-{next(_names)}", SLOW, url=RedisConfig(server.url))
     await limit.acquire()  # connected
-    shared, record = limit._tiers._backend._attached()
+    waiters = limit._tiers._backend._shared.waiters
     waiting = asyncio.create_task(limit.acquire())
-    while not any(each.needs_heartbeat for each in shared.waiters.values()):
+    while not any(each.needs_heartbeat for each in waiters.values()):
         await asyncio.sleep(0)
-    [waiter] = shared.waiters.values()
-    # From here on its event loop reads nothing.
-    while not client.hexists(record.keys.all[0], f"${waiter.acquisition_id}"):
-        time.sleep(0.001)
-    args = ("", shared.client().token, 60, record.keys.notification, 0, 1, waiter.acquisition_id)
-    keys = record.keys.all
-    [[_, *outcomes]] = client.eval(load("tiers/heartbeat").source, len(keys), *keys, *args)
-    thread = threading.Thread(target=lambda: [shared.dispatch(each.encode()) for each in outcomes])
-    thread.start()
-    thread.join()
+    heartbeat_while_the_loop_reads_nothing(client, *waiters.values())
     async with asyncio.timeout(30):
         await waiting
     assert (await limit.stats()).acquired_slots == 2  # it was taken once
