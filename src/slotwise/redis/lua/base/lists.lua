@@ -3,7 +3,7 @@
 -- It keeps up to 128 short members as a list, and searches all of it for each command. A member of more than 64 bytes ends
 -- that, and what was changed stays so until the set is empty.
 local MANY = 32  -- from so many members on, a set had better not be a list
-local LONG = string.rep('-', 65)
+local LONG = '-----------------------------------------------------------------'  -- a member of 65 bytes
 
 -- Add members with their scores to a set that has `before`; if they become many, to one that is no list.
 local function add_members(key, before, scores_and_members)

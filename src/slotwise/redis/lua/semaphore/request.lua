@@ -62,7 +62,7 @@ do
       if lowest == 'top' then number = (tonumber(redis.call('ZSCORE', numbers, 'top')) or -1) + 1 end
       if number and number >= 1 and number <= value then
         local token = math.max((tonumber(facts[5]) or 0) + 1, now_us)
-        add_members(main, held, {deadline, id})
+        if held == MANY - 1 then add_members(main, held, {deadline, id}) else redis.call('ZADD', main, deadline, id) end
         if held == 0 or redis.call('PTTL', main) < 1000 * interval then
           redis.call('PEXPIRE', main, math.ceil(2000 * interval))
         end

@@ -69,7 +69,8 @@ function at_rest.request()
   at_rest.put(read, '.token', whole(token))
   at_rest.put(read, id, ARGV[4] .. ' ' .. ttl .. ' ' .. whole(ticket) .. ' ' .. read.now_text .. ' ' .. whole(number)
               .. ' ' .. whole(token) .. ' ' .. path .. ' ' .. owner)
-  add_members(KEYS[2], held, {seconds(read.now + interval), id})
+  local deadline = seconds(read.now + interval)
+  if held == MANY - 1 then add_members(KEYS[2], held, {deadline, id}) else redis.call('ZADD', KEYS[2], deadline, id) end
   if held == 0 then at_rest.expire(read, KEYS[2]) end
   if rest then redis.call('ZADD', KEYS[8], '0', rest) end
   if record then redis.call('ZREM', KEYS[8], record) end
