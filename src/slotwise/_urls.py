@@ -1,4 +1,4 @@
-"""semaphore(): make a semaphore of the scope that a url names; and parse such urls.
+"""semaphore(): make a semaphore of the scope that a url names.
 
 How a scope works is up to its driver, which is imported when its url is used.
 """

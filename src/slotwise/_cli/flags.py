@@ -1,4 +1,4 @@
-"""Parse the flags of every command with argparse, and word the messages about mistakes.
+"""Parse the flags of every command, with argparse.
 
 What a command does with its flags is in its module. A mistake raises `UsageError`, which
 `main` turns into one line and an exit code.

@@ -1,6 +1,7 @@
-"""The ``slotwise`` command: find the subcommand that was typed, and turn errors into one line.
+"""The ``slotwise`` command: run the subcommand that was typed.
 
-Every command's flags are read by `flags`; `commands` knows where the commands are.
+An error becomes one line on stderr and an exit code. Every command's flags are read by `flags`;
+`commands` knows where the commands are.
 """
 
 from __future__ import annotations

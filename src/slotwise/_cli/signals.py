@@ -1,4 +1,4 @@
-"""Receive signals in the order in which they arrive, and find out who sent them.
+"""Receive signals in the order in which they arrive, each with its sender.
 
 Ctrl-C in a terminal sends a signal to every process of the foreground job, ``kill`` to one
 process. Only the kernel's record of the sender tells the two apart, and Python's handlers don't

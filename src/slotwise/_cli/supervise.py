@@ -1,4 +1,4 @@
-"""While the command of ``slotwise run`` runs: pass signals on, and end it with its slot.
+"""Supervise the command of ``slotwise run`` while it runs.
 
 Signals sent to slotwise are forwarded to the command. When the slot ends, by its ttl, a kick or
 a loss, the command is ended together with everything it started: TERM, then KILL after the

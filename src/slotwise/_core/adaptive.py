@@ -1,6 +1,6 @@
-"""Adaptive: a value that adapts itself between a minimum and a maximum, and how.
+"""Adaptive: the options of a value that adapts itself between a minimum and a maximum.
 
-This has only the options. How a value moves is in `slotwise._ledger.adaptation`.
+How a value moves is in `slotwise._ledger.adaptation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which instances of a name this process has closed, and why a name is closed everywhere.
+"""What it means that a name is closed: in this process, or everywhere.
 
 A local close ends a *generation*: all instances of a name that this process has made so
 far, for good. That a name is closed everywhere is stored with the semaphore, by its driver.

@@ -1,4 +1,4 @@
-"""Limit: the interface of everything that can be acquired, and its context managers.
+"""Limit: the interface of everything that can be acquired.
 
 Code that only acquires and releases takes a Limit: a semaphore is one, and so is a path
 through tiers. Granting slots and waiting for them is up to the drivers.

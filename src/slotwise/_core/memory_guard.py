@@ -1,4 +1,4 @@
-"""MemoryGuard: compare the memory in use with a limit: continue, slow down or stop.
+"""MemoryGuard: compare the memory in use with a limit, to continue, slow down or stop.
 
 It starts and stops nothing itself: pipelines do. One guard may serve several runs, even at the same
 time.

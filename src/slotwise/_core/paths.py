@@ -1,4 +1,4 @@
-"""TierSpec, Path and PathStats: what tiers are, what a request takes of them, how full they are.
+"""Describe tiers in plain values: TierSpec, Path, PathStats.
 
 Also the words for tiers in messages. What a driver of tiers can do is in `path_backend`.
 """

@@ -1,4 +1,4 @@
-"""Check the invariants of a ledger, and list the life cycle of a claim as a table.
+"""What must hold for a ledger: its invariants, and the states that a claim can have.
 
 Tests call `check` after every step; the documentation draws its diagram from
 `LIFE_CYCLE`. Nothing here runs in production.

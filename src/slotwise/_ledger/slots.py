@@ -1,4 +1,4 @@
-"""Hand out the lowest free slot numbers, and put new ones into circulation when needed.
+"""Hand out the lowest free slot numbers.
 
 This module doesn't know who holds a number or waits for one; ledgers do. A taker on the quick
 lane pops numbers of ``free`` at any time (see `ledger`), so whatever is done here copes with

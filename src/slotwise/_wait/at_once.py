@@ -1,4 +1,4 @@
-"""Coroutines that never suspend: one for work that is done, and how to run one without a loop.
+"""Coroutines that never suspend, and so need no event loop.
 
 A coroutine costs more than a slot that is free, so the quick lane makes none: a plain method
 does the work and returns DONE, and ``await`` finds nothing left to wait for. (CPython lets

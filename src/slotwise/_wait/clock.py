@@ -1,4 +1,4 @@
-"""Read the clock, and call methods at a given time, in one thread for all timers.
+"""The clock of the process, with the timers that go by it.
 
 `slotwise.testing.FakeClock` replaces the clock and stops the thread. What the timers are
 for is up to their owners.

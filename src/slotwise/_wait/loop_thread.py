@@ -1,4 +1,4 @@
-"""LoopThread: run coroutines in an event loop of another thread, and wait for them in this one.
+"""LoopThread: an event loop in another thread, which runs coroutines for plain threads.
 
 A wait in a plain thread can't be interrupted; a coroutine can be cancelled. What is waited for
 is up to the caller.

@@ -1,4 +1,4 @@
-"""MemoryAcquisition: one acquisition of a MemorySemaphore, and the context manager around it.
+"""MemoryAcquisition: one acquisition of a MemorySemaphore, which is its own context manager.
 
 One object is the ``cm()``, the ledger's claim and the caller's result, because
 making two would cost more than the acquisition itself. The quick lane of the

@@ -1,4 +1,4 @@
-"""What both acquisitions of this process have in common: an id, and one use as a context manager.
+"""BaseAcquisition: what acquisitions of semaphores and of tiers have in common.
 
 How slots are taken and given back is in `_acquisition` for a semaphore, in `_path_acquisition`
 for tiers.

@@ -1,4 +1,4 @@
-"""Tell by the wall clock when adaptive values of this process have moved."""
+"""Convert the changes of adaptive values from the process's clock to the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MemoryPathAcquisition: one acquisition of MemoryPaths, and the context manager around it.
+"""MemoryPathAcquisition: one acquisition of MemoryPaths, which is its own context manager.
 
 One object is the context manager, the ledger's claim and the caller's result,
 as a MemoryAcquisition is, and for the same reason.

@@ -1,4 +1,4 @@
-"""Registry: find the tracker of a name, and forget trackers that have been idle for long.
+"""Registry: the trackers by name, each until it has been idle for long.
 
 Nothing here scans all names. A timer wheel has each tracker under the second in which it
 may be forgotten at the earliest; only those whose second has come are examined, and put

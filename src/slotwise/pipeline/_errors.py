@@ -1,4 +1,4 @@
-"""The exceptions that pipelines raise themselves, and the check for stray StopIteration."""
+"""The exceptions that pipelines raise themselves."""
 
 from __future__ import annotations
 

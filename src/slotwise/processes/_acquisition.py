@@ -1,6 +1,7 @@
-"""ProcessAcquisition: one claim of this process, from its request to its end; also its result.
+"""ProcessAcquisition: one claim of this process, from its request to its end.
 
-The ledger in the semaphore's file decides what happens to it, and `_local_claims` tells it.
+It is also the caller's result. The ledger in the semaphore's file decides what happens to it, and
+`_local_claims` tells it.
 """
 
 from __future__ import annotations

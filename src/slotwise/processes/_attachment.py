@@ -1,4 +1,4 @@
-"""Find the file of an instance's semaphore, and run operations on it.
+"""Attachment: connect an instance with the file of its semaphore.
 
 After a fork, an instance may be used in a process other than the one that made it; and its file is
 closed while nobody uses it. What the operations do is in `_operations`.

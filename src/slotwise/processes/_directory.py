@@ -1,4 +1,4 @@
-"""Open the directory of the files once, check it, and reach its files only through it.
+"""OpenDirectory: the directory of the files, checked once and kept open.
 
 Whoever can write to the parent can replace the directory at any moment, by another one or by
 a symbolic link. Checking a path says nothing about the next use of that path. So every file

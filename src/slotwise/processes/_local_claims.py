@@ -1,4 +1,4 @@
-"""LocalClaims: the acquisitions of this process in one semaphore; tell them what happened.
+"""LocalClaims: tell the acquisitions of this process in one file what happened to them.
 
 Events are handled while the locks are held. What runs other code, or makes other system
 calls, is collected in an `AfterUnlock` and done when the locks are released.

@@ -1,4 +1,4 @@
-"""Open one semaphore's file, and use kernel locks on it.
+"""LockedFile: one semaphore's file, with the kernel locks on it.
 
 Changes happen under a lock on the first byte. Other locks show who is alive: each process
 that has the file open keeps one byte locked, far beyond the end of the file, and the kernel

@@ -1,4 +1,4 @@
-"""Request slots, wait until they are granted, and clean up if the caller doesn't get them.
+"""Wait until a request is granted, times out or is cancelled.
 
 A task sleeps on a future, a thread on a lock; `_local_claims` wakes both. The ledger in the
 semaphore's file decides who is granted what.

@@ -1,4 +1,4 @@
-"""Limit the operations in flight, and hand out turns to read ages and delete.
+"""Gates: the limits on operations in flight.
 
 This doesn't use slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`).
 Entering and leaving through a queue in C costs a twentieth of what a `MemorySemaphore` costs, and

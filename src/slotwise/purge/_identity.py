@@ -1,4 +1,4 @@
-"""Ask ``statx`` which mount a directory is on, and whether a file is immutable.
+"""Ask ``statx`` what ``os.stat`` doesn't tell: the mount of a directory, and immutable files.
 
 The mount id tells a bind mount of the same file system apart. Without ``statx``, only the device
 number is compared.

@@ -1,4 +1,4 @@
-"""Run one purge from its first directory to its report, and supervise it.
+"""Run one purge from its first directory to its report.
 
 The watch monitors memory, speed and signals, and decides how many workers there should
 be. The workers are in `_workers`, and what they do is in `_walk`.

@@ -1,4 +1,4 @@
-"""Notice that a server is away, and that it is back, for limits with a fallback.
+"""Notice that a server is away or back, for limits with a fallback.
 
 A server is away at once when connections to it are refused or cut, and after a silence if it is
 stuck. `_outages` knows which servers are; here a server's silence is noticed while nobody else

@@ -1,4 +1,4 @@
-"""HeartbeatThread: the daemon thread that decides when heartbeats are sent, and what else is due.
+"""HeartbeatThread: the daemon thread that decides when heartbeats and other timed work are due.
 
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
 slots. It decides when something is due, and others do it: `_heartbeats` sends the heartbeats,

@@ -1,7 +1,7 @@
-"""LoopClient: the calls of one event loop to one server, and the messages for it.
+"""LoopClient: the connections of one event loop to one server.
 
-A plain server needs one connection; a cluster one for each node that is called. Which waiter
-a message is for, `_shared_client` knows.
+A plain server needs one connection; a cluster one for each node that is called. `_shared_client`
+knows which waiter a message is for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LostHolds: find out that holds of this process have ended, and tell their holders.
+"""LostHolds: notice that holds of this process have ended without a release.
 
 A ttl is over, the server doesn't know a hold any more, or no heartbeat has got through for so long
 that the server must consider this process dead. `_heartbeat_thread` says when to look.

@@ -1,4 +1,4 @@
-"""Follow the primary of a service: subscribe to a sentinel, and ask it regularly.
+"""PrimaryWatch: notice that a Sentinel service has a new primary.
 
 An old primary that was cut off or stopped continues to grant when it is back, until the
 sentinels demote it, which takes them about 10 s. So its connections are closed as soon as a

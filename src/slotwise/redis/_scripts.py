@@ -1,4 +1,4 @@
-"""Read the Lua scripts, put them together, and name them by their SHA.
+"""Assemble the Lua scripts from their files.
 
 Calls send only the SHA of a script. When the server does not know it (first use,
 restart, ``SCRIPT FLUSH``) it is sent once as a whole, which also makes it known.

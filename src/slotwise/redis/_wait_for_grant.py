@@ -1,4 +1,4 @@
-"""Wait until a request is granted, and clean up after one that timed out or was cancelled.
+"""Wait until a request is granted, times out or is cancelled.
 
 The same for every kind of limit. The acquisition and its dialect know what is requested and what
 replies mean.

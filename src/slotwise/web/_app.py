@@ -1,4 +1,4 @@
-"""App: the ASGI application: authorise a request, and route it.
+"""App: the page as an ASGI application.
 
 What is shown comes from `_feed`; changes are made by `_steering`.
 """

@@ -1,4 +1,4 @@
-"""Do what was requested on the page, log who requested it, and make the response."""
+"""Make the changes that are requested on the page, and log who requested them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClusterMap: find out, and keep up to date, which node of a Redis Cluster serves which hash slot.
+"""ClusterMap: which node of a Redis Cluster serves which hash slot, kept up to date.
 
 A node is asked in a short-lived thread, over a connection that is then closed. redis-py's own
 map isn't used: it makes a client with a connection pool for every node.

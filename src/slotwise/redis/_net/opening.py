@@ -1,8 +1,8 @@
-"""Open a socket to a Redis server with redis-py's connection classes, and get the credentials.
+"""Open a socket to a Redis server with redis-py's connection classes.
 
-TCP, unix sockets, TLS and its options, keepalive and classes of the user's own are redis-py's.
-The greeting is not: redis-py sends its commands one by one, at one round trip each, and
-`handshake` sends them all at once.
+TCP, unix sockets, TLS and its options, keepalive and classes of the user's own are redis-py's;
+its credential provider is called here. The greeting is ours: redis-py sends its commands one by
+one, at one round trip each, and `handshake` sends them all at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open a connection and make it ready for use: find the primary, check the server, subscribe.
+"""Make a new connection ready for use: find the primary, check the server, subscribe.
 
 All queries to the server are sent with the greeting, in one round trip.
 """

@@ -1,4 +1,4 @@
-"""Reconnector: reopen the connection to a server, and repeat the calls that got no reply.
+"""Reconnector: reopen a broken connection, so that calls on it still get their replies.
 
 A connection that breaks is reopened with exponential backoff and jitter. Every call without a
 reply is then sent again: all our scripts can be repeated without harm. A call fails after

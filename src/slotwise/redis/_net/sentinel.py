@@ -1,7 +1,8 @@
-"""Ask Redis Sentinels where the primary of a service is, and subscribe to changes of it.
+"""Ask Redis Sentinels where the primary of a service is.
 
-One connection, opened by redis-py, and one round trip are enough. redis-py's own discovery takes
-a connection pool per sentinel and several round trips, and can't subscribe.
+A connection can also be subscribed to changes of it. One connection, opened by redis-py, and one
+round trip are enough. redis-py's own discovery takes a connection pool per sentinel and several
+round trips, and can't subscribe.
 """
 
 from __future__ import annotations
