@@ -21,7 +21,7 @@ import redis
 
 from benchmarks._race import report
 from benchmarks.bench_redis import running_server
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._scripts import load
 
@@ -34,7 +34,7 @@ SLOTS, WIDE = 1_000_000 // PART, 10_000
 INTERVAL, BAR_MS = 600, 5.0
 PROCESSES = 500
 OWNER = "!0123456789abcdef host 1 label"
-SEMAPHORE, TIERS = Keys("b", "s"), PathKeys("b", "t")
+SEMAPHORE, TIERS = SemaphoreKeys("b", "s"), PathKeys("b", "t")
 # What is one call by its nature: docs/guarantees.md has the reasons.
 WHOLE = ("one acquisition of",)
 
@@ -357,7 +357,7 @@ def many_names(bench: Bench) -> None:
     """As many names as one heartbeat carries, each with something to do."""
     bench.client.flushall()
     bench.row = "as many names as one call carries"
-    names = [Keys("b", f"n{n}") for n in range(13)]
+    names = [SemaphoreKeys("b", f"n{n}") for n in range(13)]
     for keys in names:
         requests = (request_semaphore(bench.now, id_of(n), 100) for n in range(200))
         bench.fill("semaphore/request", keys, requests)
@@ -598,7 +598,7 @@ def names(bench: Bench) -> None:
     now, key = f"{bench.now:.6f}", b"b:names"
     members = []
     for n in range(NAMES):
-        keys = Keys("b", f"n{n}")
+        keys = SemaphoreKeys("b", f"n{n}")
         bench.fill("semaphore/request", keys, iter([request_semaphore(bench.now, id_of(n), 3)]))
         members.append(f"semaphore n{n}")
     bench.row = f"{NAMES:,} names"

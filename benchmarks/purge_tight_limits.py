@@ -4,7 +4,7 @@
 
 So many runs with 5 ms per operation, and as many with none. ``--busy`` starts that many
 processes that only use the processor. With tight limits a run is four times as long if its
-workers are sent home, and that must not happen because the machine is busy: the adapter has
+workers are sent home, and that must not happen because the machine is busy: the scaler has
 to want all workers of the slow runs until their end, and one of the fast ones. Whoever gets
 no processor is slow anyway; so the time is printed, and beside it the time that the watching
 thread alone was queued for a processor.
@@ -27,13 +27,13 @@ from typing import Any
 from benchmarks._race import python, report
 from benchmarks.bench_purge import old_files
 from slotwise.purge import PurgeOptions, Run, make_plan
-from slotwise.purge._adapt import Adapter
+from slotwise.purge._scaling import WorkerScaler
 
 LATENCY = 0.005
 LIMIT = 2
 
 
-class Watched(Adapter):
+class Watched(WorkerScaler):
     """Remembers what it wanted."""
 
     def __init__(self, most: int) -> None:
@@ -103,7 +103,7 @@ def one_run(root: Path, latency: float) -> tuple[float, float, Watched]:
     )
     try:
         run = Run(plan)
-        adapter = run._adapter = Watched(run._adapter.most)
+        scaler = run._scaler = Watched(run._scaler.most)
         queued, started = queued_seconds(), time.perf_counter()
         if latency:
             with slow_file_system(latency):
@@ -118,7 +118,7 @@ def one_run(root: Path, latency: float) -> tuple[float, float, Watched]:
     for directory in root.iterdir():
         directory.rmdir()
     root.rmdir()
-    return seconds, queued_seconds() - queued, adapter
+    return seconds, queued_seconds() - queued, scaler
 
 
 def flag(name: str, default: int) -> int:

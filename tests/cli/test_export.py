@@ -17,7 +17,7 @@ from tests.cli._shell import Shell, end, line_of, until
 from tests.redis._server import Server
 
 from slotwise import semaphore
-from slotwise._cli.snapshot import Shared
+from slotwise._cli.snapshot import SharedSnapshot
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -92,10 +92,10 @@ def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, serv
 
 def test_many_scrapers_share_one_look_a_second() -> None:
     looks = []
-    shared = Shared(lambda: looks.append(1) or len(looks), every=60)
+    shared = SharedSnapshot(lambda: looks.append(1) or len(looks), every=60)
     with ThreadPoolExecutor(20) as pool:
         assert set(pool.map(lambda _: shared.get(), range(200))) == {1}
-    again = Shared(lambda: looks.append(1) or len(looks), every=0)
+    again = SharedSnapshot(lambda: looks.append(1) or len(looks), every=0)
     assert again.get() != again.get()
 
 

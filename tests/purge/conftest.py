@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.purge._adapt import Adapter
+from slotwise.purge._scaling import WorkerScaler
 from slotwise.purge._workers import Workers
 
 OLD = 1_000_000_000
@@ -86,7 +86,7 @@ def workers_of(monkeypatch) -> Callable[[int], None]:
             self.wanted = min(workers, most)
 
         monkeypatch.setattr(Workers, "__init__", complete)
-        monkeypatch.setattr(Adapter, "look", lambda self, *_, **__: min(workers, self.most))
+        monkeypatch.setattr(WorkerScaler, "look", lambda self, *_, **__: min(workers, self.most))
 
     return fix
 

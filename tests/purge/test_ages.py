@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from slotwise.purge import PurgeOptions, Run, _ages, _files, make_plan, purge
-from slotwise.purge._ages import Ages, Old, Rates
+from slotwise.purge._ages import Ages, OldFile, Rates
 
 RUNNING = SimpleNamespace(stopping=False)
 
 
-def old(name: str) -> Old:
-    return Old(name, os.stat_result([0] * 10), time.monotonic() + 60)
+def old(name: str) -> OldFile:
+    return OldFile(name, os.stat_result([0] * 10), time.monotonic() + 60)
 
 
 def alone(ages: Ages, young: set[str] = frozenset(), run=RUNNING) -> list[str]:

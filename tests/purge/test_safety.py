@@ -125,12 +125,12 @@ def test_the_root_itself_is_never_removed(root, old) -> None:
 def test_symlinks_swapped_in_during_the_walk_are_never_followed(
     root, outside, old, crowd, monkeypatch
 ) -> None:
-    from slotwise.purge import _adapt
+    from slotwise.purge import _scaling
 
     if crowd:
-        monkeypatch.setattr(_adapt, "SLOW", -1.0)
-        monkeypatch.setattr(_adapt, "FAST", -1.0)
-        monkeypatch.setattr(_adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_scaling, "SLOW", -1.0)
+        monkeypatch.setattr(_scaling, "FAST", -1.0)
+        monkeypatch.setattr(_scaling, "BUSY", math.inf)
     for number in range(20):
         old(outside / f"d{number}" / "precious")
     before = {path for path in outside.rglob("*") if path.is_file()}
@@ -313,15 +313,15 @@ def test_1500_levels_with_few_descriptors(root, files) -> None:
 
 @pytest.mark.parametrize("crowd", [False, True])
 def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeypatch) -> None:
-    from slotwise.purge import _adapt, _walk, _workers
+    from slotwise.purge import _scaling, _walk, _workers
 
     monkeypatch.setattr(_walk, "BATCH", 3)
     monkeypatch.setattr(_workers, "_SMALLEST_STACK", 2)
     monkeypatch.setattr(_workers, "_STACK_PER_WORKER", 0)
     if crowd:
-        monkeypatch.setattr(_adapt, "SLOW", -1.0)
-        monkeypatch.setattr(_adapt, "FAST", -1.0)
-        monkeypatch.setattr(_adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_scaling, "SLOW", -1.0)
+        monkeypatch.setattr(_scaling, "FAST", -1.0)
+        monkeypatch.setattr(_scaling, "BUSY", math.inf)
     count = 0
     for a in range(6):
         for b in range(6):
@@ -344,12 +344,12 @@ def test_a_bushy_tree_with_few_descriptors_and_a_full_stack(root, crowd, monkeyp
 
 @pytest.mark.parametrize("crowd", [False, True])
 def test_many_siblings(root, crowd, monkeypatch) -> None:
-    from slotwise.purge import _adapt, _walk
+    from slotwise.purge import _scaling, _walk
 
     if crowd:
-        monkeypatch.setattr(_adapt, "SLOW", -1.0)
-        monkeypatch.setattr(_adapt, "FAST", -1.0)
-        monkeypatch.setattr(_adapt, "BUSY", math.inf)
+        monkeypatch.setattr(_scaling, "SLOW", -1.0)
+        monkeypatch.setattr(_scaling, "FAST", -1.0)
+        monkeypatch.setattr(_scaling, "BUSY", math.inf)
     many = 2 * _walk.BATCH + 500  # more than the stack of directories holds, too
     for number in range(many):
         (root / f"{number}").mkdir()
@@ -398,11 +398,11 @@ def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
 
 
 def test_at_most_so_many_operations_are_in_flight(root, old, monkeypatch) -> None:
-    from slotwise.purge import _adapt
+    from slotwise.purge import _scaling
 
-    monkeypatch.setattr(_adapt, "SLOW", -1.0)
-    monkeypatch.setattr(_adapt, "FAST", -1.0)
-    monkeypatch.setattr(_adapt, "BUSY", math.inf)
+    monkeypatch.setattr(_scaling, "SLOW", -1.0)
+    monkeypatch.setattr(_scaling, "FAST", -1.0)
+    monkeypatch.setattr(_scaling, "BUSY", math.inf)
     for number in range(400):
         old(root / f"{number % 40}" / f"{number}")
     lock = threading.Lock()

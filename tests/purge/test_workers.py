@@ -16,75 +16,75 @@ import pytest
 from slotwise.purge import (
     PurgeOptions,
     Run,
-    _adapt,
     _processor,
+    _scaling,
     _walk,
     _workers,
     make_plan,
     purge,
 )
-from slotwise.purge._adapt import Adapter
 from slotwise.purge._files import Files
 from slotwise.purge._gates import Gates
 from slotwise.purge._processor import ProcessorQueue
+from slotwise.purge._scaling import WorkerScaler
 from slotwise.purge._tally import Tally
 
 
 def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
-    adapter = Adapter(64)
+    scaler = WorkerScaler(64)
     operations = 0
     for _ in range(50):  # 10 µs an operation
         operations += 1000
-        assert adapter.look(0.01, operations, 1, [0.00001]) == 1
+        assert scaler.look(0.01, operations, 1, [0.00001]) == 1
     waited = 0.0
-    while adapter.wanted < 64:
-        operations += 2 * adapter.wanted
-        adapter.look(0.01, operations, adapter.wanted, [0.005])
+    while scaler.wanted < 64:
+        operations += 2 * scaler.wanted
+        scaler.look(0.01, operations, scaler.wanted, [0.005])
         waited += 0.01
     assert waited <= 0.1
     for _ in range(3):
         operations += 1000
-        adapter.look(0.01, operations, 64, [0.00001] * 64)
-    assert adapter.wanted == 1
+        scaler.look(0.01, operations, 64, [0.00001] * 64)
+    assert scaler.wanted == 1
 
 
 def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
-    adapter = Adapter(1000)
-    adapter.look(0.01, 500, 1, [0.00001])
+    scaler = WorkerScaler(1000)
+    scaler.look(0.01, 500, 1, [0.00001])
     for _ in range(8):
-        adapter.look(0.01, 500, 1, [])
-    assert adapter.wanted == 4
-    adapter.look(0.01, 1500, 4, [0.00001])
-    adapter.look(0.01, 2500, 4, [0.00001])
-    assert adapter.wanted == 1
+        scaler.look(0.01, 500, 1, [])
+    assert scaler.wanted == 4
+    scaler.look(0.01, 1500, 4, [0.00001])
+    scaler.look(0.01, 2500, 4, [0.00001])
+    assert scaler.wanted == 1
 
 
 def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
-    adapter = Adapter(100)
+    scaler = WorkerScaler(100)
     operations = 0
-    while adapter.wanted < 100:
-        operations += 2 * adapter.wanted
-        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=0.001)
+    while scaler.wanted < 100:
+        operations += 2 * scaler.wanted
+        scaler.look(0.01, operations, scaler.wanted, [0.005], cpu=0.001)
     looks = 0
-    while adapter.wanted > 1:  # a fast disk: the processor is busy, and each one waits for it
+    while scaler.wanted > 1:  # a fast disk: the processor is busy, and each one waits for it
         looks += 1
         operations += 200
-        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=0.01)
+        scaler.look(0.01, operations, scaler.wanted, [0.005], cpu=0.01)
     assert looks <= 10
 
 
 def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
-    adapter = Adapter(64)
+    scaler = WorkerScaler(64)
     operations = 0
     for _ in range(20):  # fast operations, and 10 ms in the queue for the processor
         operations += 4
-        assert adapter.look(0.01, operations, 1, [], cpu=0.0001, queued=0.0098) == 1
+        assert scaler.look(0.01, operations, 1, [], cpu=0.0001, queued=0.0098) == 1
     for _ in range(20):  # nothing at all is done: it has to wait for its turn
-        assert adapter.look(0.01, operations, 1, [], queued=0.01) == 1
+        assert scaler.look(0.01, operations, 1, [], queued=0.01) == 1
     for _ in range(20):  # the same look of it without a queue is a slow file system
         operations += 4
-        adapter.look(0.01, operations, 1, [], cpu=0.0001)
-    assert adapter.wanted == 64
+        scaler.look(0.01, operations, 1, [], cpu=0.0001)
+    assert scaler.wanted == 64
 
 
 def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> None:
@@ -145,22 +145,22 @@ def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
 
 
 def test_a_crowd_that_was_needed_comes_back_and_is_left_in_peace() -> None:
-    adapter = Adapter(64)
+    scaler = WorkerScaler(64)
     operations = 0
 
     def look() -> None:
         """5 ms an operation, of which 0.1 ms keep the processor busy: 50 workers fill it."""
         nonlocal operations
-        done = min(100, 2 * adapter.wanted)
+        done = min(100, 2 * scaler.wanted)
         operations += done
-        adapter.look(0.01, operations, adapter.wanted, [0.005], cpu=done * 0.000_1)
+        scaler.look(0.01, operations, scaler.wanted, [0.005], cpu=done * 0.000_1)
 
-    while adapter.wanted < 64:
+    while scaler.wanted < 64:
         look()
     wanted = []
     for _ in range(60):
         look()
-        wanted.append(adapter.wanted)
+        wanted.append(scaler.wanted)
     assert min(wanted) >= 16
     assert wanted[-40:] == [wanted[-1]] * 40
     assert wanted[-1] >= 32
@@ -171,7 +171,7 @@ def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) ->
         (root / f"{number}").mkdir()
         (root / f"{number}" / "link").symlink_to("nowhere")
     audited: list[float] = []
-    look = Adapter.look
+    look = WorkerScaler.look
 
     def listening(self, seconds, operations, busy, latencies, **more):
         audited.extend(latencies)
@@ -184,7 +184,7 @@ def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) ->
             time.sleep(0.002)
         return real(*args, **more)
 
-    monkeypatch.setattr(Adapter, "look", listening)
+    monkeypatch.setattr(WorkerScaler, "look", listening)
     monkeypatch.setattr(os, "open", slowly)
     purge(root)
     assert audited
@@ -296,8 +296,8 @@ def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> N
 def test_empty_siblings_go_without_a_look_inside(root, monkeypatch) -> None:
     for number in range(200):
         (root / f"{number}").mkdir()
-    monkeypatch.setattr(_adapt, "SLOW", math.inf)  # one worker, however slow this machine is
-    monkeypatch.setattr(_adapt, "_SILENCE", math.inf)
+    monkeypatch.setattr(_scaling, "SLOW", math.inf)  # one worker, however slow this machine is
+    monkeypatch.setattr(_scaling, "_SILENCE", math.inf)
     listed = []
     scandir = os.scandir
 
@@ -333,7 +333,7 @@ def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeyp
         old(root / f"{number}" / "x")
     monkeypatch.setattr(_workers, "_SMALLEST_STACK", 4)
     monkeypatch.setattr(_workers, "_STACK_PER_WORKER", 0)
-    monkeypatch.setattr(Adapter, "look", lambda *_, **__: 4)
+    monkeypatch.setattr(WorkerScaler, "look", lambda *_, **__: 4)
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
     run.workers.wanted = 4

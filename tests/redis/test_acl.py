@@ -15,7 +15,7 @@ from tests.redis._server import Server, until
 from slotwise._cli.doctor_redis import examine
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _scripts
-from slotwise.redis._keys import Keys, hash_slot
+from slotwise.redis._keys import SemaphoreKeys, hash_slot
 
 WAITING = "adv-sem:semaphore_waiting:x"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
@@ -199,5 +199,5 @@ def test_a_namespace_that_would_tear_the_keys_of_a_name_apart_is_refused_on_clus
 @pytest.mark.parametrize("namespace", ["adv-sem", "{app}", "a{app}b", "a}b", "{app}{"])
 def test_a_namespace_on_cluster_may_have_a_hash_tag(namespace: str) -> None:
     config = RedisConfig("redis+cluster://127.0.0.1:1", namespace=namespace)
-    keys = Keys(config.namespace, "x", cluster=True)
+    keys = SemaphoreKeys(config.namespace, "x", cluster=True)
     assert len({hash_slot(key) for key in (*keys.all, keys.notification_of("id"))}) == 1

@@ -15,7 +15,7 @@ import slotwise
 from slotwise import Adaptive, Errors, Latency, SemaphoreClosed, ValueConflict
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 
 NAMESPACE = RedisConfig().namespace
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
@@ -24,7 +24,7 @@ ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
 def window_of(client: redis.Redis, name: str) -> dict[str, int]:
     """What is counted in the window of a semaphore."""
     names = ("mark", "begin", "ends", "need", "calls", "succeeded", "busy", "failed")
-    packed = client.hget(Keys(NAMESPACE, name).state, ".window")
+    packed = client.hget(SemaphoreKeys(NAMESPACE, name).state, ".window")
     return dict(zip(names, read_window(packed), strict=True))
 
 
@@ -136,7 +136,7 @@ async def test_one_that_expires_is_dropped_and_one_that_is_kicked_or_lost_is_ign
     kicked = await patient.acquire()
     assert await patient.kick(kicked)
     lost = await patient.acquire()
-    client.zadd(Keys(NAMESPACE, "s").main, {lost.acquisition_id: 1})  # silent for too long
+    client.zadd(SemaphoreKeys(NAMESPACE, "s").main, {lost.acquisition_id: 1})  # silent for too long
     await limit.stats()
     again = window_of(client, "s")
     assert again["calls"] == 1
@@ -247,7 +247,7 @@ async def test_it_can_be_frozen_and_a_resize_freezes_it(
             await limit.resize(outside)
     changes = [(each.old, each.new) for each in await limit.changes()]
     assert changes == [(10, 15), (15, 10), (10, 5)]
-    assert client.ttl(Keys(NAMESPACE, "s").state) > 20 * 3600, "an operator's word is kept"
+    assert client.ttl(SemaphoreKeys(NAMESPACE, "s").state) > 20 * 3600, "an operator's word is kept"
     # By its name alone, as the command line does it.
     found = RedisSemaphore(5, name="s", config=config)
     await found.resize(6)
@@ -351,7 +351,7 @@ async def test_what_was_lost_or_damaged_is_begun_anew(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     limit = RedisSemaphore(ERRORS, name="s", config=config)
-    keys = Keys(NAMESPACE, "s")
+    keys = SemaphoreKeys(NAMESPACE, "s")
     held = await limit.acquire()
     async with limit.cm() as acquired:
         acquired.dropped()
@@ -405,7 +405,7 @@ async def test_clients_of_the_documented_protocol_keep_it_from_adapting(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """They bring their own limit: where one is first, an adaptive semaphore is refused."""
-    keys = Keys(NAMESPACE, "s")
+    keys = SemaphoreKeys(NAMESPACE, "s")
     client.zadd(keys.main, {"theirs": 4e9})
     client.set(keys.max, 7, ex=60)
     client.expire(keys.main, 60)

@@ -18,14 +18,14 @@ from slotwise import Tier, Tiers
 from slotwise.errors import SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
 from slotwise.redis._heartbeats import _batches, _cost, _Entries, _parts
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import load
 from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 
 
 def record_of(name: str) -> NameRecord:
-    return NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", name))
+    return NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", name))
 
 
 def members_of(batch: Any) -> int:
@@ -83,7 +83,7 @@ def test_the_parts_of_a_wide_holder_are_planned_one_by_one() -> None:
 def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
     client: redis.Redis,
 ) -> None:
-    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
+    keys, now = SemaphoreKeys(FAKE_CLOCK, "s"), round(time.time(), 3)
 
     def run(name: str, now: float, *args: object) -> Any:
         given = (*keys.all, f"{now:.6f}", *map(str, args))

@@ -21,7 +21,7 @@ from tests.redis._damage import (
 )
 from tests.redis._server import FAKE_CLOCK
 
-from slotwise.redis._keys import KINDS, Keys, KeySet
+from slotwise.redis._keys import KINDS, KeySet, SemaphoreKeys
 from slotwise.redis._path_keys import KINDS as PATH_KINDS
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._scripts import load
@@ -106,7 +106,7 @@ class Clients:
 class SemaphoreClients(Clients):
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        self.keys = Keys(FAKE_CLOCK, "s")
+        self.keys = SemaphoreKeys(FAKE_CLOCK, "s")
 
     def ask(self, claim_id: str, *, again: bool) -> list[Any]:
         args = (VALUE, INTERVAL, 100, "wait", "again" if again else "", "host 1 ", "", "")

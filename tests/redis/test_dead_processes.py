@@ -12,7 +12,7 @@ import redis
 from tests.redis._server import FAKE_CLOCK, Server
 from tests.redis.conftest import listening
 
-from slotwise.redis._keys import Keys, KeySet
+from slotwise.redis._keys import KeySet, SemaphoreKeys
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._scripts import load
 
@@ -43,7 +43,7 @@ class Queue:
 
 
 class SemaphoreQueue(Queue):
-    keys = Keys(FAKE_CLOCK, "s")
+    keys = SemaphoreKeys(FAKE_CLOCK, "s")
     beat_script = "semaphore/heartbeat"
 
     def ask(self, claim_id: str) -> str:
@@ -171,7 +171,7 @@ def test_thousands_of_dead_claims_go_a_bounded_number_at_a_time(client: redis.Re
 
 
 def test_a_grant_by_the_documented_script_is_no_sign_of_life_either(client: redis.Redis) -> None:
-    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
+    keys, now = SemaphoreKeys(FAKE_CLOCK, "s"), round(time.time(), 3)
     queue = (keys.waiting, keys.waiting_heartbeat)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:

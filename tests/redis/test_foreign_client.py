@@ -21,7 +21,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 from slotwise import LimitFull
 from slotwise.redis import RedisConfig, RedisSemaphore, _name_checks
 from slotwise.redis import _config as config_module
-from slotwise.redis._keys import PLACEHOLDER, Keys
+from slotwise.redis._keys import PLACEHOLDER, SemaphoreKeys
 from slotwise.redis._scripts import load
 
 INTERVAL = 1.5
@@ -239,7 +239,7 @@ async def test_what_a_stranger_removed_is_mended(server: Server, client: redis.R
     await until(
         lambda: (
             client.hlen("adv-sem:semaphore_state:s") < 10
-            and not taken_numbers(client, Keys("adv-sem", "s"))
+            and not taken_numbers(client, SemaphoreKeys("adv-sem", "s"))
         ),
         "no claims and numbers of the dead",
     )
@@ -460,7 +460,7 @@ async def test_a_lost_queue_is_made_anew_with_its_head_starts(
     for count, (label, priority) in enumerate((("a", 0), ("b", -3600), ("c", 3600)), 1):
         tasks.append(asyncio.create_task(semaphore.acquire(label=label, priority=priority)))
         await in_line(semaphore, count)
-    assert client.delete(Keys("adv-sem", "s").waiting) == 1
+    assert client.delete(SemaphoreKeys("adv-sem", "s").waiting) == 1
     tasks.append(asyncio.create_task(semaphore.acquire(label="d")))
 
     async def all_wait() -> bool:

@@ -17,7 +17,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._heartbeats import HeartbeatSender
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 from slotwise.testing import settle
@@ -185,7 +185,7 @@ async def test_a_node_is_given_up_for_its_own_silence_and_the_next_connection_ge
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
     )
     sender = HeartbeatSender(shared, print, print, print, print)
-    record = NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", "s"))
+    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
     sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
     assert await asyncio.wait_for(sending, 30) == "answered"
     assert given_up_after == [0.21, 0.41]
@@ -200,7 +200,7 @@ async def test_the_connection_to_a_slow_server_is_kept() -> None:
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
     )
     sender = HeartbeatSender(shared, print, print, print, print)
-    record = NameRecord(SEMAPHORE, "adv-sem", Keys("adv-sem", "s"))
+    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
     batch = [(record, 1.0, [], [])]
     sending = asyncio.create_task(sender._send_until_answered(batch, [], []))
     await asyncio.sleep(0.1)

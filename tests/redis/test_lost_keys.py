@@ -17,7 +17,7 @@ from tests.redis.test_scripts_against_ledger import expand
 
 from slotwise import Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._scripts import load
 
@@ -50,7 +50,7 @@ class Fleet:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self.keys = Keys(FAKE_CLOCK, "s")
+        self.keys = SemaphoreKeys(FAKE_CLOCK, "s")
         self.now = round(time.time(), 3)
         self.issued = 0
         self.told: dict[str, set[int]] = {}  # the numbers of those who were ever granted any

@@ -12,13 +12,13 @@ from tests.redis._server import BUSY, until
 
 from slotwise import Adaptive, Rate, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._path_keys import KINDS, PathKeys
 from slotwise.redis._scripts import load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
 
-SEMAPHORE, TIERS = Keys("adv-sem", "s"), PathKeys("adv-sem", "t")
+SEMAPHORE, TIERS = SemaphoreKeys("adv-sem", "s"), PathKeys("adv-sem", "t")
 HOLDERS, TENANTS, WAITERS = 900, 300, 300
 
 

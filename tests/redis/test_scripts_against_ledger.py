@@ -21,7 +21,7 @@ from slotwise._ledger.estimates import HoldTimes, slots_in
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.redis._dialect import write_wait
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import Script, load
 
 pytestmark = pytest.mark.usefixtures("x_listens")
@@ -36,7 +36,7 @@ def expand(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-def taken_numbers(client: redis.Redis, keys: Keys) -> set[int]:
+def taken_numbers(client: redis.Redis, keys: SemaphoreKeys) -> set[int]:
     """The slot numbers that are neither above the highest so far nor free."""
     records = dict(client.zrange(keys.numbers, 0, -1, withscores=True))
     taken = set(range(1, int(records.pop("top", 0)) + 1))
@@ -53,7 +53,7 @@ class Pair:
 
     def __init__(self, client: redis.Redis, value: int) -> None:
         self.client = client
-        self.keys = Keys(FAKE_CLOCK, "s")
+        self.keys = SemaphoreKeys(FAKE_CLOCK, "s")
         self.ledger: Ledger[Claim] = Ledger(value)
         self.value = value
         self.now = round(time.time(), 3)
@@ -423,7 +423,7 @@ def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, s
     dice = random.Random(seed)
     value = dice.choice([1, 2, 4])
     ledger: Ledger[Claim] = Ledger(value)
-    keys = Keys(FAKE_CLOCK, "s")
+    keys = SemaphoreKeys(FAKE_CLOCK, "s")
     now = round(time.time(), 3)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:

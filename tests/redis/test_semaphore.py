@@ -19,7 +19,7 @@ from slotwise import (
     WouldBlockLoop,
 )
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 
 
 def documented_keys(client: redis.Redis) -> list[str]:
@@ -35,7 +35,7 @@ def assert_nothing_left(client: redis.Redis) -> None:
         if "state" in key:
             assert [field for field in client.hkeys(key) if not field.startswith(".")] == []
         if "numbers" in key:
-            assert taken_numbers(client, Keys("adv-sem", key.rpartition(":")[2])) == set()
+            assert taken_numbers(client, SemaphoreKeys("adv-sem", key.rpartition(":")[2])) == set()
 
 
 async def in_line(semaphore: RedisSemaphore, count: int) -> None:

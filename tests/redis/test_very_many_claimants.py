@@ -13,10 +13,10 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import SemaphoreClosed, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import load
 
-KEYS = Keys("adv-sem", "s")
+KEYS = SemaphoreKeys("adv-sem", "s")
 # What lua/base/base.lua calls AT_ONCE and PAGE.
 AT_ONCE, PAGE = 100, 500
 

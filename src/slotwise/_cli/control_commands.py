@@ -11,7 +11,7 @@ from slotwise._cli.backends import NotFound, find_holder, open_backend
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import RATE, Parser, UsageError, count, rate, some_seconds
 from slotwise._cli.output import Declined, age, command_hint, duration, printable, units
-from slotwise._cli.status import who
+from slotwise._cli.status import describe_claimant
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
@@ -421,7 +421,7 @@ def kick(given: argparse.Namespace) -> int:
     name, held_of, holder = find_holder(open_backend(given.url), given.id)
     keys = "".join(f" {tier}={key!r}" for tier, key in holder.keys.items())
     words = (
-        f"{who(holder)}, which has held {_count(holder.slots, 'slot')} of"
+        f"{describe_claimant(holder)}, which has held {_count(holder.slots, 'slot')} of"
         f" {name!r}{keys} for {duration(age(holder.since)) or 'an unknown time'}"
     )
     if not given.yes:

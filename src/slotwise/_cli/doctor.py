@@ -105,7 +105,7 @@ def _summary(failed: int, warnings: int) -> str:
     return "fit for use\n"
 
 
-def some(things: list[str], most: int = 3) -> str:
+def first_few(things: list[str], most: int = 3) -> str:
     """The first few of many."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(things[:most]) + more

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slotwise._cli.doctor import FAILED, OK, WARNING, Check, some
+from slotwise._cli.doctor import FAILED, OK, WARNING, Check, first_few
 from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
@@ -146,7 +146,7 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
     strange = [file for file in files if file not in known and directory.has(file)]
     if strange:
         broken += 1
-        found = f"files of unknown semaphores: {some(strange)}"
+        found = f"files of unknown semaphores: {first_few(strange)}"
         remedy = f"delete them from {directory.path} if nobody uses them"
         yield Check("semaphores", FAILED, found, remedy)
     if not broken:
@@ -166,7 +166,7 @@ def _leftovers(directory: OpenDirectory) -> Check:
     fifos = [entry.name for entry in directory.entries(FIFOS)]
     dead = [fifo for fifo in fifos if not _is_read(directory, f"{FIFOS}/{fifo}")]
     if dead:
-        found = f"{len(dead)} fifos of processes that ended without clean-up: {some(dead)}"
+        found = f"{len(dead)} fifos of processes that ended without clean-up: {first_few(dead)}"
         return Check("leftovers", OK, f"{found}; the next process that waits removes them")
     return Check("leftovers", OK, "none")
 

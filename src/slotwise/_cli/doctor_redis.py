@@ -14,11 +14,11 @@ from typing import Any
 import hiredis
 
 from slotwise import _urls
-from slotwise._cli.doctor import FAILED, OK, WARNING, Check, some
+from slotwise._cli.doctor import FAILED, OK, WARNING, Check, first_few
 from slotwise.errors import SlotwiseError
 from slotwise.redis import RedisConfig, RedisSemaphore, _diagnosis
 from slotwise.redis._endpoint import Address, show_address
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._net.cluster import ask_cluster
 from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._net.preparation import open_connection
@@ -221,7 +221,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     if isinstance(known, list) and not all(known):  # else this user may not ask
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
-    keys = Keys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
+    keys = SemaphoreKeys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
     look = load("semaphore/inspect")
     reply = handshake.ask(
         *("EVALSHA", look.sha, len(keys.all), *keys.all),
@@ -253,7 +253,7 @@ def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
     looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
     if eternal:
         yield Check(
-            *("leftovers", FAILED, f"{len(eternal)} keys never expire: {some(eternal)}"),
+            *("leftovers", FAILED, f"{len(eternal)} keys never expire: {first_few(eternal)}"),
             "slotwise leaves no such keys: delete them once their names are not in use",
         )
     if silent:

@@ -21,7 +21,7 @@ from slotwise._cli.flags import Parser, port
 from slotwise._cli.hosts import REFUSED, is_ours, own_hosts
 from slotwise._cli.output import print_error
 from slotwise._cli.serving import ending_on_signals
-from slotwise._cli.snapshot import Shared, Survey, survey
+from slotwise._cli.snapshot import SharedSnapshot, Survey, survey
 from slotwise.errors import SlotwiseError
 
 _FAMILIES = {
@@ -81,7 +81,7 @@ class _MetricsServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], backend: Backend) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
-        self.page = Shared(lambda: render(backend))
+        self.page = SharedSnapshot(lambda: render(backend))
         self.hosts = own_hosts(address[0])
 
 

@@ -186,10 +186,10 @@ def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
     return samples
 
 
-# ------------------------------------------------------------------------------ sharing a look
+# ------------------------------------------------------------------ sharing a snapshot
 
 
-class Shared(Generic[T]):
+class SharedSnapshot(Generic[T]):
     """At most one snapshot in ``every`` seconds, shared by all who ask meanwhile."""
 
     def __init__(self, take: Callable[[], T], every: float = 1.0) -> None:

@@ -88,13 +88,13 @@ def describe(
     words += f"{sum(each.slots for each in holders)} of {value} held"
     if holders:
         longest = max(holders, key=lambda each: age(each.since) or 0.0)
-        words += f", by {who(longest)} for {duration(age(longest.since))}"
+        words += f", by {describe_claimant(longest)} for {duration(age(longest.since))}"
         if len(holders) > 1:
             words += f" and {len(holders) - 1} more"
     return words
 
 
-def who(claimant: Claimant) -> str:
+def describe_claimant(claimant: Claimant) -> str:
     """Return how messages name a holder or waiter."""
     if claimant.pid is None:
         return claimant.acquisition_id

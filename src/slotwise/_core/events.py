@@ -91,7 +91,7 @@ _loading = False  # whether declared hooks are being loaded
 _failed: set[int] = set()  # the ids of hooks whose failure is logged already
 
 
-class Record:
+class ReportedAcquisition:
     """One acquisition that waits or holds, as it is reported."""
 
     __slots__ = (
@@ -155,10 +155,10 @@ class Record:
 
 
 # Those of this process that wait or hold, by id.
-_live: dict[str, Record] = {}
+_live: dict[str, ReportedAcquisition] = {}
 
 
-def live() -> list[Record]:
+def live() -> list[ReportedAcquisition]:
     """Those that wait or hold now, and were requested while there was a hook."""
     with _lock:
         return list(_live.values())
@@ -333,7 +333,7 @@ def requested(
     """Report that somebody asks for slots; of rates alone, nothing is held afterwards."""
     if _telling.busy or not _have_hooks():
         return  # a hook's own, or nobody's
-    record = Record(name, scope, slots, tier, keys, now, values, needs, holds)
+    record = ReportedAcquisition(name, scope, slots, tier, keys, now, values, needs, holds)
     with _lock:
         _live[acquisition_id] = record
     _tell(record.event("requested", acquisition_id))
@@ -391,7 +391,7 @@ def rejected(
 ) -> None:
     """Report a request that was refused before it had an id."""
     if not _telling.busy:
-        record = Record(name, scope, slots, None, keys, 0.0)
+        record = ReportedAcquisition(name, scope, slots, None, keys, 0.0)
         reason = _reason(error, True)
         _tell(
             record.event("requested", None),

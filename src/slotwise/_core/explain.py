@@ -45,7 +45,7 @@ class Lack:
             amount = f"{left} left of a" if left >= 0 else f"{-left} in debt, with a"
             full = f"{amount} burst of {self.value}"
         if self.oldest is not None:
-            full += f", oldest by {whom(self.oldest)}"
+            full += f", oldest by {describe_holder(self.oldest)}"
         if self.paused_for > 0:
             full = f"paused for another {_seconds(self.paused_for)}, {full}"
         return f"{which} ({full})" if which else full
@@ -250,7 +250,7 @@ def oldest(holders: Sequence[Claimant]) -> Claimant | None:
     return min(known, key=lambda each: each.since or datetime.max.replace(tzinfo=UTC), default=None)
 
 
-def whom(holder: Claimant) -> str:
+def describe_holder(holder: Claimant) -> str:
     """``web3:4411 'export' for 42 s``."""
     host = ":".join(str(each) for each in (holder.host, holder.pid) if each is not None)
     who = host or holder.acquisition_id

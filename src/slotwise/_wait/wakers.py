@@ -77,7 +77,7 @@ def prepare_to_wake(
     loop = waker.get_loop()
     wake_ups = woken.by_loop.get(id(loop))
     if wake_ups is None:
-        wake_ups = WakeUps(loop)
+        wake_ups = LoopWakeups(loop)
         woken.keep(wake_ups)
     wake_ups.queue.append((sender, claim, waker, outcome, None))
     return wake_ups.send
@@ -90,7 +90,7 @@ class Refusals(Generic[T]):
 
     def __init__(self, sender: Sender[T]) -> None:
         self._sender = sender
-        self._by_loop: dict[asyncio.AbstractEventLoop, WakeUps] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopWakeups] = {}
 
     def add(
         self, waker: Waker, claim: T, outcome: object = None, failure: Exception | None = None
@@ -101,7 +101,7 @@ class Refusals(Generic[T]):
         loop = waker.get_loop()
         wake_ups = self._by_loop.get(loop)
         if wake_ups is None:
-            wake_ups = self._by_loop[loop] = WakeUps(loop)
+            wake_ups = self._by_loop[loop] = LoopWakeups(loop)
         wake_ups.add(self._sender, claim, waker, outcome, failure)
 
     def send(self) -> None:
@@ -109,7 +109,7 @@ class Refusals(Generic[T]):
             wake_ups.send()
 
 
-class WakeUps:
+class LoopWakeups:
     """Wake-ups for the tasks of one event loop, in the order in which they arrive.
 
     It refers to its sender only while there is something to send: the sender refers to it, and
@@ -145,12 +145,12 @@ class WakeUps:
         if self.loop is asyncio._get_running_loop():
             self.arrive()
             return
-        journey = _Journey()
-        journey.wake_ups = self
+        delivery = _WakeupDelivery()
+        delivery.wake_ups = self
         try:
-            self.loop.call_soon_threadsafe(journey)
+            self.loop.call_soon_threadsafe(delivery)
         except RuntimeError:  # it is closed
-            journey.wake_ups = None
+            delivery.wake_ups = None
             self.take_back()
 
     def arrive(self) -> None:
@@ -199,13 +199,13 @@ class WakeUps:
             sender.withdraw(claim)
 
 
-class _Journey:
+class _WakeupDelivery:
     """The callback that delivers wake-ups; they are sent again if it is not called.
 
     A loop that is closed drops it, and then they are taken back.
     """
 
-    wake_ups: WakeUps | None = None  # until they have arrived
+    wake_ups: LoopWakeups | None = None  # until they have arrived
 
     def __call__(self) -> None:
         assert self.wake_ups is not None

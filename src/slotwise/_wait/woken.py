@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from slotwise._core.trio_run import TrioRun
-    from slotwise._wait.wakers import WakeUps
+    from slotwise._wait.wakers import LoopWakeups
 
 # With more than this many, it is not worth asking each for its event loop.
 _MANY = 16
@@ -31,13 +31,13 @@ class Woken(set[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.under_way: set[Any] = set()
-        self.by_loop: dict[int, WakeUps] = {}
+        self.by_loop: dict[int, LoopWakeups] = {}
 
-    def under_way_to(self, loop: asyncio.AbstractEventLoop) -> WakeUps | None:
+    def under_way_to(self, loop: asyncio.AbstractEventLoop) -> LoopWakeups | None:
         """Return the wake-ups for its tasks."""
         return self.by_loop.get(id(loop))
 
-    def keep(self, wake_ups: WakeUps) -> None:
+    def keep(self, wake_ups: LoopWakeups) -> None:
         """Use these wake-ups for the tasks of its loop from now on."""
         kept = {at: each for at, each in self.by_loop.items() if not each.is_obsolete}
         self.by_loop = {**kept, id(wake_ups.loop): wake_ups}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slotwise._core import events
-from slotwise._core.events import Event, Record
+from slotwise._core.events import Event, ReportedAcquisition
 
 # Of histograms, in seconds: from 1 ms to 600 s.
 BOUNDS = (
@@ -23,13 +23,13 @@ _OTHERS = "(others)"
 Labels = tuple[str, str, str]
 
 
-class Names:
+class SeriesNames:
     """Which names have series of their own: the first ones."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def labels(self, of: Event | Record, tier: str = "") -> Labels:
+    def labels(self, of: Event | ReportedAcquisition, tier: str = "") -> Labels:
         name = of.name or ""
         if name not in self._known:
             if len(self._known) >= _MOST_NAMES:
@@ -47,7 +47,7 @@ def outcome(event: Event) -> str:
 class Gauges:
     """The values of the limits that this process uses, and what it holds and waits for itself."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: SeriesNames) -> None:
         self._names = names
         self._values: dict[Labels, int] = {}
         self._paused_until: dict[Labels, float] = {}

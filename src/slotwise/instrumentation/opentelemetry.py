@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from slotwise._core import events, fork
 from slotwise._core.events import Event
-from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, Names, outcome
+from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, SeriesNames, outcome
 
 try:
     from opentelemetry import metrics, trace
@@ -164,7 +164,7 @@ class _Measuring:
         self.instruments = instruments
         self._keys = keys
         self._traced = traced
-        self._names = Names()
+        self._names = SeriesNames()
         self.gauges = Gauges(self._names)
         self._lock = fork.new_lock()
         self.acquisitions: Counter[tuple[_Series, str]] = Counter()  # by their outcomes

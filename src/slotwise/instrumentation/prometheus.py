@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from slotwise._core import events, fork
 from slotwise._core.events import Event
-from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, Names, outcome
+from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, SeriesNames, outcome
 
 try:
     from prometheus_client.core import (
@@ -43,7 +43,7 @@ class Collector:
     """
 
     def __init__(self) -> None:
-        self._names = Names()
+        self._names = SeriesNames()
         self._gauges = Gauges(self._names)
         self._lock = fork.new_lock()
         self._acquisitions: Counter[tuple[Labels, str]] = Counter()

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Held, leave_with
 from slotwise.integrations._learning import learning_of
+from slotwise.integrations._request_slot import RequestSlot, leave_with
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("aiohttp"):
@@ -44,7 +44,7 @@ def limit_middleware(
         if found is None:
             return await handler(request)
         acquired = await found.acquire(slots)
-        held = Held(found, acquired)
+        held = RequestSlot(found, acquired)
         try:
             response = await handler(request)
         except BaseException as error:

@@ -17,9 +17,9 @@ from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
 from slotwise.integrations._asgi_inbox import Inbox
 from slotwise.integrations._exempt import EXEMPT, exempt_paths
-from slotwise.integrations._held import NO_SLOT
 from slotwise.integrations._interruption import Interruption
 from slotwise.integrations._refusal import Refusal, RequestTimes, Troubles, draining, refusal_of
+from slotwise.integrations._request_slot import NO_SLOT
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 

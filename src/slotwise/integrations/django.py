@@ -9,8 +9,8 @@ from functools import wraps
 from typing import Any
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Entrance, Held
 from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._request_slot import Admission, RequestSlot
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
 with needs_extra("django"):
@@ -53,7 +53,7 @@ def limited_view(
             of an async class-based view is a plain function, and can't wait.
     """
     find = limit_finder(limit, key)
-    entrance = Entrance(wait)
+    admission = Admission(wait)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(view):
@@ -63,8 +63,8 @@ def limited_view(
                 found = find(request)
                 if found is None:
                     return await view(request, *args, **kwargs)
-                entered = await entrance.enter(found)
-                if not isinstance(entered, Held):
+                entered = await admission.enter(found)
+                if not isinstance(entered, RequestSlot):
                     return _refuse(entered)
                 return await _held_async(request, entered, view(request, *args, **kwargs))
 
@@ -75,8 +75,8 @@ def limited_view(
             found = find(request)
             if found is None:
                 return view(request, *args, **kwargs)
-            entered = entrance.enter_sync(found)
-            if not isinstance(entered, Held):
+            entered = admission.enter_sync(found)
+            if not isinstance(entered, RequestSlot):
                 return _refuse(entered)
             try:
                 response = view(request, *args, **kwargs)
@@ -92,7 +92,7 @@ def limited_view(
     return decorate
 
 
-async def _held_async(request: Any, held: Held, response: Awaitable[Any]) -> Any:
+async def _held_async(request: Any, held: RequestSlot, response: Awaitable[Any]) -> Any:
     try:
         return _closing(request, await response, held)
     except BaseException:
@@ -100,7 +100,7 @@ async def _held_async(request: Any, held: Held, response: Awaitable[Any]) -> Any
         raise
 
 
-def _closing(request: Any, response: Any, held: Held) -> Any:
+def _closing(request: Any, response: Any, held: RequestSlot) -> Any:
     """Let the response release the slot when Django closes it, after its last chunk.
 
     A response that a middleware replaces is never closed: nothing here keeps it alive, so that its

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Entrance, Held
+from slotwise.integrations._request_slot import Admission, RequestSlot
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
 with needs_extra("fastapi"):
@@ -66,15 +66,15 @@ def limited_by(
         wait: how long a request may wait for a slot, in seconds; None forever.
     """
     find = limit_finder(limit, key)
-    entrance = Entrance(wait)
+    admission = Admission(wait)
 
     async def guard(request: HTTPConnection, tasks: BackgroundTasks) -> AsyncIterator[None]:
         found = find(request)
         if found is None:
             yield
             return
-        entered = await entrance.enter(found)
-        if not isinstance(entered, Held):
+        entered = await admission.enter(found)
+        if not isinstance(entered, RequestSlot):
             raise HTTPException(entered.status, entered.detail, entered.fields)
         try:
             # The first of the tasks that run after the last chunk.

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Entrance, Held
+from slotwise.integrations._request_slot import Admission, RequestSlot
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
 with needs_extra("flask"):
@@ -49,7 +49,7 @@ def limited_view(
         wait: how long a request may wait for a slot, in seconds; None forever.
     """
     find = limit_finder(limit, key)
-    entrance = Entrance(wait)
+    admission = Admission(wait)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(view)
@@ -58,8 +58,8 @@ def limited_view(
             found = find(flask.request)
             if found is None:
                 return run(*args, **kwargs)
-            entered = entrance.enter_sync(found)
-            if not isinstance(entered, Held):
+            entered = admission.enter_sync(found)
+            if not isinstance(entered, RequestSlot):
                 return flask.Response(
                     entered.body, status=entered.status, headers=entered.all_fields
                 )

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._held import Held, leave_with
 from slotwise.integrations._learning import learning_of
+from slotwise.integrations._request_slot import RequestSlot, leave_with
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("httpx"):
@@ -63,7 +63,7 @@ class LimitedTransport:
         if limit is None:
             return self._transport.handle_request(request)
         acquired = limit.acquire_sync(slots)
-        held = Held(limit, acquired)
+        held = RequestSlot(limit, acquired)
         try:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
@@ -88,7 +88,7 @@ class LimitedTransport:
         if limit is None:
             return await self._transport.handle_async_request(request)
         acquired = await limit.acquire(slots)
-        held = Held(limit, acquired)
+        held = RequestSlot(limit, acquired)
         try:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
@@ -148,7 +148,7 @@ def _stream_classes(package: str) -> tuple[type[Any], type[Any]]:
     framework: Any = sys.modules[package]
 
     class HeldStream(framework.SyncByteStream):
-        def __init__(self, stream: Any, held: Held) -> None:
+        def __init__(self, stream: Any, held: RequestSlot) -> None:
             self._stream = stream
             self._held = held
 
@@ -162,7 +162,7 @@ def _stream_classes(package: str) -> tuple[type[Any], type[Any]]:
                 self._held.close()
 
     class AsyncHeldStream(framework.AsyncByteStream):
-        def __init__(self, stream: Any, held: Held) -> None:
+        def __init__(self, stream: Any, held: RequestSlot) -> None:
             self._stream = stream
             self._held = held
 

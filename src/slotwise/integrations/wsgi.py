@@ -8,8 +8,8 @@ from typing import Any
 
 from slotwise._core.arguments import check_flag
 from slotwise.integrations._exempt import EXEMPT, exempt_paths
-from slotwise.integrations._held import Entrance, Held
 from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._request_slot import Admission, RequestSlot
 from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
 
 __all__ = ["LimitMiddleware"]
@@ -49,7 +49,7 @@ class LimitMiddleware:
         self._app = app
         self._find = limit_finder(limit, key)
         self._observe = check_flag("observe", observe)
-        self._entrance = Entrance(0 if observe else wait)
+        self._admission = Admission(0 if observe else wait)
         self._exempt = exempt_paths(exempt)
         self.refused = 0
         self.would_refuse = 0
@@ -58,8 +58,8 @@ class LimitMiddleware:
         limit = None if environ.get("PATH_INFO") in self._exempt else self._find(environ)
         if limit is None:
             return self._app(environ, start_response)
-        entered = self._entrance.enter_sync(limit)
-        if isinstance(entered, Held):
+        entered = self._admission.enter_sync(limit)
+        if isinstance(entered, RequestSlot):
             try:
                 return _Response(self._app(environ, start_response), entered)
             except BaseException:
@@ -75,7 +75,7 @@ class LimitMiddleware:
 class _Response:
     """The app's response, with a slot until it is closed."""
 
-    def __init__(self, chunks: Iterable[bytes], held: Held) -> None:
+    def __init__(self, chunks: Iterable[bytes], held: RequestSlot) -> None:
         self._chunks = chunks
         self._held = held
 

@@ -94,7 +94,7 @@ C = TypeVar("C", bound=ProcessClaim)
 
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
 # "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
-Event: TypeAlias = "tuple[str, ProcessClaim]"
+ClaimEvent: TypeAlias = "tuple[str, ProcessClaim]"
 
 
 class BaseState(BaseLedger[C]):
@@ -278,7 +278,7 @@ class BaseState(BaseLedger[C]):
 
     # ----------------------------------------------------------- records
 
-    def apply(self, record: Record) -> list[Event]:
+    def apply(self, record: Record) -> list[ClaimEvent]:
         """Apply a record, and return the events.
 
         Raises:
@@ -301,7 +301,7 @@ class BaseState(BaseLedger[C]):
         pid: int,
         label: str | None,
         grace: float = 0.0,
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         claim = self.CLAIM(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
         granted = self._enter(claim, value, now, wait_until)
         self._count(claim)
@@ -315,7 +315,7 @@ class BaseState(BaseLedger[C]):
         outcome: Outcome = "ok",
         held_us: int | None = None,
         retry_after_us: int = 0,
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         self.ending = outcome, held_us, retry_after_us
         try:
             return self._end_hold(now, wall_us, acquisition_id, "released")
@@ -330,7 +330,7 @@ class BaseState(BaseLedger[C]):
             held_us = max(self.wall_us - claim.granted_us, 0)
         return held_us, outcome, retry_after_us
 
-    def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
+    def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[ClaimEvent]:
         """End a hold; if it has a grace, its holder is told, and has that long to release it."""
         claim = self.holders.get(acquisition_id)
         if claim is None or not claim.grace:
@@ -342,7 +342,9 @@ class BaseState(BaseLedger[C]):
         claim.is_kicked = True
         return [("kicked", claim)]
 
-    def _end_hold(self, now: float, wall_us: int, acquisition_id: str, event: str) -> list[Event]:
+    def _end_hold(
+        self, now: float, wall_us: int, acquisition_id: str, event: str
+    ) -> list[ClaimEvent]:
         claim = self.holders.get(acquisition_id)
         if claim is None:
             return []
@@ -354,7 +356,7 @@ class BaseState(BaseLedger[C]):
             return [(event, claim)]
         return [(event, claim), *self._granted(granted, now, wall_us)]
 
-    def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[Event]:
+    def _withdraw(self, now: float, wall_us: int, acquisition_id: str) -> list[ClaimEvent]:
         """End a wait, or a hold if it was granted meanwhile."""
         claim = self.waiting.get(acquisition_id)
         if claim is None:
@@ -363,7 +365,7 @@ class BaseState(BaseLedger[C]):
         self._uncount(claim)
         return [("cancelled", claim), *self._granted(granted, now, wall_us)]
 
-    def _expire(self, now: float, wall_us: int) -> list[Event]:
+    def _expire(self, now: float, wall_us: int) -> list[ClaimEvent]:
         """End the holds and waits whose deadline has passed."""
         waited = bool(self.waiting)
         self.ending = "dropped", None, 0
@@ -383,7 +385,7 @@ class BaseState(BaseLedger[C]):
 
     def _drop_dead(
         self, now: float, wall_us: int, owners: list[str], undelivered: Sequence[str] = ()
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """End the holds and waits of dead processes; some were granted after their process died."""
         dead = frozenset(owners)
         waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
@@ -408,7 +410,7 @@ class BaseState(BaseLedger[C]):
 
     def _refused(
         self, refused: Iterable[C], granted: Iterable[C], now: float, wall_us: int
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """Return the events of a resize."""
         for claim in refused:
             self._uncount(claim)
@@ -417,18 +419,18 @@ class BaseState(BaseLedger[C]):
             *self._granted(granted, now, wall_us),
         ]
 
-    def _close(self, now: float, _wall_us: int, reason: str | None) -> list[Event]:
+    def _close(self, now: float, _wall_us: int, reason: str | None) -> list[ClaimEvent]:
         self.closure = Closure(reason)
         waiters = self._shut(now)
         for claim in waiters:
             self._uncount(claim)
         return [("closed", claim) for claim in waiters]
 
-    def _reopen(self, now: float, wall_us: int) -> list[Event]:
+    def _reopen(self, now: float, wall_us: int) -> list[ClaimEvent]:
         self.closure = None
         return self._granted(self._open(now), now, wall_us)
 
-    def _reboot(self, now: float, _wall_us: int, boot: str) -> list[Event]:
+    def _reboot(self, now: float, _wall_us: int, boot: str) -> list[ClaimEvent]:
         """End everything: no process survived, and the clock of the deadlines restarted."""
         ended = [*self.holders.values(), *self.waiting.values()]
         self._forget_all()
@@ -439,7 +441,7 @@ class BaseState(BaseLedger[C]):
         self.boot = boot
         return [("owner died", claim) for claim in ended]
 
-    VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
+    VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
         "request": _request,
         "release": _release,
         "kick": _kick,
@@ -453,9 +455,9 @@ class BaseState(BaseLedger[C]):
 
     # ------------------------------------------------------------ bookkeeping
 
-    def _granted(self, claims: Iterable[C], now: float, wall_us: int) -> list[Event]:
+    def _granted(self, claims: Iterable[C], now: float, wall_us: int) -> list[ClaimEvent]:
         """Issue the fencing tokens, in the order of the grants."""
-        events: list[Event] = []
+        events: list[ClaimEvent] = []
         for claim in claims:
             self.fence = claim.token = max(self.fence + 1, wall_us)
             claim.granted_at = now

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.processes import _lock_queue
-from slotwise.processes._base_state import AnyState, Event, Record
+from slotwise.processes._base_state import AnyState, ClaimEvent, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, older_release, os_error
@@ -92,7 +92,7 @@ class Journal:
         """
         return self.in_sync and pread(self._file.fd, _HEAD_SIZE, 0) == self._head
 
-    def catch_up(self) -> list[Event] | None:
+    def catch_up(self) -> list[ClaimEvent] | None:
         """Apply what others wrote; return the events, or None if only the state is known.
 
         Without the lock it may miss the latest changes, or raise Damaged.
@@ -109,7 +109,7 @@ class Journal:
             self.state, self.in_sync = None, False
             return None
         sequence, epoch, start, end, written_in = root
-        events: list[Event] | None
+        events: list[ClaimEvent] | None
         try:
             if (
                 self.state is None
@@ -223,14 +223,14 @@ class Journal:
         self.state = state
         self.in_sync = True
 
-    def write(self, record: Record) -> list[Event]:
+    def write(self, record: Record) -> list[ClaimEvent]:
         """Apply a change to the state, and commit it to the file.
 
         If it raises, the file is unchanged. If the state may have changed, it is no longer in
         sync, and is read again before its next use.
         """
         state: Any = self.state
-        events: list[Event] = state.apply(record)
+        events: list[ClaimEvent] = state.apply(record)
         self.in_sync = False  # until it is committed
         start = self._start
         end = self._commit(encode_record(record), self._end, self._epoch, start)

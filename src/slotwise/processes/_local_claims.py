@@ -16,7 +16,7 @@ from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._base_state import AnyState, Event, ProcessClaim
+from slotwise.processes._base_state import AnyState, ClaimEvent, ProcessClaim
 from slotwise.processes._errors import Busy
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LocalClaims:
 
     def apply(
         self,
-        events: Iterable[Event],
+        events: Iterable[ClaimEvent],
         state: AnyState,
         after: AfterUnlock,
         *,

@@ -28,7 +28,7 @@ from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
-from slotwise.processes._base_state import BaseState, Event, Record
+from slotwise.processes._base_state import BaseState, ClaimEvent, Record
 from slotwise.processes._path_checks import check_path_record, check_path_snapshot
 from slotwise.processes._path_claims import EndedPathClaims, PathRequest, ProcessPathClaim
 from slotwise.processes._path_snapshots import (
@@ -173,7 +173,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         pairs = zip(self.specs, self.tiers, strict=True)
         return [replace(spec, value=tier.value or 0) for spec, tier in pairs]
 
-    def _declare(self, now: float, _wall_us: int, specs: Any) -> list[Event]:
+    def _declare(self, now: float, _wall_us: int, specs: Any) -> list[ClaimEvent]:
         """Replace the tiers; nobody holds or waits, and every bucket is full."""
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
@@ -314,22 +314,22 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def _charge(
         self, now: float, wall_us: int, acquisition_id: str, costs: list[tuple[int, int]]
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """Correct what an acquisition took of rates: tiers, and what it took of them."""
         return self._granted(self.charge(acquisition_id, dict(costs), now), now, wall_us)
 
-    def _refill(self, now: float, wall_us: int, tier: int, key: str | None) -> list[Event]:
+    def _refill(self, now: float, wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
         return self._granted(self.refill_tier(tier, key, now), now, wall_us)
 
     def _withdraw(
         self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """Give back what was taken of rates by a grant that nobody has seen."""
         if not undelivered or acquisition_id in self.waiting:
             return super()._withdraw(now, wall_us, acquisition_id)
         claim = self.holders.get(acquisition_id)
         granted = self._undo_grant(acquisition_id, now)
-        ended: list[Event] = []
+        ended: list[ClaimEvent] = []
         if claim is not None:
             self._uncount(claim)
             ended.append(("released", claim))
@@ -338,7 +338,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def _undo_grant(self, acquisition_id: str, now: float) -> list[ProcessPathClaim]:
         return self.undo_grant(acquisition_id, now)
 
-    def _granted(self, claims: Iterable[ProcessPathClaim], now: float, wall_us: int) -> list[Event]:
+    def _granted(
+        self, claims: Iterable[ProcessPathClaim], now: float, wall_us: int
+    ) -> list[ClaimEvent]:
         if self.holds_nothing:
             for claim in claims:
                 self._uncount(claim)
@@ -373,7 +375,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def _freeze(
         self, now: float, wall_us: int, tier: int, value: int | None, key: str | None
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """Keep the value of a tier, of all its keys, or of one."""
         which = self.tiers[tier]
         if which.adaptive is None:
@@ -384,7 +386,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         granted = self.freeze(tier, value, key, now, one=key is not None)
         return self._granted(granted, now, wall_us)
 
-    def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[Event]:
+    def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
         if self.tiers[tier].adaptive is not None:
             self.tiers[tier].thaw(key, now, one=key is not None)
         return []
@@ -393,7 +395,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def _resize(
         self, now: float, wall_us: int, tier: int, written: Any, key: str | None
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         which, value = self.tiers[tier], read_value(written)
         if which.adaptive is not None:
             return self._freeze(now, wall_us, tier, value, key)
@@ -407,7 +409,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def _pause(
         self, _now: float, _wall_us: int, tier: int, until: float, key: str | None
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         self.pause(tier, until, key)
         return []
 
@@ -426,7 +428,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         for tier, (value, own_values) in zip(self.tiers, values, strict=True):
             tier.value, tier.own_values = value, own_values
 
-    def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
+    def _reboot(self, now: float, wall_us: int, boot: str) -> list[ClaimEvent]:
         """Keep what was taken of rates over a reboot; refilling continues from now."""
         for claim in self.holders.values():
             self.recent.remember(claim, self.at)
@@ -442,7 +444,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
                     node.value = node.adaptation.limit
         return events
 
-    VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
+    VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
         **BaseState.VERBS,
         "charge": _charge,
         "declare": _declare,
@@ -455,7 +457,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         "withdraw": _withdraw,
     }
 
-    def apply(self, record: Record) -> list[Event]:
+    def apply(self, record: Record) -> list[ClaimEvent]:
         verb, now, wall_us, *args = record
         self.wall_us = wall_us
         if self.moved:

@@ -26,7 +26,7 @@ from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._adaptations import read_adaptation, write_adaptation
-from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, Event, ProcessClaim
+from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, ClaimEvent, ProcessClaim
 from slotwise.processes._checks import check_record, check_snapshot
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         pid: int,
         label: str | None,
         grace: float = 0.0,
-    ) -> list[Event]:
+    ) -> list[ClaimEvent]:
         """Kick the longest holders, and give a newcomer their slots, now or after the grace."""
         if not isinstance(wanted, int):
             wanted = wanted[0]  # a request that replaces comes before all head starts
@@ -275,7 +275,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
         claim = ReplacingClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        events: list[Event] = []
+        events: list[ClaimEvent] = []
         for each in self.replaceable(wanted):
             if each.grace:
                 events += self._kick(now, wall_us, each.acquisition_id)
@@ -293,7 +293,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     # ------------------------------------------------------------- adapting
 
-    def _declare(self, now: float, _wall_us: int, written: str) -> list[Event]:
+    def _declare(self, now: float, _wall_us: int, written: str) -> list[ClaimEvent]:
         """Make the value adaptive; nobody holds or waits."""
         if not self.is_idle(now):
             raise ValueError("somebody holds or waits")
@@ -317,7 +317,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         if change is not None:
             self.moved.append((0, None, change))
 
-    def _freeze(self, now: float, wall_us: int, value: int | None) -> list[Event]:
+    def _freeze(self, now: float, wall_us: int, value: int | None) -> list[ClaimEvent]:
         """Freeze it at a value, or at the current one."""
         if self.adaptation is None:
             raise ValueError("it is not adaptive")
@@ -327,12 +327,12 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         refused, granted = self.adapt(self.adaptation.limit, now)
         return self._refused(refused, granted, now, wall_us)
 
-    def _thaw(self, now: float, _wall_us: int) -> list[Event]:
+    def _thaw(self, now: float, _wall_us: int) -> list[ClaimEvent]:
         if self.adaptation is not None:
             self.adaptation.thaw(microseconds(now))
         return []
 
-    def _reboot(self, now: float, wall_us: int, boot: str) -> list[Event]:
+    def _reboot(self, now: float, wall_us: int, boot: str) -> list[ClaimEvent]:
         """Keep what was learnt over a reboot, except what was measured by the old clock."""
         if self.adaptation is not None:
             self.adaptation.change_clock(microseconds(now))
@@ -341,13 +341,15 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     # ---------------------------------------------------------- controlling
 
-    def _resize(self, now: float, wall_us: int, value: int, declared: int | None) -> list[Event]:
+    def _resize(
+        self, now: float, wall_us: int, value: int, declared: int | None
+    ) -> list[ClaimEvent]:
         if self.adapts:
             return self._freeze(now, wall_us, value)
         refused, granted = self.resize(value, now, declared=declared)
         return self._refused(refused, granted, now, wall_us)
 
-    def _pause(self, _now: float, _wall_us: int, until: float) -> list[Event]:
+    def _pause(self, _now: float, _wall_us: int, until: float) -> list[ClaimEvent]:
         self.pause(until)
         return []
 
@@ -360,7 +362,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
     def _forget_all(self) -> None:
         self.reset()
 
-    VERBS: ClassVar[dict[str, Callable[..., list[Event]]]] = {
+    VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
         **BaseState.VERBS,
         "declare": _declare,
         "freeze": _freeze,

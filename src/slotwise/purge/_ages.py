@@ -30,7 +30,7 @@ _FEW_LEFT = 2
 _FIRST_BURST = 8
 
 
-class Old(NamedTuple):
+class OldFile(NamedTuple):
     """A name whose file was old when its age was read."""
 
     name: str
@@ -85,7 +85,7 @@ class Ages:
         self.kept = False  # some name is kept
         self.offered = False  # the workers know that it wants readers
         self._names = deque(names)
-        self._old: deque[Old] = deque()
+        self._old: deque[OldFile] = deque()
         self._reading = 0
         self._rates = rates
         self._burst = 0  # how many more names this burst takes
@@ -117,7 +117,7 @@ class Ages:
         self._burst = max(0, self._burst - 1)
         return self._names.popleft()
 
-    def put(self, old: Old | None, *, kept: bool, more: bool = False) -> str | None:
+    def put(self, old: OldFile | None, *, kept: bool, more: bool = False) -> str | None:
         """Note the result for a name that was taken; return the next name if ``more``."""
         with self._lock:
             self._reading -= 1
@@ -138,7 +138,7 @@ class Ages:
         read: Callable[[Ages, str], object],
         call_readers: Callable[[Ages, int], None],
         run: Stoppable,
-    ) -> Iterator[Old]:
+    ) -> Iterator[OldFile]:
         """Yield the old names one by one; while there is none, the owner reads ages too.
 
         ``read`` reads one age and puts the outcome here; ``call_readers`` wakes that many

@@ -17,7 +17,7 @@ from operator import attrgetter
 from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
-from slotwise.purge._ages import FRESH_FOR, Ages, Old, Rates
+from slotwise.purge._ages import FRESH_FOR, Ages, OldFile, Rates
 from slotwise.purge._audited import audited
 from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
@@ -103,7 +103,7 @@ class Files:
         finally:
             turns.give()
 
-    def _old_ones(self, node: DirectoryNode, names: list[str]) -> Iterator[Old]:
+    def _old_ones(self, node: DirectoryNode, names: list[str]) -> Iterator[OldFile]:
         """Yield the old files one by one. Idle workers, if there are any, read ahead."""
         run = self._run
         for start in range(0, len(names), _TURN):
@@ -122,7 +122,7 @@ class Files:
                 if old is not None:
                     yield old
 
-    def _look_at(self, node: DirectoryNode, name: str, ahead: float = 0.0) -> Old | None:
+    def _look_at(self, node: DirectoryNode, name: str, ahead: float = 0.0) -> OldFile | None:
         """Read one age; return the file if it is old, otherwise note that it is kept.
 
         What is read ahead counts as fresh for ``ahead`` seconds.
@@ -134,7 +134,7 @@ class Files:
             self._failed(node, name, error)
             return None
         if self._is_old(found):
-            return Old(name, found, time.monotonic() + ahead if ahead else fresh_until)
+            return OldFile(name, found, time.monotonic() + ahead if ahead else fresh_until)
         self._kept = True
         if not self._deleted:
             self._note_time(self._seconds_read)
@@ -249,7 +249,7 @@ class Files:
                 run.shared_limit.release(self._slot)
                 self._slot = None
 
-    def _remove(self, node: DirectoryNode, old: Old, check: DryRunCheck | None) -> bool:
+    def _remove(self, node: DirectoryNode, old: OldFile, check: DryRunCheck | None) -> bool:
         run = self._run
         name, found, fresh_until = old
         self._tally.files_to_purge += 1

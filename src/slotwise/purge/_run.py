@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise._core.memory_guard import MB, MemoryGuard, Pressure
-from slotwise.purge._adapt import Adapter
 from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors
@@ -26,6 +25,7 @@ from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan, printable
 from slotwise.purge._processor import ProcessorQueue
 from slotwise.purge._report import PurgeReport
+from slotwise.purge._scaling import WorkerScaler
 from slotwise.purge._tree import Counts, DirectoryNode
 from slotwise.purge._workers import Workers
 
@@ -73,7 +73,7 @@ class Run:
         self.root.pins = 2
         self.counts = Counts()
         self.workers = Workers(self, workers)
-        self._adapter = Adapter(workers)
+        self._scaler = WorkerScaler(workers)
         self._processor = ProcessorQueue()
         self._failures = Failures()
         self._guard = MemoryGuard(options.memory_limit_mb or math.inf)
@@ -156,7 +156,7 @@ class Run:
             if now >= self._deadline:
                 self.stop("deadline")
                 break
-            wanted = self._adapter.look(
+            wanted = self._scaler.look(
                 now - looked,
                 workers.total().operations,
                 workers.busy,

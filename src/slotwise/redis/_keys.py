@@ -49,7 +49,7 @@ class KeySet:
         return self.notification.replace(PLACEHOLDER.encode(), acquisition_id.encode())
 
 
-class Keys(KeySet):
+class SemaphoreKeys(KeySet):
     """The keys of one semaphore."""
 
     __slots__ = (

@@ -22,7 +22,7 @@ from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis import _path_survey, _statistics
 from slotwise.redis._diagnosis import GARBAGE, not_ours
-from slotwise.redis._keys import Keys, names_key
+from slotwise.redis._keys import SemaphoreKeys, names_key
 from slotwise.redis._names import member_of
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._path_stats import read_tier_stats
@@ -39,7 +39,7 @@ _SCAN_EVERY = 60.0  # seconds
 _MOST_AT_ONCE = 150  # names in one call; lua/names/survey.lua looks at no more
 
 _SURVEY = load("names/survey")
-_KEYS: dict[str, type[Keys | PathKeys]] = {"semaphore": Keys, "tiers": PathKeys}
+_KEYS: dict[str, type[SemaphoreKeys | PathKeys]] = {"semaphore": SemaphoreKeys, "tiers": PathKeys}
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from slotwise.redis._dialect import (
     read_waiting,
     write_wait,
 )
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._net.call import pack_half
 from slotwise.redis._scripts import load
 
@@ -63,8 +63,8 @@ class SemaphoreDialect(Dialect):
     heartbeat_cost = 1.0
     has_one_queue = True
 
-    def keys(self, namespace: str, name: str, *, cluster: bool) -> Keys:
-        return Keys(namespace, name, cluster=cluster)
+    def keys(self, namespace: str, name: str, *, cluster: bool) -> SemaphoreKeys:
+        return SemaphoreKeys(namespace, name, cluster=cluster)
 
     # -------------------------------------------------------------- requests
 

@@ -10,7 +10,7 @@ from slotwise._core.results import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Refused, Unusable
 from slotwise.redis._dialect import read_waiting
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._scan import KeyKind, scan_names
 from slotwise.redis._scripts import load
@@ -52,7 +52,7 @@ async def collect(
     for at in range(0, len(wanted), _MOST_AT_ONCE):
         replies = []
         for name in wanted[at : at + _MOST_AT_ONCE]:
-            keys = Keys(config.namespace, name, cluster=on_cluster)
+            keys = SemaphoreKeys(config.namespace, name, cluster=on_cluster)
             args = [b"", b"counts", keys.notification, _INTERVAL, b""]
             script = load("semaphore/inspect")
             reply = client.run(script, keys.all, args, keys.slot, config.limits)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # Semaphores, and the acquisition of each, or its id.
 A = TypeVar("A", AcquisitionResult, str)
-Held = list[tuple[Semaphore, A]]
+HeldStages = list[tuple[Semaphore, A]]
 
 # How long a release that could not be looked up is repeated in the background: the process that
 # holds it may be alive, so silence does not free it.
@@ -124,7 +124,7 @@ async def release_elsewhere(
 
 
 async def end_all(
-    held: Held[A],
+    held: HeldStages[A],
     verb: str,
     *,
     sync: bool,
@@ -144,7 +144,7 @@ async def end_all(
     return await _end_at_once(held, verb, limit)
 
 
-async def _end_at_once(held: Held[A], verb: str, limit: tuple[float, ...]) -> bool:
+async def _end_at_once(held: HeldStages[A], verb: str, limit: tuple[float, ...]) -> bool:
     """End all on a server, which gets the calls in this order."""
     calls = [getattr(semaphore, verb)(acquired, *limit) for semaphore, acquired in held]
     # A caller that is cancelled before they have begun must not cancel them.

@@ -49,7 +49,7 @@ from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.tiers._stage_calls import (
     ON_EXIT,
     A,
-    Held,
+    HeldStages,
     call,
     call_all,
     end_all,
@@ -72,7 +72,7 @@ _TRY_LIMIT = TRY_LIMIT - _TOO_LATE
 _NO_LIMIT_ON_THE_LIST = 2**53
 
 
-class _HeldByName(dict[str, tuple[Held[AcquisitionResult], list[StageKey]]]):
+class _HeldByName(dict[str, tuple[HeldStages[AcquisitionResult], list[StageKey]]]):
     """What is held in this process under one name, by the id of the acquisition."""
 
     __slots__ = ("__weakref__",)
@@ -169,7 +169,7 @@ class StagedPaths(PathBackend):
         keys = {stage.spec.name: key for stage, key in stages if key is not None}
         written_label = write_label(label, acquisition_id, keys, needs)
         visited: list[StageKey] = []
-        held: Held[AcquisitionResult] = []
+        held: HeldStages[AcquisitionResult] = []
         try:
             for index, (stage, key) in enumerate(stages):
                 slots = 1 if needs is None or index >= len(needs) else needs[index]
@@ -264,19 +264,19 @@ class StagedPaths(PathBackend):
         )
 
     async def _end_all(
-        self, held: Held[A], verb: str, *, sync: bool, seconds: float | None = None
+        self, held: HeldStages[A], verb: str, *, sync: bool, seconds: float | None = None
     ) -> bool:
         find_thread = self._source.find_thread
         return await end_all(held, verb, sync=sync, find_thread=find_thread, seconds=seconds)
 
-    async def _find(self, acquisition_id: str, *, sync: bool) -> Held[str]:
+    async def _find(self, acquisition_id: str, *, sync: bool) -> HeldStages[str]:
         """What an acquisition of another process holds; nothing if it does not hold all tiers."""
         for holder in await self._holders(sync=sync):
             if holder.acquisition_id == acquisition_id:
                 break
         else:
             return []
-        found: Held[str] = []
+        found: HeldStages[str] = []
         semaphores = [stage.semaphore(holder.keys.get(stage.spec.name)) for stage in self._stages]
         listed = await call_all(sync, semaphores, "holders")
         for semaphore, claimants in zip(semaphores, listed, strict=True):

@@ -17,7 +17,7 @@ from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import KINDS, Keys
+from slotwise.redis._keys import KINDS, SemaphoreKeys
 from slotwise.redis._path_keys import KINDS as PATH_KINDS
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
@@ -246,7 +246,7 @@ async def test_a_request_that_failed_on_a_damaged_key_waits_for_nothing(
 
 def test_a_heartbeat_that_a_damaged_key_stopped_is_no_sign_of_life(client: redis.Redis) -> None:
     """A holder that died meanwhile is not put back for another interval."""
-    keys, now = Keys(FAKE_CLOCK, "s"), round(time.time(), 3)
+    keys, now = SemaphoreKeys(FAKE_CLOCK, "s"), round(time.time(), 3)
 
     def run(name: str, at: float, *args: object) -> Any:
         given = (*keys.all, f"{at:.6f}", *map(str, args))

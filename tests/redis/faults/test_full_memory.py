@@ -14,7 +14,7 @@ from tests.redis._server import Server, until
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
 
@@ -123,7 +123,7 @@ async def test_a_full_server_loses_no_path_and_no_place_in_line(
 
 
 def test_the_documented_signs_of_life_pass_too(own_server: Server, full: redis.Redis) -> None:
-    keys = Keys("adv-sem", "s")
+    keys = SemaphoreKeys("adv-sem", "s")
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> object:
         return full.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))

@@ -28,7 +28,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise import AcquireTimeout
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.tiers import Tier, Tiers, _stage_calls
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
@@ -343,7 +343,7 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     for _ in range(3):
         await asyncio.sleep(0)  # it is sent
     blocked_at = time.monotonic()
-    holders = Keys(RedisConfig(server.url).namespace, "s").main
+    holders = SemaphoreKeys(RedisConfig(server.url).namespace, "s").main
     with redis.Redis.from_url(server.url) as other:
         # Blocked for longer than the release may take, and until its reply waits in the socket.
         while other.zcard(holders) or time.monotonic() < blocked_at + 0.6:

@@ -25,7 +25,7 @@ from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _namespace
-from slotwise.redis._keys import Keys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._namespace import NamespaceReader
 from slotwise.redis._paths import RedisPaths
 
@@ -391,7 +391,7 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
             stack.callback(client.config_set, "cluster-node-timeout", 2000)
         held = {}
         for n in itertools.count():
-            node = 3 * (Keys(config.namespace, f"g{n}", cluster=True).slot or 0) // SLOTS
+            node = 3 * (SemaphoreKeys(config.namespace, f"g{n}", cluster=True).slot or 0) // SLOTS
             if node in (0, 1) and node not in held:
                 semaphore = RedisSemaphore(
                     1,

@@ -33,7 +33,7 @@ BUSY = 0.8
 _SAMPLES_BEFORE_RETRY = 100
 
 
-class Adapter:
+class WorkerScaler:
     """Turns measurements into a number of workers."""
 
     def __init__(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""Held: the slot of one request, for frameworks that say when its response is closed.
+"""RequestSlot: the slot of one request, for frameworks that say when its response is closed.
 
 Entering returns either that or the refusal to answer with. Waiting in line while watching the
 client is in `asgi`.
@@ -26,7 +26,7 @@ from slotwise.integrations._refusal import (
 NO_SLOT = (AcquireTimeout, LimitFull, *UNUSABLE)
 
 
-class Held:
+class RequestSlot:
     """A slot until `close`, or `close_async`, is called; calling it again does no harm.
 
     A framework that drops a response without closing it has its slot released when the response
@@ -75,7 +75,7 @@ def leave_with(
     acquired._leave_with(alike if is_alike else type(error))
 
 
-class Entrance:
+class Admission:
     """Lets requests in, or tells how to refuse them.
 
     Args:
@@ -87,7 +87,7 @@ class Entrance:
         self._times = RequestTimes()
         self._troubles = Troubles()
 
-    async def enter(self, limit: Limit) -> Held | Refusal:
+    async def enter(self, limit: Limit) -> RequestSlot | Refusal:
         error: Exception | None = None
         acquired: AcquisitionResult | None = None
         try:
@@ -98,10 +98,10 @@ class Entrance:
         except NO_SLOT as no_slot:
             error = no_slot
         if acquired is not None:
-            return Held(limit, acquired, self._times)
+            return RequestSlot(limit, acquired, self._times)
         return await refusal_of(limit, error, self._times, self._troubles)
 
-    def enter_sync(self, limit: Limit) -> Held | Refusal:
+    def enter_sync(self, limit: Limit) -> RequestSlot | Refusal:
         error: Exception | None = None
         acquired: AcquisitionResult | None = None
         try:
@@ -112,5 +112,5 @@ class Entrance:
         except NO_SLOT as no_slot:
             error = no_slot
         if acquired is not None:
-            return Held(limit, acquired, self._times)
+            return RequestSlot(limit, acquired, self._times)
         return refusal_of_sync(limit, error, self._times, self._troubles)
