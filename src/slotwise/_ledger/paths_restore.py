@@ -17,13 +17,13 @@ from slotwise._ledger.ranges import Ranges
 C = TypeVar("C", bound=PathClaim)
 
 # For each group: the key of its head, the tier where it is parked, and those that keep for it.
-Parked = list[tuple[Hashable, int, list[int]]]
+ParkedGroups = list[tuple[Hashable, int, list[int]]]
 
 
-def parked_groups(ledger: PathLedger[C]) -> Parked:
+def parked_groups(ledger: PathLedger[C]) -> ParkedGroups:
     """Where those who wait are parked, the oldest head first; nothing may be unfinished."""
     assert not ledger.unfinished
-    found: Parked = []
+    found: ParkedGroups = []
     for group in sorted(ledger.groups.values(), key=lambda group: group.ticket):
         assert group.parked_at is not None
         head = group.head.key

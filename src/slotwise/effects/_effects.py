@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slotwise.effects._unused import Place, calling_line, warn_unused
+from slotwise.effects._unused import SourceLine, calling_line, warn_unused
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Program
@@ -30,7 +30,7 @@ class Effect(Generic[T]):
     __slots__ = ("_made_at", "_used")
 
     _used: bool  # set once it was yielded, or is part of one that will be
-    _made_at: Place  # set only after `_record_places`
+    _made_at: SourceLine  # set only after `_record_places`
 
     def __del__(self) -> None:
         try:

@@ -26,7 +26,7 @@ from slotwise.effects._effects import (
 from slotwise.effects._errors import TaskCancelledError
 from slotwise.effects._permits import HeldPermits
 from slotwise.effects._program import Steps
-from slotwise.effects._scheduler import BUILTIN, ENTERED, PARKED, Parked, Scheduler
+from slotwise.effects._scheduler import BUILTIN, ENTERED, PARKED, Scheduler, TaskParked
 from slotwise.effects._semaphore_effects import AcquireHere, ReleaseHolding
 from slotwise.effects._semaphores import Semaphore
 from slotwise.effects._tasks import Task
@@ -63,13 +63,13 @@ def cancel(scheduler: Scheduler, task: Task[Any], effect: Cancel) -> None:
         scheduler.raise_pending(task)
 
 
-def checkpoint(scheduler: Scheduler, task: Task[Any], _effect: Checkpoint) -> Parked:
+def checkpoint(scheduler: Scheduler, task: Task[Any], _effect: Checkpoint) -> TaskParked:
     scheduler.raise_pending(task)
     scheduler.ready.append(task)
     return PARKED
 
 
-def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> Parked:
+def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> TaskParked:
     seconds = check_seconds("seconds", effect.seconds, zero=True, most=math.inf)
     if seconds is None:
         raise TypeError("seconds must be a number of seconds, not None")
@@ -85,7 +85,7 @@ def now(scheduler: Scheduler, _task: Task[Any], _effect: Now) -> float:
     return scheduler.now()
 
 
-def await_(scheduler: Scheduler, task: Task[Any], effect: Await[Any]) -> Parked:
+def await_(scheduler: Scheduler, task: Task[Any], effect: Await[Any]) -> TaskParked:
     if scheduler.bridge is None or task._pending is not None:
         if iscoroutine(effect.awaitable):
             effect.awaitable.close()  # nobody will ever await it

@@ -18,7 +18,7 @@ from slotwise.effects._effects import Effect
 from slotwise.effects._errors import StepLimitExceeded
 from slotwise.effects._program import Program, as_program
 from slotwise.effects._run_loop import complete, conclude
-from slotwise.effects._scheduler import ENDED, Scheduler, Watcher
+from slotwise.effects._scheduler import ENDED, Scheduler, StepObserver
 from slotwise.effects._tasks import Task
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def drawn(ready: list[Task[Any]], seed: Any) -> Callable[[], Task[Any]]:
     return take
 
 
-def watcher(trace: Trace | None, max_steps: int | None) -> Watcher:
+def watcher(trace: Trace | None, max_steps: int | None) -> StepObserver:
     """Count the steps: each time a task yields is one."""
     step = 0
     limit = max_steps

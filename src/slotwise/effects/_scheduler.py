@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Watcher = Callable[[Task[Any], object], None]
+StepObserver = Callable[[Task[Any], object], None]
 
 
 class _Sign(Enum):
@@ -53,7 +53,7 @@ class _Sign(Enum):
 PARKED: Final = _Sign.PARKED
 ENTERED: Final = _Sign.ENTERED
 ENDED: Final = _Sign.ENDED
-Parked = Literal[_Sign.PARKED]
+TaskParked = Literal[_Sign.PARKED]
 
 # Effect classes and the functions that answer them; filled by `_handlers`.
 BUILTIN: dict[type, Handler] = {}
@@ -74,7 +74,7 @@ class Scheduler:
         take: Callable[[], Task[Any]],
         handlers: Mapping[Any, Handler] | None,
         *,
-        watch: Watcher | None = None,
+        watch: StepObserver | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Create a run without tasks.
@@ -314,7 +314,7 @@ class Scheduler:
         self.ready.append(task)
         return task
 
-    def park(self, task: Task[Any], blocker: Blocker) -> Parked:
+    def park(self, task: Task[Any], blocker: Blocker) -> TaskParked:
         task._blocker = blocker
         task._parked = True
         return PARKED

@@ -52,7 +52,7 @@ from slotwise.effects._tracebacks import innermost
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Steps
-    from slotwise.effects._scheduler import Parked, Scheduler
+    from slotwise.effects._scheduler import Scheduler, TaskParked
 
 
 class AcquireHere(AcquireSemaphore):
@@ -105,7 +105,7 @@ def create(scheduler: Scheduler, _task: Task[Any], effect: CreateSemaphore) -> S
 
 def acquire(
     scheduler: Scheduler, task: Task[Any], effect: AcquireSemaphore
-) -> HeldPermits | Parked | None:
+) -> HeldPermits | TaskParked | None:
     # Every wait passes through here, so calls are avoided.
     semaphore = effect.semaphore
     if type(semaphore) is not Semaphore or semaphore._scheduler is not scheduler:

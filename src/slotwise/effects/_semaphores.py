@@ -21,7 +21,7 @@ from slotwise.errors import AcquireTimeout
 if TYPE_CHECKING:
     from slotwise.effects._program import Steps
     from slotwise.effects._scheduler import Scheduler
-    from slotwise.effects._tasks import Place
+    from slotwise.effects._tasks import QueuePlace
 
 # Tickets of cancelled waiters are skipped; this many are not worth a clean-up.
 _FEW_LEFT = 64
@@ -199,7 +199,7 @@ def give_number(semaphore: Semaphore, number: int) -> None:
         # The quick lane, continued: straight to the first in the line.
         line = ledger.line
         while line:
-            place: Place = line.popleft()
+            place: QueuePlace = line.popleft()
             if place[0]._place is place:
                 _call(semaphore, place, number)
                 return
@@ -210,7 +210,7 @@ def give_number(semaphore: Semaphore, number: int) -> None:
     _deliver(semaphore, ledger.serve())
 
 
-def _call(semaphore: Semaphore, place: Place, number: int) -> None:
+def _call(semaphore: Semaphore, place: QueuePlace, number: int) -> None:
     """Hand a permit to a waiting task."""
     task, steps, instruction, bracket = place
     task._place = None
@@ -235,7 +235,7 @@ def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
             if type(claim) is Ticket:
                 semaphore._scheduler.wake(claim.task, claim.file())
                 continue
-            place: Place = claim.key
+            place: QueuePlace = claim.key
             if place[0]._place is place:
                 _call(semaphore, place, claim._slot_number)
             else:

@@ -29,8 +29,8 @@ QuickPermit = tuple["Semaphore", int, Any, int, int]
 # When, in which order, whom to wake; see `_timers`.
 Timer = tuple[float, int, "Task[Any]"]
 
-# A place in the line for one permit: who, where, and whether for a WithPermit.
-Place = tuple["Task[Any]", Any, int, bool]
+# A place in the queue for one permit: who, where, and whether for a WithPermit.
+QueuePlace = tuple["Task[Any]", Any, int, bool]
 
 
 class Blocker(Protocol):
@@ -146,7 +146,7 @@ class Task(Future[T]):
     # cancellation in between can give back what it was woken with.
     _blocker: Blocker | None
     _timer: Timer | None
-    _place: Place | None  # its place, while it is in a line
+    _place: QueuePlace | None  # its place, while it is in a queue
     # What it holds: the permit it took last, if that was one without a wait or
     # from the line, and all others by semaphore. `_permits` reads and writes them.
     _permit: QuickPermit | None

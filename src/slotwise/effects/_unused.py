@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotwise.effects._effects import Effect
 
 # A file name and a line number.
-Place = tuple[str, int]
+SourceLine = tuple[str, int]
 
 
 def warn_unused(effect: Effect[Any]) -> None:
@@ -39,7 +39,7 @@ def warn_unused(effect: Effect[Any]) -> None:
     warnings.warn_explicit(message, RuntimeWarning, *place, source=effect)
 
 
-def calling_line() -> Place | None:
+def calling_line() -> SourceLine | None:
     """Return the line that makes an effect; called by ``__new__`` of the effect."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and is_internal(frame.f_code):
@@ -47,7 +47,7 @@ def calling_line() -> Place | None:
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def _recorded(effect: Effect[Any]) -> Place | None:
+def _recorded(effect: Effect[Any]) -> SourceLine | None:
     try:
         return effect._made_at
     except AttributeError:
@@ -64,7 +64,7 @@ def _is_ours(frame: tracemalloc.Frame) -> bool:
     return frame.filename.startswith(__file__.removesuffix("_unused.py"))
 
 
-def _guessed(effect: Effect[Any], frame: FrameType | None) -> tuple[Place, str | None]:
+def _guessed(effect: Effect[Any], frame: FrameType | None) -> tuple[SourceLine, str | None]:
     """Return where an effect was made, most likely, and the words for any doubt about it."""
     code: CodeType | None = None
     while frame is not None and code is None:

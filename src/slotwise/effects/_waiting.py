@@ -24,7 +24,7 @@ from slotwise.effects._program import Program
 from slotwise.effects._tasks import Future, Promise, Task
 
 if TYPE_CHECKING:
-    from slotwise.effects._scheduler import Parked, Scheduler
+    from slotwise.effects._scheduler import Scheduler, TaskParked
 
 
 def wait(scheduler: Scheduler, task: Task[Any], effect: Wait[Any]) -> object:
@@ -140,7 +140,7 @@ class Gathering(MultiWait):
 
     __slots__ = ("missing",)
 
-    def begin(self) -> list[Any] | Parked:
+    def begin(self) -> list[Any] | TaskParked:
         failed = [target for target in self.targets if target._done and target._error is not None]
         if failed:
             answer(min(failed, key=lambda target: target._end_order))

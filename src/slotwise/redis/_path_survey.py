@@ -27,10 +27,10 @@ _WITH_REASON = 2  # what tiers/describe.lua says of those that are closed for a 
 
 _DESCRIBE = load("tiers/describe")
 
-Survey = tuple[dict[str, FoundTiers], list[BackendError]]
+TiersSurvey = tuple[dict[str, FoundTiers], list[BackendError]]
 
 
-def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> Survey:
+def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> TiersSurvey:
     """Tiers by name, and what is wrong with those that can't be read.
 
     Of all names, those that are used or closed; of ``names``, all that the server
@@ -40,7 +40,9 @@ def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> Surve
     return shared.heartbeat_thread.run(survey(shared, names, config))
 
 
-async def survey(shared: SharedClient, names: Iterable[str] | None, config: RedisConfig) -> Survey:
+async def survey(
+    shared: SharedClient, names: Iterable[str] | None, config: RedisConfig
+) -> TiersSurvey:
     """Like `survey_tiers_sync`, in the heartbeat thread."""
     errors: list[BackendError] = []
     if names is None:

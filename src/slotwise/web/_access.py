@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _COOKIE = "slotwise_token"
 
-Refusal = tuple[int, str, list[tuple[str, str]]]
+RefusedResponse = tuple[int, str, list[tuple[str, str]]]
 
 
 class Access:
@@ -30,7 +30,7 @@ class Access:
         secret = "" if token is None else token
         self._cookie = hmac.new(secret.encode(), b"slotwise.web", hashlib.sha256).hexdigest()
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: Request) -> RefusedResponse | None:
         """Return how a request is refused; None if it may be answered."""
         if not is_ours(request.headers.get("host", ""), self._hosts):
             return 403, REFUSED, []
