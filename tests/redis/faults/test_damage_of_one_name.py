@@ -19,6 +19,7 @@ from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import KINDS, SemaphoreKeys
 from slotwise.redis._path_keys import KINDS as PATH_KINDS
+from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
 
@@ -263,3 +264,70 @@ def test_a_heartbeat_that_a_damaged_key_stopped_is_no_sign_of_life(client: redis
     assert (due, why.split()[0]) == (-1, "failed")
     client.delete(keys.waiting, keys.main)  # as it expires
     assert request(now + 11, "sw-living-2") == "granted"
+
+
+def run_script(client: redis.Redis, script: str | bytes, keys: list[Any], *args: object) -> Any:
+    return client.eval(script, len(keys), *keys, *map(str, args))
+
+
+def request_path(client: redis.Redis, keys: PathKeys, at: float, *options: object) -> str:
+    """Request a path by an interval, a ttl and an id."""
+    interval, ttl, acquisition_id = options
+    tiers = "user*,all", "1,5", interval, ttl
+    rest = "wait", "", "!ab host 1 ", "", "", acquisition_id, "0:k,1:"
+    source = load("tiers/request").source
+    return str(run_script(client, source, [*keys.all], f"{at:.6f}", *tiers, *rest)[0])
+
+
+@pytest.mark.usefixtures("x_listens")
+def test_tiers_that_fail_while_they_are_served_cost_others_of_the_same_heartbeat_nothing(
+    client: redis.Redis,
+) -> None:
+    now = round(time.time(), 3)
+    failing, sound = PathKeys(FAKE_CLOCK, "failing"), PathKeys(FAKE_CLOCK, "sound")
+    for keys, name in ((failing, "f"), (sound, "s")):
+        assert request_path(client, keys, now, 5, 100, f"sw-x-{name}1") == "granted"
+        assert request_path(client, keys, now, 15, 100, f"sw-x-{name}2") == "queued"
+    written, examined = (
+        load("tiers/heartbeat").source.decode(),
+        "local function examine(head, here)\n",
+    )
+    source = written.replace(
+        examined, f"{examined}  if head[3] == 'sw-x-f2' then error('no') end\n"
+    )
+    assert source != written
+    beats = [each for name in "fs" for each in (15, "", 0, 1, f"sw-x-{name}2")]
+    both = [*failing.all, *sound.all]
+    [[_, why], [_, *outcomes]] = run_script(client, source, both, f"{now + 6:.6f}", "x", *beats)
+    assert why.startswith("failed ")
+    assert [each.split()[:2] for each in outcomes] == [["granted", "sw-x-s2"]]
+
+
+def test_a_claim_with_a_ttl_of_garbage_is_over_and_the_next_is_served(client: redis.Redis) -> None:
+    now, keys = round(time.time(), 3), PathKeys(FAKE_CLOCK, "t")
+    assert request_path(client, keys, now, 15, "9", "sw-x-1") == "granted"
+    assert request_path(client, keys, now, 15, "9", "sw-x-2") == "queued"
+    assert request_path(client, keys, now, 15, "9", "sw-x-3") == "queued"
+    claim = client.hget(keys.all[0], "sw-x-2")
+    client.hset(keys.all[0], "sw-x-2", claim.replace("15 9 ", "15 long "))
+    beat = 15, "", 0, 2, "sw-x-2", "sw-x-3"
+    source = load("tiers/heartbeat").source
+    [[_, *outcomes]] = run_script(client, source, [*keys.all], f"{now + 10:.6f}", "x", *beat)
+    assert [each.split()[:2] for each in outcomes] == [["gone", "sw-x-2"], ["granted", "sw-x-3"]]
+
+
+async def test_a_waiter_whose_claim_has_a_ttl_of_garbage_is_served_all_the_same(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    semaphore = RedisSemaphore(1, name="s", ttl=300, config=config)
+    held, waiting = await semaphore.acquire(), asyncio.create_task(semaphore.acquire())
+    await until(lambda: client.zcard("adv-sem:semaphore_waiting:s"), "a waiter")
+    [acquisition_id] = client.zrange("adv-sem:semaphore_waiting:s", 0, -1)
+    claim = client.hget("adv-sem:semaphore_state:s", acquisition_id)
+    damaged = claim.replace(" 300.0 ", " long ")
+    assert damaged != claim
+    client.hset("adv-sem:semaphore_state:s", acquisition_id, damaged)
+    await semaphore.release(held)
+    async with asyncio.timeout(20):
+        await semaphore.release(await waiting)
+    assert (await semaphore.stats()).acquired_slots == 0

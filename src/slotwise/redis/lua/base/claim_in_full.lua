@@ -4,7 +4,7 @@
 local function parse_claim(text)
   local interval, ttl, ticket, granted, numbers, token, owner =
     string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%d[%d,-]*) (%d+) (.*)$')
-  if not (tonumber(interval) and tonumber(ticket)) then return nil end
+  if not (tonumber(interval) and tonumber(ticket) and (ttl == '-' or tonumber(ttl))) then return nil end
   return {
     interval = interval, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers,
     number = tonumber(string.match(numbers, '^%d+')), token = tonumber(token), owner = owner,
@@ -18,7 +18,7 @@ local function parse_path_claim(text)
   local before, interval, ttl, ticket, granted, numbers, token, path, owner_at =
     string.match(text or '', '^((%S+) (%S+) (%S+)) (%S+) (%d[%d,-]*) (%d+) (%S+) ()')
   ticket = tonumber(ticket)
-  if not (ticket and (is_number[interval] or tonumber(interval))) then return nil end
+  if not (ticket and (is_number[interval] or tonumber(interval)) and (ttl == '-' or tonumber(ttl))) then return nil end
   is_number[interval] = true
   return {  -- eight fields: a ninth would double the table
     before = before, ttl = ttl, ticket = ticket, granted = granted, numbers = numbers, token = token, path = path,

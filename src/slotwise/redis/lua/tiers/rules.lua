@@ -9,7 +9,6 @@ local AHEAD = 16  -- how many nodes with heads are read at once
 local VISITS = 128  -- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
 turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
 local STEP = 100000  -- a shorter step back of the clock (us) is not worth looking for
-local is_finished = false  -- whether it is known that no node has to be looked at
 turns.renewed = 0  -- how many deadlines this call renews: the more, the less else it does
 turns.is_expiring = false  -- whether this call was not enough to end all whose time is up: it grants nothing to those who wait
 
@@ -31,8 +30,6 @@ end
 -- is that of turns.head, and later has, as fifth, when its silence lasts too long. At some nodes of fair order they
 -- are found by their keys, and have also the turn and the record by which that is (tiers/fair.lua).
 local HEADS = 32
-
-local reparked = {}  -- nodes whose heads have changed, and may not be written yet
 
 -- How many of them to read: as many as there may be slots for, and one to see whether there are more.
 local function heads_to_read(node)
@@ -151,10 +148,7 @@ local function unpark(head, name)
   end
 end
 
--- While serve() serves: the nodes to be looked at first, by turn and name, the next one last.
-local work
-
--- Insert a node among those, or move it if its turn is earlier than before.
+-- Insert a node among those to be looked at, or move it if its turn is earlier than before.
 local function queue_work(head, name)
   local before, ticket = work.tickets[name], turn_of(head)
   if before then

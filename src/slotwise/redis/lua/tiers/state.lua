@@ -96,6 +96,9 @@ local save_numbers            -- tiers/numbers.lua: write which are free
 -- Changes of sorted sets are collected while a call makes many of a kind: key -> member -> its
 -- score, or false to remove it. Nil when they are written at once.
 local pending
+-- While serve() serves: the nodes to be looked at first, by turn and name, the next one last; whether it is known that no
+-- node has to be looked at; nodes whose heads have changed, and may not be written yet.
+local work, is_finished, reparked
 
 -- Write changes of a key: what there is to be written under each name, or false to remove it.
 local function write_changes(key, changes, add, remove, name_first)
@@ -212,6 +215,7 @@ local function open(first, given_now, fields)
   set_clock(given_now)
   messages, known, changed, nodes, moved, fresh, touched = {}, {}, {}, {}, {}, {}, {}
   dues.told, dues.moved = {}, {}
+  pending, work, is_finished, reparked = nil, nil, false, {}  -- all of another object that has failed
   repairs.is_under_way, turns.is_expiring, turns.left, turns.renewed = false, false, nil, 0
   nodes_by_path = {}
   fields = fields or {}
