@@ -32,7 +32,7 @@ def say(*words: object) -> None:
 async def storm(paths: RedisPaths, url: str, seed: int) -> None:
     dice = random.Random(seed)
     counts = redis.asyncio.Redis.from_url(url, db=1)
-    tiers = paths._tiers
+    tiers = paths._specs
     taken, worst = 0, -100
 
     async def hold(path: tuple[str | None, ...], timeout: float | None) -> None:

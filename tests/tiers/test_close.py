@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -238,3 +239,34 @@ async def test_a_manager_is_closed_everywhere_and_reopened(anywhere, speak):
     async with slots.download(), slots.upload("a"):
         pass
     await slots.close()
+
+
+class ShopClosed(SemaphoreClosed):
+    """What an application raises for its own closed tiers."""
+
+
+@pytest.mark.parametrize("verb", ["close", "close_everywhere"])
+async def test_every_call_on_closed_tiers_raises_their_own_error(
+    any_tiers: Callable[..., Tiers], verb: str
+) -> None:
+    limits = any_tiers(Tier("customer", 2, keyed=True), Tier("all", 3), closed_error=ShopClosed)
+    await limits.acquire(customer="ann")
+    await getattr(limits, verb)()
+    calls = {
+        "acquire": lambda: limits.acquire(customer="ann"),
+        "try": lambda: limits.try_acquire(customer="ann"),
+        "pause": lambda: limits.pause(1),
+        "pause a key": lambda: limits.pause(1, customer="ann"),
+        "pause a path": lambda: limits.at(customer="ann").pause(1),
+        "resize": lambda: limits.resize("all", 5),
+        "resize a key": lambda: limits.resize("customer", 5, "ann"),
+    }
+    raised = {}
+    for name, call in calls.items():
+        try:
+            await call()
+        except SemaphoreClosed as error:
+            raised[name] = type(error)
+    assert raised == dict.fromkeys(calls, ShopClosed)
+    if verb == "close_everywhere":
+        await limits.reopen()

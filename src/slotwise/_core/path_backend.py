@@ -7,16 +7,32 @@ Redis server the scripts that mirror it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
+from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
-from slotwise._core.paths import NO_RATES, Needs, Path, PathStats, TierStats
+from slotwise._core.messages import closed_error
+from slotwise._core.paths import (
+    NO_RATES,
+    Needs,
+    Path,
+    PathStats,
+    TierSpec,
+    TierStats,
+    keys_by_name,
+    needs_by_name,
+    slot_values,
+    slots_needed,
+    subject_of,
+    title_of,
+)
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
-from slotwise.errors import AcquireTimeout, BackendError
+from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 
 # How long to wait, in seconds: 0 does not wait, None waits forever.
 Timeout: TypeAlias = float | None
@@ -27,12 +43,23 @@ class PathBackend(ABC):
 
     The caller checks paths, names and numbers, and that a blocking call doesn't block an event
     loop. Each coroutine has a twin for plain threads.
+
+    Args:
+        tiers: narrow to wide.
+        closed_error: makes what acquiring raises once it is closed.
     """
 
-    __slots__ = ()
+    __slots__ = ("_indexes", "_make_closed_error", "_specs")
 
     _does_io: bool = True  # as of a `Limit`
     scope: str  # as events name it
+
+    def __init__(
+        self, tiers: Sequence[TierSpec], closed_error: Callable[..., SemaphoreClosed]
+    ) -> None:
+        self._specs = tuple(tiers)
+        self._indexes = {spec.name: index for index, spec in enumerate(self._specs)}
+        self._make_closed_error = closed_error
 
     @property
     @abstractmethod
@@ -40,12 +67,65 @@ class PathBackend(ABC):
         """Its name in events."""
 
     @property
-    @abstractmethod
     def _title(self) -> str:
         """Its name in messages."""
+        return title_of(self._specs, self.reported_name)
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        """Return the error of closed tiers, closed everywhere if there is a ``closure``."""
+        subject = subject_of(self._specs, self.reported_name)
+        return closed_error(subject, closure, self._make_closed_error)
+
+    def _index_to_pause(self, tier: str | None) -> int:
+        """Return which tier to pause: without one, the widest, which pauses all."""
+        return len(self._specs) - 1 if tier is None else self._indexes[tier]
 
     def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         return with_totals(stats, self.scope, self.reported_name)
+
+    # --------------------------------------------------------------- telling
+
+    def _tell_requested(
+        self, acquisition_id: str, needs: Needs | None, now: float, path: Sequence[object], /
+    ) -> None:
+        """Tell the hooks that a request begins."""
+        values = slot_values(self._specs)
+        events.requested(
+            *(acquisition_id, self.reported_name, self.scope, now),
+            slots=slots_needed(self._specs, needs),
+            keys=keys_by_name(self._specs, path),
+            values=values,
+            holds=bool(values),
+            needs=needs_by_name(self._specs, needs),
+        )
+
+    def _tell_resized(self, value: int | Rate, tier: str, key: str | None) -> None:
+        """Tell the hooks that this process changed the value of a tier, or of one key of it."""
+        events.resized_tier(self.reported_name, self.scope, value, tier, key)
+
+    def _tell_adapted(self, index: int, key: str | None, value: int, reason: str) -> None:
+        """Tell the hooks that the value of a tier, or of one key of it, moved by itself."""
+        if events.hooks:
+            tier = self._specs[index]
+            keys = {tier.name: key} if tier.keyed and key is not None else {}
+            events.resized(
+                *(self.reported_name, self.scope, value),
+                tier=tier.name,
+                keys=keys,
+                adapted=reason,
+            )
+
+    def _tell_steered(
+        self,
+        kind: events.Kind,
+        tier: str | None = None,
+        key: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Tell the hooks that it, or a tier of it, was paused, reopened, frozen or thawed here."""
+        events.steered(kind, self.reported_name, self.scope, tier, key, seconds=seconds)
+
+    # ------------------------------------------------------------- acquiring
 
     def cm(
         self,
@@ -274,15 +354,16 @@ class PathBackend(ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
         """Forget keys of a keyed tier that nobody holds or waits for; return how many.
 
         Those that have been idle for ``older_than`` seconds, and of the others the
-        longest idle, until at most ``keep_at_most`` idle ones are left.
+        longest idle, until at most ``keep_at_most`` idle ones are left. No driver does I/O for it:
+        only this process remembers idle keys.
         """
+        return self.forget_idle_sync(tier, older_than, keep_at_most)
 
     @abstractmethod
     def forget_idle_sync(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from slotwise._core import events
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_limit
 from slotwise._core.closing import Closure
@@ -327,25 +326,7 @@ class PathStats:
         )
 
 
-def tell_path_requested(
-    request: tuple[str, str | None, str, float],
-    specs: Sequence[TierSpec],
-    path: Sequence[object],
-    needs: Needs | None,
-) -> None:
-    """Tell the hooks that a path is requested; ``request``: id, name, scope and time."""
-    values = _slot_values(specs)
-    events.requested(
-        *request,
-        slots=slots_needed(specs, needs),
-        keys=keys_by_name(specs, path),
-        values=values,
-        holds=bool(values),
-        needs=needs_by_name(specs, needs),
-    )
-
-
-def _slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
+def slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
     """What the tiers that have slots were made with, by name; 0 is no limit, or unknown."""
     return {
         tier.name: 0 if tier.by_key else tier.value for tier in tiers if isinstance(tier.value, int)

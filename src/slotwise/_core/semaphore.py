@@ -29,14 +29,15 @@ from slotwise._core.limit import (
     Limit,
     refuse_to_block_a_loop,
 )
-from slotwise._core.messages import display
+from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult
-from slotwise.errors import AcquireTimeout
+from slotwise.errors import AcquireTimeout, SemaphoreClosed
 
 if TYPE_CHECKING:
     from slotwise._core.adaptive import Change
+    from slotwise._core.closing import Closure
     from slotwise._core.explain import Explanation
     from slotwise._core.overload import Overload
     from slotwise._core.stats import Claimant, SemaphoreStats
@@ -194,6 +195,10 @@ class Semaphore(Limit):
     @property
     def _title(self) -> str:
         return display(self.name)
+
+    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
+        """Return the error of a closed one, closed everywhere if there is a ``closure``."""
+        return closed_error(f"{self._title} is", closure)
 
     def _arguments(self) -> dict[str, Any]:
         """What it was made with; drivers add the value, and what only they take."""

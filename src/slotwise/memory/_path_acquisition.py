@@ -67,7 +67,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
 
     @property
     def _title(self) -> str:
-        return self.paths._tracker.title
+        return self.paths._title
 
     def _pauses(self) -> Sequence[Pause]:
         """Return what its service has asked to pause, for events."""

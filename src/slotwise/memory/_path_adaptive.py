@@ -19,7 +19,7 @@ class _OutcomeAcquisition(Outcomes, LargeMemoryPathAcquisition):
         ended = super().give()
         tracker = self.paths._tracker
         if tracker.unreported:
-            tracker.tell_changes(self.paths.reported_name)
+            tracker.tell_changes(self.paths._tell_adapted)
         return ended
 
     async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from slotwise._core import events
-from slotwise._core.paths import tell_path_requested
 from slotwise._wait import clock
 from slotwise.memory import _log
 from slotwise.memory._base_acquisition import BaseAcquisition
@@ -51,8 +50,7 @@ class _Observed(MemoryPathAcquisition):
             raise
 
     def _tell_requested(self) -> None:
-        request = self.acquisition_id, self.paths.reported_name, "memory", clock.now()
-        tell_path_requested(request, self.paths._tracker.specs, self.path, self.needs)
+        self.paths._tell_requested(self.acquisition_id, self.needs, clock.now(), self.path)
 
     def _tell_acquired(self) -> None:
         try:

@@ -322,19 +322,14 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         if events.hooks and change is not None:
             self.unreported.append((node.tier, node.key, change))
 
-    def tell_changes(self, name: str | None) -> None:
-        """Tell the hooks how adaptive values have moved."""
+    def tell_changes(self, tell: Callable[[int, str | None, int, str], None]) -> None:
+        """``tell`` how adaptive values have moved: the tier, the key, the value and the reason."""
         while self.unreported:
             try:
                 index, key, change = self.unreported.popleft()
             except IndexError:  # another thread was faster
                 break
-            tier = self.specs[index].name
-            keys = {} if key is None else {tier: str(key)}
-            if events.hooks:
-                events.resized(
-                    name, "memory", change.new, tier=tier, keys=keys, adapted=change.reason
-                )
+            tell(index, cast("str | None", key), change.new, change.reason)
 
     def changes_of(self, index: int, key: str | None) -> list[Change]:
         """How a value has moved, in epoch seconds, *in the section*."""

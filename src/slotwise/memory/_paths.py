@@ -12,11 +12,7 @@ from weakref import WeakValueDictionary
 from slotwise._core import events, messages
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import (
-    INTERRUPTED,
-    closed_error,
-    unknown_acquisition,
-)
+from slotwise._core.messages import INTERRUPTED, unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
@@ -28,7 +24,6 @@ from slotwise._core.paths import (
     check_costs,
     head_start_of,
     options_of,
-    subject_of,
     tiers_conflict,
     weight_for,
 )
@@ -116,12 +111,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     __slots__ = (
         "__weakref__",
         "_cancel_task_after_ttl",
-        "_closed_error",
         "_lane",
         "_options",
         "_overload",
         "_reported_name",
-        "_specs",
         "_tracker",
         "_ttl",
     )
@@ -146,11 +139,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         overload: Overload | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
+        super().__init__(tiers, closed_error)
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
-        self._closed_error = closed_error
         self._overload = overload
-        self._specs = tuple(tiers)
         self._options = options_of(tiers)  # of adaptive ones
         self._tracker = exclusive(_tracker_for, tiers, name)
         # Whose quick lane is used; with a ttl, nobody's.
@@ -159,10 +151,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             exclusive(self._tracker.time_all_holds)
         if max_idle_keys is not None:
             self._tracker.bound_idle(max_idle_keys)
-
-    @property
-    def _title(self) -> str:
-        return self._tracker.title
 
     # ---------------------------------------------------------------- taking
 
@@ -333,45 +321,43 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self.check_costs(costs)
         key = key_of(acquisition_id)
         if key is None:
-            raise unknown_acquisition(self._tracker.title, acquisition_id)
+            raise unknown_acquisition(self._title, acquisition_id)
         self.charge(key, costs)
 
     def check_costs(self, costs: Mapping[str, int]) -> None:
-        check_costs(self._specs, costs, self._tracker.title)
+        check_costs(self._specs, costs, self._title)
 
     def charge(self, key: int, costs: Mapping[str, int]) -> None:
         """Correct what an acquisition has taken of rates."""
         tracker = self._tracker
-        by_index = {self._index(name): cost for name, cost in costs.items()}
+        by_index = {self._indexes[name]: cost for name, cost in costs.items()}
         try:
             tracker.change(tracker.correct, key, by_index)
         except LookupError:
-            raise unknown_acquisition(tracker.title, id_of(key)) from None
+            raise unknown_acquisition(self._title, id_of(key)) from None
 
     def refill_sync(self, tier: str, key: str | None = None) -> None:
-        self._tracker.change(self._tracker.fill, self._index(tier), key)
+        self._tracker.change(self._tracker.fill, self._indexes[tier], key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._check_open()
-        self._tracker.change(self._tracker.change_value, self._index(tier), value, key)
-        events.resized_tier(self._tracker.name, "memory", value, tier, key)
+        self._tracker.change(self._tracker.change_value, self._indexes[tier], value, key)
+        self._tell_resized(value, tier, key)
 
     def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        return exclusive(self._tracker.changes_of, self._index(tier), key)
+        return exclusive(self._tracker.changes_of, self._indexes[tier], key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         self._check_open()
-        index = self._index(tier)
+        index = self._indexes[tier]
         self._tracker.change(self._tracker.keep_value, index, value, key)
-        events.resized_tier(
-            self._tracker.name, "memory", self._tracker.tiers[index].value_of(key), tier, key
-        )
-        events.steered("frozen", self.reported_name, "memory", tier, key)
+        self._tell_resized(self._tracker.tiers[index].value_of(key), tier, key)
+        self._tell_steered("frozen", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         self._check_open()
-        exclusive(self._tracker.move_again, self._index(tier), key)
-        events.steered("thawed", self.reported_name, "memory", tier, key)
+        exclusive(self._tracker.move_again, self._indexes[tier], key)
+        self._tell_steered("thawed", tier, key)
 
     def _check_open(self) -> None:
         if not exclusive(self._tracker.is_open):
@@ -381,11 +367,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self.pause_sync(seconds, tier, key)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = len(self._specs) - 1 if tier is None else self._index(tier)
+        index = self._index_to_pause(tier)
         if not exclusive(self._tracker.begin_pause, seconds, index, key):
             raise self.closed_error()
-        paused = self._specs[index].name
-        events.steered("paused", self.reported_name, "memory", paused, key, seconds=seconds)
+        self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     async def close(self) -> None:
         self.close_sync()
@@ -413,7 +398,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def reopen_sync(self) -> None:
         exclusive(self._resume)
         deliver_posted()
-        events.steered("reopened", self.reported_name, "memory")
+        self._tell_steered("reopened")
 
     def _resume(self) -> None:
         tracker = self._current()
@@ -428,19 +413,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     def closed_error(self) -> SemaphoreClosed:
         tracker = self._tracker
-        closure = None if tracker.ended else tracker.closure
-        subject = subject_of(tracker.specs, tracker.name)
-        return closed_error(subject, closure, self._closed_error)
-
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
-        return self.forget_idle_sync(tier, older_than, keep_at_most)
+        return self._closed_error(None if tracker.ended else tracker.closure)
 
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
-        index, forgotten, more = self._index(tier), 0, True
+        index, forgotten, more = self._indexes[tier], 0, True
         while more:
             now = clock.now()
             some, more = exclusive(
@@ -449,9 +427,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             )
             forgotten += some
         return forgotten
-
-    def _index(self, tier: str) -> int:
-        return next(i for i, spec in enumerate(self._tracker.specs) if spec.name == tier)
 
 
 def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:

@@ -175,10 +175,6 @@ class BaseState(BaseLedger[C]):
     def new(cls, name: str, declared: Any, boot: str) -> Self:
         """Return the state of a limit that nobody has used yet."""
 
-    @abstractmethod
-    def subject(self, name: str | None) -> str:
-        """Return its name in messages, with a verb; without a name, it is private."""
-
     @property
     @abstractmethod
     def max_slots(self) -> int:

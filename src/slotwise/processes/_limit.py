@@ -1,31 +1,38 @@
 """ProcessLimit: what semaphores and tiers of the processes of one machine share.
 
 It knows the file behind an instance, makes acquisitions, and has everything that doesn't depend on
-what is asked for: releasing, kicking, closing. `_operations` changes the file.
+what is asked for: waiting, releasing, kicking, closing. `_operations` changes the file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_reason
-from slotwise._core.closing import Generation
+from slotwise._core.closing import Closure, Generation
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait import clock
 from slotwise._wait.threads import start_thread
-from slotwise.errors import BackendError
+from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.processes import _log
 from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
 from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import true_path
+from slotwise.processes._wait_for_grant import (
+    try_request,
+    try_request_sync,
+    wait_for_grant,
+    wait_for_grant_sync,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,11 +51,18 @@ class ProcessLimit:
     __slots__ = _SLOTS_OF_SUBCLASSES
 
     _attachment: Attachment
+    _cancel_task_after_ttl: bool
     _declared: Any  # the value or the tiers it was made with; None accepts any
     _generation: Generation
     _generation_key: tuple[str, str, str]
     _holds_nothing: Any = False  # whether it has nothing but rates
     _ttl: float | None
+
+    if TYPE_CHECKING:  # both kinds have them
+
+        def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed: ...
+
+        def _tell_steered(self, kind: events.Kind, *more: Any) -> None: ...
 
     def _attach(self, path: str, name: str | None, suffix: str) -> None:
         """Find its file; without a name, it is a private one."""
@@ -82,9 +96,32 @@ class ProcessLimit:
         acquisition_id = f"{process.owner}-{process.next_number()}"
         now = clock.now()
         if events.hooks:
-            limit: Any = self  # a Semaphore, or tiers: both have this
-            limit._tell_requested(acquisition_id, wanted, now)
+            self._tell_new(acquisition_id, wanted, now)
         return made(acquisition_id, file, wanted, self._ttl, timeout, label, now, self._generation)
+
+    def _tell_new(self, acquisition_id: str, wanted: Any, now: float) -> None:
+        """Tell the hooks that a request begins."""
+        raise NotImplementedError
+
+    def _acquire(self, acquisition: ProcessAcquisition) -> Coroutine[Any, Any, ProcessAcquisition]:
+        """Request it and wait, for a caller that awaits this at once."""
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        return wait_for_grant(self._attachment, self._declared, acquisition)
+
+    def _acquire_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition:
+        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
+
+    def _try(
+        self, acquisition: ProcessAcquisition
+    ) -> Coroutine[Any, Any, ProcessAcquisition | None]:
+        """Request it without waiting for others; None if it isn't granted."""
+        if self._cancel_task_after_ttl:
+            acquisition.task = asyncio.current_task()
+        return try_request(self._attachment, self._declared, acquisition)
+
+    def _try_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition | None:
+        return try_request_sync(self._attachment, self._declared, acquisition)
 
     # ------------------------------------------------------------- releasing
 
@@ -193,12 +230,12 @@ class ProcessLimit:
 
     async def reopen(self) -> None:
         await self._attachment.call_async(operations.reopen)
-        self._tell_reopened()
+        self._tell_steered("reopened")
 
     def reopen_sync(self) -> None:
         self._attachment.call(operations.reopen)
-        self._tell_reopened()
+        self._tell_steered("reopened")
 
-    def _tell_reopened(self) -> None:
-        """Tell the hooks that this process opened it, or ended its pauses."""
-        raise NotImplementedError
+    def _forget_sync(self) -> bool:
+        """Delete it if nobody uses it, with all that it remembers; return whether it was."""
+        return self._attachment.call(operations.forget)

@@ -7,11 +7,10 @@ caller may ask at all, and remove the claims of dead processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome
-from slotwise._core.closing import Generation
-from slotwise._core.messages import closed_error, limit_full
+from slotwise._core.messages import limit_full
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
 from slotwise._ledger.times import microseconds
@@ -28,6 +27,9 @@ from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._messages import is_stopped
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
 from slotwise.processes._state import State
+
+if TYPE_CHECKING:
+    from slotwise.processes._limit import ProcessLimit
 
 T = TypeVar("T")
 
@@ -392,8 +394,7 @@ def inspect(
 def _control(
     file: SemaphoreFile,
     write: Callable[[AfterUnlock, AnyState], T],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None,
 ) -> T:
     """Let ``write`` change the state of an open limit, declared if it was idle.
@@ -404,20 +405,18 @@ def _control(
 
     def work(after: AfterUnlock) -> T:
         state = file.current_state()
-        if generation.closed or state.closed:
-            subject = state.subject(file.public_name)
-            raise closed_error(subject, None if generation.closed else state.closure)
-        _declare(file, state, declared, after)
+        if limit._generation.closed or state.closed:
+            raise limit._closed_error(None if limit._generation.closed else state.closure)
+        _declare(file, state, limit._declared, after)
         return write(after, state)
 
-    return file.change(work, declared, lock_timeout)
+    return file.change(work, limit._declared, lock_timeout)
 
 
 def resize(
     file: SemaphoreFile,
     change: Sequence[Any],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
     """Change a value; ``change`` are the arguments of the record."""
@@ -425,14 +424,13 @@ def resize(
     def write(after: AfterUnlock, _: AnyState) -> None:
         file.write(after, "resize", *change)
 
-    _control(file, write, declared, generation, lock_timeout)
+    _control(file, write, limit, lock_timeout)
 
 
 def freeze(
     file: SemaphoreFile,
     change: Sequence[Any],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> int:
     """Keep an adaptive value; ``change`` are the arguments of the record. Return it.
@@ -440,45 +438,42 @@ def freeze(
     Raises:
         NotAdaptive: the value is fixed.
     """
-    return _steer(file, "freeze", change, declared, generation, lock_timeout)
+    return _steer(file, "freeze", change, limit, lock_timeout)
 
 
 def thaw(
     file: SemaphoreFile,
     change: Sequence[Any],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> int:
     """Let an adaptive value move again; as `freeze`."""
-    return _steer(file, "thaw", change, declared, generation, lock_timeout)
+    return _steer(file, "thaw", change, limit, lock_timeout)
 
 
 def _steer(
     file: SemaphoreFile,
     verb: str,
     change: Sequence[Any],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None,
 ) -> int:
     def write(after: AfterUnlock, state: AnyState) -> int:
-        if not state.accepts(declared):
-            raise state.conflict(declared)
+        if not state.accepts(limit._declared):
+            raise state.conflict(limit._declared)
         if not state.adapts:
             raise NotAdaptive
         file.write(after, verb, *change)
         return state.max_slots
 
-    return _control(file, write, declared, generation, lock_timeout)
+    return _control(file, write, limit, lock_timeout)
 
 
 def pause(
     file: SemaphoreFile,
     seconds: float,
     which: Sequence[Any],
-    declared: Any,
-    generation: Generation,
+    limit: ProcessLimit,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> None:
     """Grant nothing for ``seconds``; for tiers, ``which`` is the tier, and its key or None."""
@@ -487,7 +482,7 @@ def pause(
         if seconds > 0:
             file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
 
-    _control(file, write, declared, generation, lock_timeout)
+    _control(file, write, limit, lock_timeout)
 
 
 def close_everywhere(

@@ -16,7 +16,6 @@ from slotwise._core.paths import (
     fair_tiers,
     most_of,
     part_of,
-    subject_of,
     tiers_conflict,
 )
 from slotwise._core.rates import Rate
@@ -87,9 +86,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     @classmethod
     def new(cls, name: str, declared: Declared, boot: str) -> Self:
         return cls(name, declared, boot)
-
-    def subject(self, name: str | None) -> str:
-        return subject_of(self.specs, name)
 
     @property
     def adapts(self) -> bool:

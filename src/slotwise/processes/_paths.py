@@ -6,7 +6,6 @@ who gets a path, by the rules of `slotwise._ledger.paths`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -34,7 +33,6 @@ from slotwise._core.paths import (
     options_of,
     pausing,
     subject_of,
-    tell_path_requested,
     title_of,
     weight_for,
 )
@@ -52,12 +50,6 @@ from slotwise.processes._limit import ProcessLimit
 from slotwise.processes._path_claims import PathRequest
 from slotwise.processes._path_values import write_value
 from slotwise.processes._settling import settle, settle_soon, settle_sync
-from slotwise.processes._wait_for_grant import (
-    try_request,
-    try_request_sync,
-    wait_for_grant,
-    wait_for_grant_sync,
-)
 
 
 class ProcessPathAcquisition(ProcessAcquisition):
@@ -132,9 +124,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
     """
 
     __slots__ = (
-        *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_closed_error"),
-        *("_declared", "_generation", "_generation_key", "_has_weights", "_holds_nothing"),
-        *("_idle", "_idle_in", "_indexes"),
+        *("__weakref__", "_attachment", "_by_key", "_cancel_task_after_ttl", "_declared"),
+        *("_generation", "_generation_key", "_has_weights", "_holds_nothing", "_idle", "_idle_in"),
         *("_max_idle_keys", "_options", "_overload", "_ttl"),
     )
 
@@ -154,10 +145,10 @@ class ProcessPaths(ProcessLimit, PathBackend):
         directory: str | os.PathLike[str] | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
-        self._declared = tuple(tiers)
+        super().__init__(tiers, closed_error)
+        self._declared = self._specs
         for tier in tiers:
             _check_value(tier.value)
-        self._indexes = {tier.name: index for index, tier in enumerate(tiers)}
         self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
         self._has_weights = any(tier.weight_of is not None for tier in tiers)
         self._holds_nothing = all(isinstance(tier.value, Rate) for tier in tiers)
@@ -165,7 +156,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._max_idle_keys = max_idle_keys
         self._overload = overload
-        self._closed_error = closed_error
         self._options = options_of(tiers)  # of adaptive ones
         self._idle_in: object = None
         suffix = PRIVATE_TIERS_SUFFIX if name is None else TIERS_SUFFIX
@@ -177,10 +167,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     # ------------------------------------------------------------- acquiring
 
-    @property
-    def _title(self) -> str:
-        return title_of(self._declared, self.reported_name)
-
     async def acquire(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
@@ -189,32 +175,22 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def begin(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> Awaitable[AcquisitionResult]:
-        acquisition = self._request(path, timeout, label, needs)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
-        return wait_for_grant(self._attachment, self._declared, acquisition)
+        return self._acquire(self._request(path, timeout, label, needs))
 
     def acquire_sync(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
-        acquisition = self._request(path, timeout, label, needs)
-        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
+        return self._acquire_sync(self._request(path, timeout, label, needs))
 
     async def try_acquire(
         self, path: Path, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult | None:
-        acquisition = self._request(path, None, label, needs)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
-        granted = await try_request(self._attachment, self._declared, acquisition)
-        return acquisition if granted else None
+        return await self._try(self._request(path, None, label, needs))
 
     def try_acquire_sync(
         self, path: Path, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult | None:
-        acquisition = self._request(path, None, label, needs)
-        granted = try_request_sync(self._attachment, self._declared, acquisition)
-        return acquisition if granted else None
+        return self._try_sync(self._request(path, None, label, needs))
 
     def _request(
         self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
@@ -234,12 +210,8 @@ class ProcessPaths(ProcessLimit, PathBackend):
         acquisition.attachment = self._attachment
         acquisition.is_counted = False
         acquisition.overload = self._overload
-        acquisition.make_closed_error = self._closed_error
+        acquisition.make_closed_error = self._make_closed_error
         return acquisition
-
-    def _tell_requested(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
-        request = acquisition_id, self.reported_name, "process", now
-        tell_path_requested(request, self._declared, wanted.path, wanted.needs)
 
     @property
     def reported_name(self) -> str | None:
@@ -325,34 +297,26 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         change = self._change(tier, value, key)
-        await self._attachment.call_async(
-            operations.resize, change, self._declared, self._generation
-        )
-        events.resized_tier(self.reported_name, "process", value, tier, key)
+        await self._attachment.call_async(operations.resize, change, self)
+        self._tell_resized(value, tier, key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         change = self._change(tier, value, key)
-        self._attachment.call(operations.resize, change, self._declared, self._generation)
-        events.resized_tier(self.reported_name, "process", value, tier, key)
+        self._attachment.call(operations.resize, change, self)
+        self._tell_resized(value, tier, key)
 
     def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
         return self._indexes[tier], write_value(_check_value(value)), key
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        which = self._paused(tier, key)
-        await self._attachment.call_async(
-            operations.pause, seconds, which, self._declared, self._generation
-        )
-        self._tell_steered("paused", self._declared[which[0]].name, key, seconds)
+        index = self._index_to_pause(tier)
+        await self._attachment.call_async(operations.pause, seconds, (index, key), self)
+        self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        which = self._paused(tier, key)
-        self._attachment.call(operations.pause, seconds, which, self._declared, self._generation)
-        self._tell_steered("paused", self._declared[which[0]].name, key, seconds)
-
-    def _paused(self, tier: str | None, key: str | None) -> tuple[int, str | None]:
-        """Return which tier to pause, and which key of it; the widest one pauses all."""
-        return len(self._declared) - 1 if tier is None else self._indexes[tier], key
+        index = self._index_to_pause(tier)
+        self._attachment.call(operations.pause, seconds, (index, key), self)
+        self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     # -------------------------------------------------------------- adapting
 
@@ -367,56 +331,38 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         change = self._indexes[tier], value, key
-        await self._attachment.call_async(
-            operations.freeze, change, self._declared, self._generation
-        )
+        await self._attachment.call_async(operations.freeze, change, self)
         self._tell_frozen(tier, key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         change = self._indexes[tier], value, key
-        self._attachment.call(operations.freeze, change, self._declared, self._generation)
+        self._attachment.call(operations.freeze, change, self)
         self._tell_frozen(tier, key)
 
     def _tell_frozen(self, tier: str, key: str | None) -> None:
         state: Any = self._attachment.state
         value = state.tiers[self._indexes[tier]].value_of(key)
-        events.resized_tier(self.reported_name, "process", value, tier, key)
+        self._tell_resized(value, tier, key)
         self._tell_steered("frozen", tier, key)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         change = self._indexes[tier], key
-        await self._attachment.call_async(operations.thaw, change, self._declared, self._generation)
+        await self._attachment.call_async(operations.thaw, change, self)
         self._tell_steered("thawed", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         change = self._indexes[tier], key
-        self._attachment.call(operations.thaw, change, self._declared, self._generation)
+        self._attachment.call(operations.thaw, change, self)
         self._tell_steered("thawed", tier, key)
 
-    def _tell_steered(
-        self,
-        kind: events.Kind,
-        tier: str | None = None,
-        key: str | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        events.steered(kind, self.reported_name, "process", tier, key, seconds=seconds)
-
-    def _tell_reopened(self) -> None:
-        self._tell_steered("reopened")
+    def _tell_new(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
+        self._tell_requested(acquisition_id, wanted.needs, now, wanted.path)
 
     def _tell_moved(self) -> None:
         if self._options is None:
             return
         for index, key, change in self._attachment.file().take_changes():
-            spec = self._declared[index]
-            keys = {} if key is None else {spec.name: key}
-            events.resized(
-                *(self.reported_name, "process", change.new),
-                tier=spec.name,
-                keys=keys,
-                adapted=change.reason,
-            )
+            self._tell_adapted(index, key, change.new, change.reason)
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         check_costs(self._declared, costs, self._title)
@@ -432,18 +378,10 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def refill_sync(self, tier: str, key: str | None = None) -> None:
         self._attachment.call(operations.refill, tier, key)
 
-    def _forget_sync(self) -> bool:
-        return self._attachment.call(operations.forget)
-
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
-        """Forget idle keys that this object remembers; the file has none."""
-        return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
-
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
+        """Forget idle keys that this object remembers; the file has none."""
         return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
 
 

@@ -6,7 +6,6 @@ file decides who gets a slot; `_operations` changes that file, and `_wait_for_gr
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable
 from functools import partial
@@ -38,12 +37,6 @@ from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._limit import ProcessLimit
 from slotwise.processes._state import RankedSlots, State
-from slotwise.processes._wait_for_grant import (
-    try_request,
-    try_request_sync,
-    wait_for_grant,
-    wait_for_grant_sync,
-)
 
 if TYPE_CHECKING:
     from slotwise._core.stats import Claimant, SemaphoreStats
@@ -204,30 +197,20 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         As in `Limit.acquire`. Also raises a BackendError, with the remedy, if the file can't be
         used.
         """
-        acquisition = self._new(slots, timeout, label, on_full, priority)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
-        return await wait_for_grant(self._attachment, self._declared, acquisition)
+        return await self._acquire(self._new(slots, timeout, label, on_full, priority))
 
     def _acquire_in_thread(self, *arguments: Any) -> AcquisitionResult:
-        acquisition = self._new(*arguments)
-        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
+        return self._acquire_sync(self._new(*arguments))
 
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        acquisition = self._new(slots, None, label, priority=priority)
-        if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
-        granted = await try_request(self._attachment, self._declared, acquisition)
-        return acquisition if granted else None
+        return await self._try(self._new(slots, None, label, priority=priority))
 
     def try_acquire_sync(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        acquisition = self._new(slots, None, label, priority=priority)
-        granted = try_request_sync(self._attachment, self._declared, acquisition)
-        return acquisition if granted else None
+        return self._try_sync(self._new(slots, None, label, priority=priority))
 
     def _new(
         self,
@@ -349,21 +332,19 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     async def pause(self, seconds: float) -> None:
         seconds = check_pause(seconds)
-        await self._attachment.call_async(
-            operations.pause, seconds, (), self._declared, self._generation
-        )
+        await self._attachment.call_async(operations.pause, seconds, (), self)
         self._tell_steered("paused", seconds)
 
     def pause_sync(self, seconds: float) -> None:
         seconds = check_pause(seconds)
-        self._attachment.call(operations.pause, seconds, (), self._declared, self._generation)
+        self._attachment.call(operations.pause, seconds, (), self)
         self._tell_steered("paused", seconds)
 
     def _to_resize(self, value: int) -> tuple[Any, ...]:
         check_count("value", value, most=MOST_SLOTS)
         declared = self._declared
         fixed = None if isinstance(declared, Adaptive) else declared
-        return (value, fixed), declared, self._generation
+        return (value, fixed), self
 
     # -------------------------------------------------------------- adapting
 
@@ -407,29 +388,25 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     def _to_freeze(self, value: int | None) -> tuple[Any, ...]:
         if value is not None:
             check_count("value", value, most=MOST_SLOTS)
-        return (value,), self._declared, self._generation
+        return (value,), self
 
     async def thaw(self) -> None:
         try:
-            await self._attachment.call_async(operations.thaw, (), self._declared, self._generation)
+            await self._attachment.call_async(operations.thaw, (), self)
         except NotAdaptive:
             raise self._fixed_value() from None
         self._tell_steered("thawed")
 
     def thaw_sync(self) -> None:
         try:
-            self._attachment.call(operations.thaw, (), self._declared, self._generation)
+            self._attachment.call(operations.thaw, (), self)
         except NotAdaptive:
             raise self._fixed_value() from None
         self._tell_steered("thawed")
 
-    def _tell_reopened(self) -> None:
-        self._tell_steered("reopened")
+    def _tell_new(self, acquisition_id: str, wanted: int, now: float) -> None:
+        self._tell_requested(acquisition_id, wanted, now)
 
     def _tell_moved(self) -> None:
         for _, _, change in self._attachment.file().take_changes():
             self._tell_resized(change.new, change.reason)
-
-    def _forget_sync(self) -> bool:
-        """Delete it if nobody uses it, with all that it remembers; return whether it was."""
-        return self._attachment.call(operations.forget)

@@ -166,9 +166,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         head_start = wanted.head_start if isinstance(wanted, RankedSlots) else 0
         return [int(wanted), head_start] if head_start else int(wanted)
 
-    def subject(self, name: str | None) -> str:
-        return f"{display(name)} is"
-
     def never_fits(self, wanted: int, declared: Declared, name: str | None) -> ValueError | None:
         title = display(name)
         if declared == self.value and self.adaptation is None:  # the usual case, sooner

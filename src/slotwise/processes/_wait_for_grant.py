@@ -69,8 +69,8 @@ def wait_for_grant_sync(
 
 async def try_request(
     attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
-) -> bool:
-    """Request slots without waiting for them; return whether they were granted.
+) -> ProcessAcquisition | None:
+    """Request slots without waiting for them; return the acquisition if they were granted.
 
     Raises:
         BackendError: the file can't be used, or another process kept its lock for a second.
@@ -86,12 +86,12 @@ async def try_request(
     except BaseException as error:
         _clean_up(acquisition, error)
         raise
-    return granted
+    return acquisition if granted else None
 
 
 def try_request_sync(
     attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
-) -> bool:
+) -> ProcessAcquisition | None:
     """Like `try_request`."""
     try:
         granted = _request(attachment, declared, acquisition, None, _NO_WAIT_LOCK_TIMEOUT)
@@ -101,7 +101,7 @@ def try_request_sync(
     except BaseException as error:
         _clean_up(acquisition, error)
         raise
-    return granted
+    return acquisition if granted else None
 
 
 def _tried(acquisition: ProcessAcquisition, granted: bool) -> None:

@@ -191,7 +191,7 @@ class RedisAcquisition(AcquisitionResult):
 
     def _keys(self) -> dict[str, str]:
         limit: Any = self.limit
-        return keys_by_name(limit._tiers, self.path) if self.path else {}
+        return keys_by_name(limit._specs, self.path) if self.path else {}
 
     @property
     def ping_interval(self) -> float:
@@ -387,7 +387,7 @@ class RedisAcquisition(AcquisitionResult):
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause, for events."""
         limit: Any = self.limit
-        return asked_pauses(self, limit._tiers if self.path else (), self.path)
+        return asked_pauses(self, limit._specs if self.path else (), self.path)
 
     def mark_ended(self) -> None:
         """Note, in any thread, that it no longer holds or waits."""

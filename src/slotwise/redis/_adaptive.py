@@ -35,7 +35,7 @@ class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
         if not self._pauses_for:
             return ""
         limit: Any = self.limit
-        tiers = pausing(limit._tiers, self.path) if self.path else []
+        tiers = pausing(limit._specs, self.path) if self.path else []
         return "p" + ".".join(str(tier) for tier, _ in tiers)
 
 

@@ -18,7 +18,6 @@ from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
 from slotwise._core.arguments import check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
-from slotwise._core.messages import closed_error
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait.at_once import run_at_once
@@ -146,14 +145,13 @@ class RedisLimit:
         @property
         def _title(self) -> str: ...
 
+        def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed: ...
+
         def _declaration(self) -> list[Any]:
             """Return what it was made with, in the form that the scripts take."""
 
         def _conflict(self, reply: list[Any]) -> SlotwiseError:
             """Return the error of an object whose values are not those in use."""
-
-    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        return closed_error(f"{self._title} is", closure)
 
     # ------------------------------------------------------------- acquiring
 

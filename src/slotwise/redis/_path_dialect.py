@@ -202,17 +202,17 @@ def _read_fullness(
         why = messages.occupancy(value=value, held=held, waiting=waiting)
         if need > 1:
             why += f", and {need} are needed"
-    return blame(limit._tiers, tier, key, why)
+    return blame(limit._specs, tier, key, why)
 
 
 def never_fits(limit: Any, path: Path, needs: Needs | None, value: int, tier: int) -> ValueError:
     """The error for a request of more than ``value`` of a tier."""
     need = 1 if needs is None else needs[tier]
-    which = part_of(limit._tiers, limit._name, tier, path[tier])
-    adaptive = limit._tiers[tier].adaptive
+    which = part_of(limit._specs, limit._name, tier, path[tier])
+    adaptive = limit._specs[tier].adaptive
     if adaptive is not None:
         return too_many_for_adaptive(which, need, adaptive)
-    if isinstance(limit._tiers[tier].value, Rate):
+    if isinstance(limit._specs[tier].value, Rate):
         return messages.cost_above_burst(which, need, value)
     return messages.too_many_slots(which, need, value)
 

@@ -11,13 +11,11 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import check_flag, check_name, check_seconds
-from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
-from slotwise._core.messages import closed_error, unknown_acquisition
+from slotwise._core.messages import unknown_acquisition
 from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
@@ -30,9 +28,6 @@ from slotwise._core.paths import (
     check_costs,
     most_of,
     options_of,
-    subject_of,
-    tell_path_requested,
-    title_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
@@ -111,34 +106,32 @@ class RedisPaths(RedisLimit, PathBackend):
         unreachable: UnreachableOptions = UnreachableOptions(),  # noqa: B008 - it can't be changed
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
+        super().__init__(tiers, closed_error)
         self._overload = overload
         self._max_idle_keys = max_idle_keys
-        self._make_closed_error = closed_error
-        self._tiers = tuple(tiers)
-        for tier in self._tiers:
+        for tier in self._specs:
             if isinstance(tier.value, int):
                 check_max_value(tier.value)
-        self._indexes = {tier.name: index for index, tier in enumerate(self._tiers)}
-        self._key_values = KeyValues(self._tiers) or None  # None if there is nothing to tell
+        self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         self._name = name
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         # What all objects of a name must agree about.
-        self._shape = write_shape(self._tiers)
-        self._declared = ",".join(map(write_rule, self._tiers))
-        self._adaptive = options_of(self._tiers)
+        self._shape = write_shape(self._specs)
+        self._declared = ",".join(map(write_rule, self._specs))
+        self._adaptive = options_of(self._specs)
         if self._adaptive is not None:
             self._acquisitions = AdaptiveRedisAcquisition
-            for tier in self._tiers:
+            for tier in self._specs:
                 check_max_value(1 if tier.adaptive is None else tier.adaptive.max)
-        limited = [tier.value for tier in self._tiers if tier.value and isinstance(tier.value, int)]
+        limited = [tier.value for tier in self._specs if tier.value and isinstance(tier.value, int)]
         # If there are only rates, nothing is held.
         self._rates = {
-            tier.name: i for i, tier in enumerate(self._tiers) if isinstance(tier.value, Rate)
+            tier.name: i for i, tier in enumerate(self._specs) if isinstance(tier.value, Rate)
         }
-        self._holds_nothing = len(self._rates) == len(self._tiers)
+        self._holds_nothing = len(self._rates) == len(self._specs)
         self._value = limited[-1] if limited else 0
         self._set_up(
             name,
@@ -150,7 +143,7 @@ class RedisPaths(RedisLimit, PathBackend):
             make_local=self._make_local,
         )
         if unreachable.policy == "local":
-            self._local_tiers = local_specs(self._tiers, unreachable.local_value)
+            self._local_tiers = local_specs(self._specs, unreachable.local_value)
 
     def _make_local(self) -> Any:
         local = memory_driver("._paths", "MemoryPaths")(
@@ -166,7 +159,7 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def _attach(self) -> None:
         super()._attach()
-        self._idle = IdleKeys(self._tiers, self._max_idle_keys)
+        self._idle = IdleKeys(self._specs, self._max_idle_keys)
         if self._adaptive is not None:
             self._record.tell_changes_to(self)
 
@@ -263,15 +256,10 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def _check_fits(self, path: Path, needs: Needs | None) -> None:
         """Raise if the tiers, as declared, can never have that much."""
-        for index, tier in enumerate(self._tiers if needs is not None else ()):
+        for index, tier in enumerate(self._specs if needs is not None else ()):
             most = most_of(tier.value) if tier.adaptive is None else tier.adaptive.min
             if needs is not None and most and needs[index] > most:
                 raise never_fits(self, path, needs, most, index)
-
-    def _tell_requested(
-        self, acquisition_id: str, needs: Needs | None, now: float, path: Path = (), /
-    ) -> None:
-        tell_path_requested((acquisition_id, self._name, "redis", now), self._tiers, path, needs)
 
     def _acquire_at_once_sync(
         self, path: Path, label: str | None, needs: Needs | None
@@ -291,8 +279,8 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def stats(self) -> dict[str, TierStats]:
         return await self._ask(
-            lambda: _path_stats.collect(*self._attached(), self._tiers, self._idle, self._limits),
-            lambda: {tier.name: TierStats(0, 0, 0, scope="open") for tier in self._tiers},
+            lambda: _path_stats.collect(*self._attached(), self._specs, self._idle, self._limits),
+            lambda: {tier.name: TierStats(0, 0, 0, scope="open") for tier in self._specs},
             lambda local: {
                 name: replace(stats, scope="local") for name, stats in local.stats_sync().items()
             },
@@ -307,7 +295,7 @@ class RedisPaths(RedisLimit, PathBackend):
         async def ask() -> PathStats:
             reply = await self._inspect("path", write_path(path))
             try:
-                return read_path_stats(reply, self._tiers, path, closed_here=closed_here)
+                return read_path_stats(reply, self._specs, path, closed_here=closed_here)
             except GARBAGE as error:
                 raise not_ours(self._title) from error
 
@@ -362,7 +350,7 @@ class RedisPaths(RedisLimit, PathBackend):
             records = zip(flat[1::3], flat[2::3], strict=True)
             claims |= zip(flat[::3], records, strict=True)
             if not go_on:
-                return read_path_claimants(claims, self._tiers)
+                return read_path_claimants(claims, self._specs)
 
     async def _inspect(self, *what: str | bytes) -> list[Any]:
         reply: list[Any] = await self._run_script(_INSPECT, [b"", *what])
@@ -383,15 +371,15 @@ class RedisPaths(RedisLimit, PathBackend):
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         current = await self._steer(b"freeze", tier, value, key)
-        events.resized_tier(self._name, "redis", current, tier, key)
-        events.steered("frozen", self._name, "redis", tier, key)
+        self._tell_resized(current, tier, key)
+        self._tell_steered("frozen", tier, key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         self._run_blocking(self.freeze(tier, value, key))
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         await self._steer(b"thaw", tier, None, key)
-        events.steered("thawed", self._name, "redis", tier, key)
+        self._tell_steered("thawed", tier, key)
 
     def thaw_sync(self, tier: str, key: str | None = None) -> None:
         self._run_blocking(self.thaw(tier, key))
@@ -399,7 +387,7 @@ class RedisPaths(RedisLimit, PathBackend):
     async def _steer(self, verb: bytes, tier: str, value: int | None, key: str | None) -> int:
         """Freeze or thaw a tier, or one key of it; returns the value."""
         index = self._indexes[tier]
-        node = "" if key is None and self._tiers[index].keyed else write_node(index, key)
+        node = "" if key is None and self._specs[index].keyed else write_node(index, key)
         wanted = b"" if value is None else value
         args = index, node, verb, wanted, _REMEMBERED
         current: int
@@ -410,12 +398,7 @@ class RedisPaths(RedisLimit, PathBackend):
     def _on_adapted(self, message: bytes) -> None:
         """Tell the hooks of "adapted node value reason"."""
         _, node, value, reason = message.split(b" ", 3)
-        index, key = read_node(node)
-        tier = self._tiers[index]
-        keys = {tier.name: key} if tier.keyed else {}
-        if events.hooks:
-            why = reason.decode(errors="replace")
-            events.resized(self._name, "redis", int(value), tier=tier.name, keys=keys, adapted=why)
+        self._tell_adapted(*read_node(node), int(value), reason.decode(errors="replace"))
 
     def _sample_of_other_process(
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
@@ -444,7 +427,7 @@ class RedisPaths(RedisLimit, PathBackend):
         if isinstance(value, int):
             check_max_value(value)
         index = self._indexes[tier]
-        if self._tiers[index].adaptive is not None:
+        if self._specs[index].adaptive is not None:
             assert isinstance(value, int)
             await self.freeze(tier, value, key)
             return
@@ -456,19 +439,18 @@ class RedisPaths(RedisLimit, PathBackend):
             _, go_on, *messages = reply
             self._dispatch(messages)
             if not go_on:
-                events.resized_tier(self._name, "redis", value, tier, key)
+                self._tell_resized(value, tier, key)
                 return
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._run_blocking(self.resize(tier, value, key))
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = len(self._tiers) - 1 if tier is None else self._indexes[tier]
+        index = self._index_to_pause(tier)
         node = f"{index}" if key is None else write_node(index, key)
         _, *messages = await self._change(self._dialect.control.pause, node, f"{seconds:.6f}")
         self._dispatch(messages)
-        paused = self._tiers[index].name
-        events.steered("paused", self._name, "redis", paused, key, seconds=seconds)
+        self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         self._run_blocking(self.pause(seconds, tier, key))
@@ -499,7 +481,7 @@ class RedisPaths(RedisLimit, PathBackend):
 
     def _write_costs(self, costs: Mapping[str, int]) -> str:
         """As the scripts have them; raises unless these are the names of rates, with costs."""
-        check_costs(self._tiers, costs, self._title)
+        check_costs(self._specs, costs, self._title)
         for cost in costs.values():
             check_max_value(cost)
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
@@ -507,15 +489,10 @@ class RedisPaths(RedisLimit, PathBackend):
     def _forget_sync(self) -> bool:
         return bool(self._run_blocking(self._run_script(self._dialect.control.forget, [b""])) >= 0)
 
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
-        """Forget idle keys that this object remembers; the server remembers none."""
-        return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
-
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
+        """Forget idle keys that this object remembers; the server remembers none."""
         return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
@@ -531,26 +508,18 @@ class RedisPaths(RedisLimit, PathBackend):
             self._dialect.control.reopen, [b"", self._attached()[0].client().token]
         )
         self._dispatch(messages)
-        events.steered("reopened", self._name, "redis")
+        self._tell_steered("reopened")
 
     def reopen_sync(self) -> None:
         self._run_blocking(self.reopen())
 
     # -------------------------------------------------------------- messages
 
-    def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        subject = subject_of(self._tiers, self._name)
-        return closed_error(subject, closure, self._make_closed_error)
-
-    @property
-    def _title(self) -> str:
-        return title_of(self._tiers, self._name)
-
     def _declaration(self) -> list[Any]:
         return [self._shape, self._declared]
 
     def _conflict(self, reply: list[Any]) -> SlotwiseError:
         try:
-            return read_tiers_conflict(self._name, self._tiers, reply)
+            return read_tiers_conflict(self._name, self._specs, reply)
         except GARBAGE:
             return not_ours(self._title)

@@ -27,7 +27,7 @@ from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
-from slotwise._core.messages import closed_error, restate_timeout
+from slotwise._core.messages import restate_timeout
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     KeyStats,
@@ -38,7 +38,6 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     subject_of,
-    title_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
@@ -101,7 +100,7 @@ class StagedPaths(PathBackend):
         max_idle_keys: float = inf,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
-        self._make_closed_error = closed_error
+        super().__init__(tiers, closed_error)
         self._closing_key = (source.key, name) if name is not None else object()
         self._generation = _generations.current(self._closing_key)
         _objects.add(self)
@@ -121,10 +120,6 @@ class StagedPaths(PathBackend):
     @property
     def reported_name(self) -> str | None:
         return self._name
-
-    @property
-    def _title(self) -> str:
-        return title_of([stage.spec for stage in self._tiers], self._name)
 
     def _path(self, path: Path) -> list[tuple[Stage, str | None]]:
         return [*itertools.zip_longest(self._stages, path)]
@@ -195,7 +190,7 @@ class StagedPaths(PathBackend):
                     restate_timeout(too_late, timeout or 0)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
                 except SemaphoreClosed as closed:
-                    raise self._closed_error(closed) from None
+                    raise self._closed_at_stage(closed) from None
                 held.append((semaphore, acquired))
         except BaseException:
             # After a timeout there is no time left to wait for a server.
@@ -382,7 +377,7 @@ class StagedPaths(PathBackend):
         return [holder for holder in map(self._read, claimants) if holder is not None]
 
     def _read(self, claimant: Claimant) -> Claimant | None:
-        return read_claimant(claimant, [stage.spec for stage in self._tiers])
+        return read_claimant(claimant, self._specs)
 
     async def waiters(self) -> list[Claimant]:
         return await look(self._source.find_thread, self._waiters)
@@ -449,8 +444,13 @@ class StagedPaths(PathBackend):
         run_at_once(self._resize(tier, value, key, sync=True))
 
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
-        for entry in self._stage(tier).resize(value, key):
-            await call(sync, entry.semaphore, "resize", entry.value)
+        if self._generation.closed:
+            raise self._closed_error()
+        try:
+            for entry in self._stage(tier).resize(value, key):
+                await call(sync, entry.semaphore, "resize", entry.value)
+        except SemaphoreClosed as closed:
+            raise self._closed_at_stage(closed) from closed
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         await self._pause(seconds, tier, key, sync=False)
@@ -468,14 +468,9 @@ class StagedPaths(PathBackend):
         try:
             await call(sync, entry.semaphore, "pause", seconds)
         except SemaphoreClosed as closed:
-            raise self._closed_error(closed) from closed
+            raise self._closed_at_stage(closed) from closed
         finally:
             entry.leave()
-
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
-        return self.forget_idle_sync(tier, older_than, keep_at_most)
 
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -483,7 +478,7 @@ class StagedPaths(PathBackend):
         return self._stage(tier).forget_idle(clock.now() - older_than, keep_at_most)
 
     def _stage(self, tier: str) -> Stage:
-        return next(stage for stage in self._tiers if stage.spec.name == tier)
+        return self._tiers[self._indexes[tier]]
 
     # --------------------------------------------------------------- closing
 
@@ -529,12 +524,12 @@ class StagedPaths(PathBackend):
         for semaphore, *_ in reversed(await self._semaphores(sync=sync)):
             await call(sync, semaphore, "reopen")
 
-    def _closed_error(self, closed: SemaphoreClosed | None = None) -> SemaphoreClosed:
-        make = self._make_closed_error
-        subject = subject_of([stage.spec for stage in self._tiers], self._name)
-        if closed is None or self._generation.closed:
-            return closed_error(subject, make=make)
-        return make(f"{closed_error(subject)}: {closed}", reason=closed.reason)
+    def _closed_at_stage(self, closed: SemaphoreClosed) -> SemaphoreClosed:
+        """Return the error of tiers of which the semaphore of one is closed."""
+        if self._generation.closed:
+            return self._closed_error()
+        words = f"{subject_of(self._specs, self._name)} closed: {closed}"
+        return self._make_closed_error(words, reason=closed.reason)
 
 
 def _lose(holding: _HeldByName, acquisition_id: str, lost: Lost, reason: str) -> None:
