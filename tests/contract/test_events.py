@@ -147,6 +147,26 @@ async def test_a_closed_limit_is_told_as_the_reason(make: Make, speak: Speak, ea
     ear.check_sums()
 
 
+async def test_a_request_to_a_closed_limit_is_told_like_any_other(
+    make_limit: Make, speak: Speak, ear: Ear
+) -> None:
+    limit = make_limit(3)
+    owner = getattr(limit, "tiers", limit)
+    await speak.release(limit, await speak.acquire(limit, 2))
+    await speak.close(owner)
+    with pytest.raises(SlotwiseError):
+        await speak.acquire(limit, 2)
+    first, *_ = [event for event in ear.events if event.kind == "requested"]
+    *_, asked, refused = ear.events
+    assert (asked.kind, refused.kind, refused.reason) == ("requested", "refused", "closed")
+    for event in asked, refused:
+        told = event.name, event.scope, event.slots, event.keys
+        assert told == (first.name, first.scope, 2, first.keys)
+        assert event.acquisition_id not in (None, first.acquisition_id)
+    assert asked.acquisition_id == refused.acquisition_id
+    ear.check_sums()
+
+
 async def test_a_kick_and_a_resize_are_told(make: Make, speak: Speak, ear: Ear) -> None:
     semaphore = make(1)
     acquired = await speak.acquire(semaphore)

@@ -68,6 +68,24 @@ async def test_the_end_of_a_ttl_is_a_warning(make: Make, caplog: pytest.LogCaptu
     assert acquired.lost.reason == "its ttl of 0.05 s ended"
 
 
+async def test_a_kick_is_a_warning(
+    make_limit: Callable[..., Limit], speak: Speak, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slotwise")
+    limit = make_limit(1)
+    owner = getattr(limit, "tiers", limit)
+    acquired = await speak.acquire(limit)
+    assert await speak.kick(owner, acquired) is True
+    async with asyncio.timeout(30):
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(f" lost by {acquired.acquisition_id}: it was kicked")
+    assert vars(record)["semaphore_name"] == owner.name
+    assert vars(record)["max_slots"] == (1 if owner is limit else 2), "that of the widest tier"
+
+
 async def warned_once_of_nonsense(
     limit: Limit, speak: Speak, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,6 +99,7 @@ async def warned_once_of_nonsense(
     assert record.levelname == "WARNING"
     assert "never issued that id" in record.getMessage()
     assert vars(record)["acquisition_id"] == "nonsense"
+    assert vars(record)["semaphore_name"] == getattr(limit, "tiers", limit).name
 
 
 async def test_releasing_an_id_that_was_never_issued_is_a_warning(
@@ -91,14 +110,18 @@ async def test_releasing_an_id_that_was_never_issued_is_a_warning(
 
 @pytest.mark.parametrize("scope", ["memory", "process", "redis"])
 async def test_tiers_that_are_not_atomic_warn_of_it_too(
-    scope: str, request: pytest.FixtureRequest, speak: Speak, caplog: pytest.LogCaptureFixture
+    scope: str,
+    request: pytest.FixtureRequest,
+    name: str,
+    speak: Speak,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     url = {
         "memory": lambda: "memory://",
         "process": lambda: f"process://{request.getfixturevalue('tmp_path')}",
         "redis": lambda: request.getfixturevalue("server").url,
     }[scope]()
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), url=url, atomic=False)
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), url=url, name=name, atomic=False)
     await warned_once_of_nonsense(tiers.at(tenant="acme"), speak, caplog)
 
 

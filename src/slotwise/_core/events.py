@@ -381,24 +381,6 @@ def refused(
         _tell(event)
 
 
-def rejected(
-    name: str | None,
-    scope: str,
-    error: BaseException,
-    *,
-    slots: int = 1,
-    keys: Mapping[str, str] = _NO_KEYS,
-) -> None:
-    """Report a request that was refused before it had an id."""
-    if not _telling.busy:
-        record = ReportedAcquisition(name, scope, slots, None, keys, 0.0)
-        reason = _reason(error, True)
-        _tell(
-            record.event("requested", None),
-            record.event("refused", None, waited=0.0, reason=reason),
-        )
-
-
 def _reason(error: BaseException | None, waits: bool) -> Reason:
     if isinstance(error, BackendError):  # even if it is a timeout too
         return "unreachable"

@@ -81,6 +81,11 @@ class BaseLedger(ABC, Generic[C]):
         elif self.deadlines is not None:
             self.deadlines.discard(claim.key)  # the end of its wait, if it had one
 
+    @property
+    @abstractmethod
+    def max_slots(self) -> int:
+        """How many slots there are, for logs; 0 if there is no limit."""
+
     @abstractmethod
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""

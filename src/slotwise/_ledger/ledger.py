@@ -130,6 +130,10 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         return value is None or value == self.value or value in self.former_values
 
     @property
+    def max_slots(self) -> int:
+        return self.value
+
+    @property
     def is_resized(self) -> bool:
         """Whether it has another value than the one it was made with."""
         return bool(self.former_values) and self.former_values[0] != self.value

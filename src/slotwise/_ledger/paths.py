@@ -233,6 +233,12 @@ class PathLedger(BaseLedger[C]):
         self.attention = not QUICK_LANE or bool(rates) or self.has_adaptive
         self.unbalanced: set[Node] = set()  # mostly nodes that hold too many slots
 
+    @property
+    def max_slots(self) -> int:
+        """The value of the widest tier with a limit."""
+        values = [tier.value for tier in self.tiers if not isinstance(tier, RateTier)]
+        return next((value for value in reversed(values) if value), 0)
+
     # ------------------------------------------------------------ the verbs
 
     def request(

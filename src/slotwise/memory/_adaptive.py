@@ -13,8 +13,7 @@ from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
 
-from slotwise._core import events
-from slotwise._core.adaptive import Adaptive, Change, Outcome
+from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.messages import context_reused
 from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
 from slotwise._ledger.adaptation import Adaptation, adaptation
@@ -22,6 +21,7 @@ from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition, MemoryClaim
+from slotwise.memory._adapting import AdaptingTracker, OutcomeAcquisition
 from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._ids import next_key
 from slotwise.memory._log import logged
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slotwise.memory._semaphore import MemorySemaphore
 
 
-class AdaptiveTracker(Tracker):
+class AdaptiveTracker(AdaptingTracker[MemoryClaim], Tracker):
     """The shared state of an adaptive semaphore."""
 
     __slots__ = ("adaptation", "is_expiring", "look_at", "succeeded", "unreported")
@@ -50,7 +50,7 @@ class AdaptiveTracker(Tracker):
         now = clock.now()
         self.adaptation = adaptation(options, microseconds(now))
         self.is_expiring = False
-        self.unreported: deque[Change] = deque()  # changes that the hooks don't know yet
+        self.unreported = deque()
         # How long blocks that succeeded on the quick lane were held, all before `look_at`.
         self.succeeded: list[float] = []
         self.look_at = 0.0
@@ -85,32 +85,13 @@ class AdaptiveTracker(Tracker):
         """Whether forgetting it would lose something."""
         return self.adaptation.is_worth_keeping(microseconds(clock.now()))
 
-    def expire(self, now: float) -> tuple[list[MemoryClaim], list[MemoryClaim], list[MemoryClaim]]:
-        self.is_expiring = True
-        try:
-            return super().expire(now)
-        finally:
-            self.is_expiring = False
-
-    def _ending_of(self, claim: MemoryClaim, now: float) -> tuple[int, Outcome, int]:
-        if not isinstance(claim, Outcomes):
-            return 0, "ignored", 0
-        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
-        held_us = max(microseconds(now) - microseconds(claim.since), 0)
-        return held_us, outcome, microseconds(claim.retry_after)
-
     def kick(self, acquisition: MemoryAcquisition) -> bool:
         acquisition.ignored()
         return super().kick(acquisition)
 
     def _follow(self) -> None:
         super()._follow()
-        self._keep_untold()
-
-    def _keep_untold(self) -> None:
-        change = self.adaptation.take_change()
-        if events.hooks and change is not None:
-            self.unreported.append(change)
+        self._report_later(self.adaptation)
 
     def change_value(self, value: int, declared: int) -> None:  # noqa: ARG002
         """Stay at a value, *in the section*: a resize freezes."""
@@ -148,15 +129,11 @@ class AdaptiveTracker(Tracker):
 def _tell_changes(semaphore: MemorySemaphore) -> None:
     """Tell the hooks how the value has moved."""
     tracker = semaphore._tracker
-    while isinstance(tracker, AdaptiveTracker) and tracker.unreported:
-        try:
-            change = tracker.unreported.popleft()
-        except IndexError:  # another thread was faster
-            break
-        semaphore._tell_resized(change.new, change.reason)
+    if isinstance(tracker, AdaptiveTracker) and tracker.unreported:
+        tracker.tell_changes(semaphore._tell_resized)
 
 
-class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
+class QuickAdaptiveMemoryAcquisition(OutcomeAcquisition, MemoryAcquisition):
     """One slot of an adaptive semaphore, without a ttl, and how the work under it ended."""
 
     __slots__ = OUTCOME_SLOTS
@@ -219,12 +196,8 @@ class QuickAdaptiveMemoryAcquisition(Outcomes, MemoryAcquisition):
             raise
         self.__exit__(exc_type, exc, traceback)
 
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave_with(exc_type)
-        super().__exit__(exc_type, exc, traceback)
 
-
-class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):
+class AdaptiveMemoryAcquisition(OutcomeAcquisition, GeneralMemoryAcquisition):
     """Slots of an adaptive semaphore, and how the work under them ended."""
 
     __slots__ = OUTCOME_SLOTS
@@ -233,13 +206,6 @@ class AdaptiveMemoryAcquisition(Outcomes, GeneralMemoryAcquisition):
         ended = super().give()
         _tell_changes(self.semaphore)
         return ended
-
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self.__exit__(exc_type, exc, traceback)
-
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave_with(exc_type)
-        super().__exit__(exc_type, exc, traceback)
 
 
 def new_tracker(

@@ -28,6 +28,7 @@ from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
+from slotwise.memory import _log
 
 # For all semaphores and tiers of this process, whose keys are unique.
 ttl_cancels = TtlCancels()
@@ -257,10 +258,12 @@ class BaseTracker(BaseLedger[C]):
         for cancel in cancels:
             cancel.send()
         for claim in holders:
-            self._log_expired(claim, now - claim.since)
+            _log.expired(claim, self, now - claim.since)
 
-    @abstractmethod
-    def _log_expired(self, claim: C, held_time: float) -> None: ...
+    def tell_kicked(self, claim: C) -> None:
+        """Tell a holder that its slots were taken away."""
+        claim.lost.set(messages.KICKED)
+        _log.kicked(claim, self)
 
     @abstractmethod
     def _timeout_error(self, claim: C) -> AcquireTimeout: ...

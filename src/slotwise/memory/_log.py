@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from logging import DEBUG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events, log
 from slotwise._core.messages import KICKED, display, ttl_ended
@@ -15,6 +15,7 @@ from slotwise._wait import clock
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
+    from slotwise.memory._base_tracker import BaseTracker
     from slotwise.memory._path_acquisition import MemoryPathAcquisition
     from slotwise.memory._semaphore import MemorySemaphore
     from slotwise.memory._tracker import Tracker
@@ -83,23 +84,23 @@ def ended(acquisition: MemoryAcquisition | MemoryPathAcquisition, kind: events.K
         events.ended(acquisition.acquisition_id, kind, clock.now(), acquisition._pauses)
 
 
-def expired(acquisition: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
+def expired(acquisition: Any, tracker: BaseTracker[Any], held_time: float) -> None:
     ended(acquisition, "expired")
-    log.lost(
-        logger, acquisition, tracker.name, tracker.value, held_time, ttl_ended(acquisition.ttl)
-    )
+    reason = ttl_ended(acquisition.ttl)
+    log.lost(logger, acquisition, tracker.name, tracker.max_slots, held_time, reason)
 
 
-def kicked(acquisition: MemoryAcquisition, tracker: Tracker) -> None:
+def kicked(acquisition: Any, tracker: BaseTracker[Any]) -> None:
     ended(acquisition, "kicked")
-    log.lost(logger, acquisition, tracker.name, tracker.value, _held_time(acquisition), KICKED)
+    held_time = _held_time(acquisition)
+    log.lost(logger, acquisition, tracker.name, tracker.max_slots, held_time, KICKED)
 
 
 def unknown_id(acquisition_id: str, name: str | None) -> None:
     log.released_nothing(logger, acquisition_id, name, issued_here=False)
 
 
-def _held_time(acquisition: MemoryAcquisition) -> float | None:
-    """Return how long it was held; None if nothing was logged when it was acquired."""
+def _held_time(acquisition: object) -> float | None:
+    """Return how long it was held; None if it isn't known when it was granted."""
     since: float | None = getattr(acquisition, "since", None)
     return None if since is None else clock.now() - since

@@ -5,14 +5,13 @@ How the values move is in `slotwise._ledger.adaptation`. Nobody takes the quick 
 
 from __future__ import annotations
 
-from typing import Any
-
-from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
+from slotwise._core.outcomes import OUTCOME_SLOTS
+from slotwise.memory._adapting import OutcomeAcquisition
 from slotwise.memory._path_acquisition import LargeMemoryPathAcquisition
 from slotwise.memory._path_observed import ObservedLargeMemoryPathAcquisition
 
 
-class _OutcomeAcquisition(Outcomes, LargeMemoryPathAcquisition):
+class _PathOutcomeAcquisition(OutcomeAcquisition, LargeMemoryPathAcquisition):
     __slots__ = ()
 
     def give(self) -> bool:
@@ -22,22 +21,15 @@ class _OutcomeAcquisition(Outcomes, LargeMemoryPathAcquisition):
             tracker.tell_changes(self.paths._tell_adapted)
         return ended
 
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self.__exit__(exc_type, exc, traceback)
 
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave_with(exc_type)
-        super().__exit__(exc_type, exc, traceback)
-
-
-class AdaptiveMemoryPathAcquisition(_OutcomeAcquisition):
+class AdaptiveMemoryPathAcquisition(_PathOutcomeAcquisition):
     """Slots of tiers, and how the work under them ended."""
 
     __slots__ = OUTCOME_SLOTS
 
 
 class ObservedAdaptiveMemoryPathAcquisition(
-    _OutcomeAcquisition, ObservedLargeMemoryPathAcquisition
+    _PathOutcomeAcquisition, ObservedLargeMemoryPathAcquisition
 ):
     """The same, while somebody listens to events."""
 

@@ -6,16 +6,14 @@ have: keys that come and go, work that is done piece by piece, and successors.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heappush
 from typing import cast
 
-from slotwise._core import events, log
-from slotwise._core.adaptive import Change, Outcome
+from slotwise._core.adaptive import Change
 from slotwise._core.closing import Closure
-from slotwise._core.messages import limit_full, no_slot, ttl_ended
+from slotwise._core.messages import limit_full, no_slot
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import (
@@ -38,24 +36,21 @@ from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tie
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import lock, postponed, run_postponed
 from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
-from slotwise.memory import _log
+from slotwise.memory._adapting import AdaptingTracker
 from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._unfilled import unfilled
 
-_logger = logging.getLogger("slotwise.memory")
 
-
-class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
+class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
     """What all objects of one name share, or what one private object has."""
 
     __slots__ = (
@@ -112,7 +107,7 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
         self.times_all = False
         self.is_expiring = False
         # Changes of adaptive values that the hooks don't know yet, with the tier and the key.
-        self.unreported: deque[tuple[int, Hashable, Change]] = deque()
+        self.unreported = deque()
         self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
 
     def bound_idle(self, max_idle_keys: int) -> None:
@@ -291,45 +286,16 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
 
     # ------------------------------------------------------------- adapting
 
-    def _ending_of(self, claim: MemoryPathAcquisition, now: float) -> tuple[int, Outcome, int]:
-        if not isinstance(claim, Outcomes):
-            return 0, "ignored", 0
-        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
-        held_us = max(microseconds(now) - microseconds(claim.since), 0)
-        return held_us, outcome, microseconds(claim.retry_after)
-
     def _count_end(self, claim: MemoryPathAcquisition, now: float) -> None:
         super()._count_end(claim, now)
         if isinstance(claim, Outcomes) and claim._pauses_for:
             for index, key in pausing(claim.paths._specs, cast("Path", claim.path)):
                 self.begin_pause(claim._pauses_for, index, key)  # before anybody else is served
 
-    def expire(
-        self, now: float
-    ) -> tuple[
-        list[MemoryPathAcquisition], list[MemoryPathAcquisition], list[MemoryPathAcquisition]
-    ]:
-        self.is_expiring = True
-        try:
-            return super().expire(now)
-        finally:
-            self.is_expiring = False
-
     def _follow(self, node: Node) -> None:
         super()._follow(node)
         assert node.adaptation is not None
-        change = node.adaptation.take_change()
-        if events.hooks and change is not None:
-            self.unreported.append((node.tier, node.key, change))
-
-    def tell_changes(self, tell: Callable[[int, str | None, int, str], None]) -> None:
-        """``tell`` how adaptive values have moved: the tier, the key, the value and the reason."""
-        while self.unreported:
-            try:
-                index, key, change = self.unreported.popleft()
-            except IndexError:  # another thread was faster
-                break
-            tell(index, cast("str | None", key), change.new, change.reason)
+        self._report_later(node.adaptation, node.tier, node.key)
 
     def changes_of(self, index: int, key: str | None) -> list[Change]:
         """How a value has moved, in epoch seconds, *in the section*."""
@@ -492,10 +458,6 @@ class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcqui
             self._predecessor = None
         if not self.ended and self.closure is None and self._predecessor is None:
             self.reopen()
-
-    def _log_expired(self, claim: MemoryPathAcquisition, held_time: float) -> None:
-        _log.ended(claim, "expired")
-        log.lost(_logger, claim, self.name, None, held_time, ttl_ended(claim.ttl))
 
     # -------------------------------------------------------------- messages
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from slotwise._core import events, messages
+from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.messages import INTERRUPTED, unknown_acquisition
@@ -259,7 +259,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         key = key_of(acquisition_id)
         if key is None:
-            _log.unknown_id(acquisition_id, self._tracker.title)
+            _log.unknown_id(acquisition_id, self.reported_name)
             return False
         acquisition = self._tracker.holders.get(key)
         if acquisition is None:
@@ -310,8 +310,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         acquisition.ignored()
         if not acquisition.end():
             return False
-        acquisition.lost.set(messages.KICKED)
-        _log.ended(acquisition, "kicked")
+        self._tracker.tell_kicked(acquisition)
         return True
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:

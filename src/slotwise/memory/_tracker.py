@@ -211,11 +211,6 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.tell_kicked(acquisition)
         return True
 
-    def tell_kicked(self, acquisition: MemoryAcquisition) -> None:
-        """Tell a holder that its slots were taken away."""
-        acquisition.lost.set(messages.KICKED)
-        _log.kicked(acquisition, self)
-
     def _end_hold(self, acquisition: MemoryAcquisition) -> bool:
         # The deletion decides between all who want to end the same acquisition.
         try:
@@ -561,9 +556,6 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if isinstance(claim, LineGrant):
             self.ended_tickets -= 1
             self.withdraw(cast("MemoryClaim", claim))
-
-    def _log_expired(self, claim: MemoryClaim, held_time: float) -> None:
-        _log.expired(cast("MemoryAcquisition", claim), self, held_time)
 
     # ---------------------------------------------------------------- errors
 

@@ -175,11 +175,6 @@ class BaseState(BaseLedger[C]):
     def new(cls, name: str, declared: Any, boot: str) -> Self:
         """Return the state of a limit that nobody has used yet."""
 
-    @property
-    @abstractmethod
-    def max_slots(self) -> int:
-        """How many slots there are, for logs; 0 if there is no limit."""
-
     @abstractmethod
     def remembers(self, now: float) -> bool:
         """Return whether its file has to be kept while nobody uses it."""

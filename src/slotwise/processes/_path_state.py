@@ -92,12 +92,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return self.has_adaptive
 
     @property
-    def max_slots(self) -> int:
-        """That of the widest tier with a limit."""
-        values = [tier.value for tier in self.tiers if not isinstance(tier, RateTier)]
-        return next((value for value in reversed(values) if value), 0)
-
-    @property
     def is_resized(self) -> bool:
         pairs = zip(self.tiers, self.specs, strict=True)
         return any(

@@ -98,10 +98,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             return self.adaptation.frozen
         return Ledger.is_resized.fget(self)  # type: ignore[attr-defined,no-any-return]
 
-    @property
-    def max_slots(self) -> int:
-        return self.value
-
     def remembers(self, now: float) -> bool:
         known = self.adaptation
         has_learnt = known is not None and known.is_worth_keeping(microseconds(now))

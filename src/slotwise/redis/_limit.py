@@ -169,21 +169,20 @@ class RedisLimit:
             SemaphoreClosed: this process closed the instance.
         """
         checked_label = "" if label is None else check_label(label) or ""
+        acquisition = self._acquisitions(self, slots, checked_label, path, needs, head_start)
+        if events.hooks:
+            limit: Any = self  # a Semaphore, or tiers: both have this
+            wanted, now = needs if path else slots, acquisition.requested_at
+            limit._tell_requested(acquisition.acquisition_id, wanted, now, path)
         if not self._generation.admits(self._has):
             closed = self._closed_error()
-            if events.hooks:
-                events.rejected(self.name, "redis", closed)
+            _log.refused(acquisition, closed, waits=True)
             raise closed
-        acquisition = self._acquisitions(self, slots, checked_label, path, needs, head_start)
         if self._adaptive is not None:
             acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         record = acquisition.record
         if acquisition.requested_at >= record.noted_until:
             acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
-        if events.hooks:
-            limit: Any = self  # a Semaphore, or tiers: both have this
-            wanted, now = needs if path else slots, acquisition.requested_at
-            limit._tell_requested(acquisition.acquisition_id, wanted, now, path)
         if self._cancel_task_after_ttl or self._cancel_task_on_loss:
             acquisition.task = asyncio.current_task()
         return acquisition

@@ -1,0 +1,71 @@
+"""What the adaptive limits of this process share: how a hold ended, and which values moved since.
+
+How values move is in `slotwise._ledger.adaptation`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from slotwise._core import events
+from slotwise._core.adaptive import Outcome
+from slotwise._core.outcomes import Outcomes
+from slotwise._ledger.adaptation import Adaptation
+from slotwise._ledger.times import microseconds
+from slotwise.memory._base_acquisition import BaseAcquisition
+from slotwise.memory._base_tracker import BaseTracker, C
+
+
+class AdaptingTracker(BaseTracker[C]):
+    """A tracker whose values may move; its subclasses have the slots."""
+
+    __slots__ = ()
+
+    is_expiring: bool  # whether holds end by their ttl
+    # The arguments of what tells the hooks of each change that they don't know yet.
+    unreported: deque[tuple[Any, ...]]
+
+    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
+        self.is_expiring = True  # type: ignore[misc] # a slot of the subclasses
+        try:
+            return super().expire(now)
+        finally:
+            self.is_expiring = False  # type: ignore[misc]
+
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:
+        if not isinstance(claim, Outcomes):
+            return 0, "ignored", 0
+        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
+        since: float = claim.since  # type: ignore[attr-defined] # of the claim that it is too
+        held_us = max(microseconds(now) - microseconds(since), 0)
+        return held_us, outcome, microseconds(claim.retry_after)
+
+    def _report_later(self, adaptation: Adaptation, *where: Any) -> None:
+        """Note, *in the section*, how a value has moved; ``where`` are a tier and its key."""
+        change = adaptation.take_change()
+        if events.hooks and change is not None:
+            self.unreported.append((*where, change.new, change.reason))
+
+    def tell_changes(self, tell: Callable[..., None]) -> None:
+        """Let ``tell`` tell the hooks how values have moved."""
+        while self.unreported:
+            try:
+                change = self.unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            tell(*change)
+
+
+class OutcomeAcquisition(Outcomes, BaseAcquisition):
+    """A mixin before the acquisitions of adaptive limits: a block ends with an outcome."""
+
+    __slots__ = ()
+
+    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self.__exit__(exc_type, exc, traceback)
+
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        self._leave_with(exc_type)
+        super().__exit__(exc_type, exc, traceback)
