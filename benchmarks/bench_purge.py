@@ -9,7 +9,7 @@ ours and find take turns, and medians are compared.
                    and counts them; without it the rows of the slow file system are
                    left out. Built with cc into a temporary folder.
     --only=slow    only the rows of the slow file system; --only=local: only the others
-    --repeats=N    so many turns of each local contest, and not 3
+    --repeats=N    repeat each local contest N times instead of 3
     --soak         also the tree of 1,000,000 files, which takes minutes to make
 """
 
@@ -245,7 +245,7 @@ def slow_rows(shim: Path, base: Path, quick: bool) -> list[tuple[str, bool]]:
         print(f"  {words:<60} {value:8.2f} (bar {bar})   {'passed' if value >= bar else 'MISSED'}")
         rows.append((words, value >= bar))
 
-    # With half of it for each kind there are never more than that in flight in all.
+    # With half of it for each kind, there are never more than that in flight in total.
     bare = [sys.executable, "-m", "benchmarks._bare_pool", str(root), str(IN_FLIGHT)]
     rates: dict[str, list[float]] = {"slotwise": [], "bare": []}
     for _ in range(1 if quick else 3):

@@ -2,12 +2,11 @@
 
     python -m benchmarks.purge_tight_limits --runs=200 --busy=4
 
-So many runs with 5 ms per operation, and as many with none. ``--busy`` starts that many
-processes that only use the processor. With tight limits a run is four times as long if its
-workers are sent home, and that must not happen because the machine is busy: the scaler has
-to want all workers of the slow runs until their end, and one of the fast ones. Whoever gets
-no processor is slow anyway; so the time is printed, and beside it the time that the watching
-thread alone was queued for a processor.
+``--runs`` runs with 5 ms per operation, and as many with no delay. ``--busy`` starts that many
+processes that only use CPU. With tight limits, a run takes four times as long if its workers
+are dismissed, and a busy machine must not cause that: the scaler has to want all workers of a
+slow run until its end, and one for a fast run. A run that gets no CPU is slow anyway, so its
+time is only printed, next to the time for which the watching thread alone waited for a CPU.
 """
 
 from __future__ import annotations

@@ -92,17 +92,16 @@ def test_the_docs_of_tiers_state_the_bounds_that_the_ledger_has() -> None:
     )
     assert constant("tiers", "LOOKS = (\\d+)") == str(LOOKS)
     grants = constant("tiers", "AT_ONCE = (\\d+)")
-    on_redis = f"are examined in one call, and on Redis at most {grants} granted"
-    assert says("tiers.md", f"(`LOOKS`) {on_redis}")
+    on_redis = f"(`LOOKS`) are examined in one call; on Redis, one call grants at most {grants}."
+    assert says("tiers.md", on_redis)
+    in_one_call = f"One call examines at most {LOOKS}, and on Redis grants at most {grants}"
     assert says(
         "guarantees.md",
-        f"at most {LOOKS} {on_redis}",
+        in_one_call,
         f"more than {PATIENCE} later ones",
-        f"grants at most {grants} waiters what they wait for",
+        f"though it grants up to {grants}",
     )
-    assert says(
-        "glossary.md", f"At most {LOOKS} {on_redis}", f"more than {PATIENCE} later requests"
-    )
+    assert says("glossary.md", in_one_call, f"more than {PATIENCE} later requests")
 
 
 def test_the_docs_state_how_much_one_call_on_redis_does() -> None:

@@ -65,10 +65,10 @@ class Service:
     seconds: float | Value = 0.1
     spread: float = 0.1
     jitter: float = 0.0
-    workers: int | Callable[[float], int] | None = None  # so many at once, others queue there
+    workers: int | Callable[[float], int] | None = None  # this many at once; others queue there
     bend: float = 0.0  # instead of queueing, all get slower; the less, the shallower the knee
-    rate: float | None = None  # so many a second begin, others are deferred
-    refuses_above: int | None = None  # whoever comes beyond that is refused after 10 ms
+    rate: float | None = None  # this many begin per second; others are deferred
+    refuses_above: int | None = None  # calls beyond that are refused after 10 ms
     is_dead: Callable[[float], bool] | None = None  # calls hang then, until they time out
     timeout: float = 1.0
 

@@ -83,8 +83,8 @@ def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shel
     ran = shell.here(*words, "--url", "redis://:secret@127.0.0.1:1")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
-        f"slotwise {words[0]}: Redis at 127.0.0.1:1 can't be reached; is it running, and the url"
-        f" right?\n"
+        f"slotwise {words[0]}: Redis at 127.0.0.1:1 can't be reached; is it running, and is the"
+        f" url right?\n"
     )
 
 

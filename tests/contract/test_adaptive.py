@@ -384,7 +384,7 @@ async def test_one_of_a_fixed_value_cannot_freeze_an_adaptive_name(
     limit, other = make(RULES, name=name), make(10, name=name)
     held = await speak.acquire(limit)
     for verb in ("freeze", "thaw"):
-        with pytest.raises(ValueConflict, match=r"adapts .*, and this one is of a fixed value"):
+        with pytest.raises(ValueConflict, match=r"adapts .*, but this instance has a fixed value"):
             await getattr(other, verb)()
     await limit.release(held, outcome="dropped")
     assert limit.value == DROPPED, "it is not frozen"

@@ -115,7 +115,7 @@ async def test_what_the_message_says_to_grant_is_enough(
     groups = ["+@scripting", "+@pubsub", "+@sortedset", "+@hash"]
     client.execute_command("ACL", "SETUSER", "slots", "on", ">secret", *rights, *groups)
     semaphore = RedisSemaphore(name="x", value=1, ttl=30, config=limited)
-    with pytest.raises(BackendError, match="doesn't allow this user enough") as raised:
+    with pytest.raises(BackendError, match="doesn't give this user enough rights") as raised:
         await semaphore.acquire()
     told = str(raised.value).partition("(it said")[0].split()
     granted = [word for word in told if word.startswith("+")]

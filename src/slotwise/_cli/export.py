@@ -1,4 +1,4 @@
-"""``slotwise export``: serve how full limits are to Prometheus, as seen from outside.
+"""``slotwise export``: serve metrics of limits to Prometheus, as seen from outside.
 
 For fleets whose code can't be changed. What a single process sees of its limits is exported
 by `slotwise.instrumentation` in that process, under the same metric names.

@@ -84,7 +84,7 @@ def ls(given: argparse.Namespace) -> int:
         _print_list(semaphores, tiers, most)
         if not (semaphores or tiers) and sys.stderr.isatty():
             print_error(
-                "ls", f"there is no semaphore {backend.location}; 'slotwise run' creates them"
+                "ls", f"there are no semaphores {backend.location}; 'slotwise run' creates them"
             )
     return 1 if errors else 0
 

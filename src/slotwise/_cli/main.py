@@ -26,7 +26,7 @@ _COMMANDS = "\n".join(f"  {name:<11} {summary}" for name, summary in SUMMARIES.i
 _HELP = f"""\
 usage: slotwise COMMAND ...
 
-Limits on how many run at once: on this machine, or in a fleet.
+Limit how many run at once, on this machine or in a fleet.
 
 Without --url, and without SLOTWISE_URL in the environment, semaphores are those of
 your processes on this machine (process://). --url redis://host:6379 names a fleet's.

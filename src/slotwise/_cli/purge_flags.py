@@ -211,7 +211,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--version", action="version", version=f"slotwise {__version__}", help="print the version"
     )
-    old = parser.add_argument_group("accepted from AsyncEFSPurge, and unnecessary")
+    old = parser.add_argument_group("accepted from command lines of AsyncEFSPurge, and ignored")
     for name in UNNECESSARY:
         old.add_argument(name, type=whole_number, metavar="N", help=argparse.SUPPRESS)
     old.description = ", ".join(UNNECESSARY)

@@ -58,7 +58,9 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
             errors.append(error)
         except ValueError:  # records that none of our code wrote must not hide the others
             errors.append(
-                SlotwiseError(f"the tiers {name!r} can't be read: not what slotwise wrote")
+                SlotwiseError(
+                    f"the tiers {name!r} can't be read: slotwise did not write their contents"
+                )
             )
     if used or not idle:
         stats = {

@@ -146,9 +146,9 @@ def rules_conflict(
 ) -> ValueConflict:
     """Return the error of an adaptive semaphore and a fixed one, or one with other rules."""
     has = f"adapts ({known.rules})" if known is not None else f"is in use with {value} slots"
-    wants = f"by other rules ({given.rules})" if given is not None else "of a fixed value"
+    wants = f"other rules ({given.rules})" if given is not None else "a fixed value"
     rules = None if known is None else known.rules
-    return ValueConflict(f"{name!r} {has}, and this one is {wants}", value=value, rules=rules)
+    return ValueConflict(f"{name!r} {has}, but this instance has {wants}", value=value, rules=rules)
 
 
 # For code that requests a slot while it interrupts slotwise.

@@ -26,7 +26,7 @@ GARBAGE = (ValueError, LookupError, TypeError, ArithmeticError)
 
 def not_ours(what: str) -> Refused:
     """Return the error of a reply that is `GARBAGE`; ``what`` names the limit."""
-    return Refused(f"{what} can't be read: not what slotwise wrote")
+    return Refused(f"{what} can't be read: slotwise did not write its contents")
 
 
 class Unusable(Refused):
@@ -59,17 +59,17 @@ def unreachable(server: object, error: BaseException) -> BackendError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return Unusable(
             f"{server} has a certificate that can't be trusted ({error.verify_message});"
-            f" name its authority with ssl_ca_certs= in the url"
+            f" add the CA that signed it with ssl_ca_certs= in the url"
         )
     if isinstance(error, ssl.SSLError):
         said = said_by(server, error)
-        return Unusable(f"{server} can't agree on TLS ({said}); is it redis:// instead?")
+        return Unusable(f"{server} failed the TLS handshake ({said}); is it redis:// instead?")
     if isinstance(error, socket.gaierror):
-        return Unreachable(f"{server} has an unknown host name; check the url ({error})")
+        return Unreachable(f"{server}: unknown host name; check the url ({error})")
     if isinstance(error, TimeoutError):
         return Unreachable(f"{server} did not answer in time; is it overloaded or stopped?")
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        return Unreachable(f"{server} can't be reached; is it running, and the url right?")
+        return Unreachable(f"{server} can't be reached; is it running, and is the url right?")
     return Unreachable(f"the connection to {server} broke: {said_by(server, error)}")
 
 
@@ -114,8 +114,8 @@ def not_redis(server: object, where: str, answer: object) -> BackendError:
 
 
 _GRANT_MORE = (
-    "doesn't allow this user enough; grant it the keys of the namespace, the channels slotwise:*,"
-    " the commands of @scripting, @pubsub, @sortedset and @hash, and"
+    "doesn't give this user enough rights; grant it the keys of the namespace, the channels"
+    " slotwise:*, the commands of @scripting, @pubsub, @sortedset and @hash, and"
     " +time +exists +del +unlink +pexpire +pttl +get +set +rpush +blpop +scan"
 )
 _WRONG_TYPE = (

@@ -265,7 +265,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         seconds: float | None,
         replaces: bool = False,
     ) -> RedisAcquisition:
-        """Send a request that may wait for so many ``seconds``; not at all if that is 0."""
+        """Send a request that may wait for up to ``seconds``; 0 means not at all."""
         acquisition = self._new_acquisition(slots, label, head_start=head_start)
         acquisition.timeout = seconds
         acquisition.replaces = replaces

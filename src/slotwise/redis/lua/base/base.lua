@@ -100,8 +100,8 @@ made_when_needed(deaths, function()
     return deaths.known
   end
 
-  -- Which of some ids, at most so many, belong to dead processes: those of a process that has just been silent for too long and
-  -- that nobody listens for on its channel. A living process listens, unless it has just lost its connection, so one
+  -- Return those of some ids, at most `most`, that belong to dead processes: a process is dead if it has just been silent for
+  -- too long and does not listen on its channel any more. A living process listens, unless it has just lost its connection, so one
   -- that only forgot a claim, or left it to its silence, loses no other.
   function deaths.claims(silent, ids, most)
     local suspects, gone, found = {}, {}, {}

@@ -52,8 +52,8 @@ made_when_needed(pauses, function()
     end
   end
 
-  -- Look at the next nodes of a tier where somebody is parked, at most so many, from the one after `after` on: the last of
-  -- them, or nil if there are no more.
+  -- Look at the next nodes of a tier where somebody is parked, at most `most`, from the one after `after` on. Return the
+  -- last of them, or nil if there are no more.
   function pauses.look_at_some(tier, after, most)
     local from = '[' .. (after == '' and tier .. ':' or after .. '"')
     while true do

@@ -51,7 +51,7 @@
 --   .rating     "tier rate place": the buckets of a tier are given another rate (tiers/rates.lua)
 --   .time       of fair order (tiers/fair.lua)
 --
--- A rate is "gain/unit/burst/per": so many parts come back in every us, a unit is so many parts, and
+-- A rate is "gain/unit/burst/per": `gain` parts come back in every us, a unit is `unit` parts, and
 -- a bucket has at most burst units; per is in us. All are exact: they are below 2^53.
 -- An id that needs other than one slot of each node says how many at its end, narrow to wide: "*2.1.3".
 -- Counts are useless without the claims, so all keys expire together. A lost key is rebuilt from
