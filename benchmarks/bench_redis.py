@@ -312,7 +312,7 @@ async def fleet_member(options: dict[str, Any]) -> int:
     ends_at = starts_at + options["seconds"]
 
     def inside(step: int) -> int:
-        """Note that this process has one holder more or less; return how many there are in total."""
+        """Note that this process has one holder more or less; return the total."""
         (now,) = struct.unpack_from("i", board, 4 * own)
         struct.pack_into("i", board, 4 * own, now + step)
         return sum(struct.unpack_from("4i", board))

@@ -107,7 +107,7 @@ async def test_missing_rights_are_named(server: Server) -> None:
         client.execute_command("ACL", "SETUSER", "guest", "on", ">pw", "~other:*", "+@all", "&*")
         try:
             url = f"redis://guest:pw@127.0.0.1:{server.port}"
-            assert "doesn't allow this user" in await complaint_of(impatient(url))
+            assert "doesn't give this user enough rights" in await complaint_of(impatient(url))
             allowed = "~adv-sem:*"
             client.execute_command("ACL", "SETUSER", "guest", allowed, "resetchannels")
             client.execute_command("ACL", "SETUSER", "guest", "&slotwise:*")
