@@ -50,7 +50,7 @@ def test_a_lock_of_another_thread_is_free_in_the_child() -> None:
     thread.join()
 
 
-def test_who_forks_inside_a_lock_leaves_it_as_usual() -> None:
+def test_a_thread_that_forks_inside_a_lock_leaves_it_as_usual() -> None:
     lock = fork.new_lock()
     with lock:
         child = os.fork()

@@ -130,7 +130,7 @@ def test_no_message_shows_a_password(scheme):
     assert "secret" not in str(caught.value)
 
 
-def test_a_url_that_is_no_text_is_a_type_error():
+def test_a_url_that_is_not_text_is_a_type_error():
     with pytest.raises(TypeError, match="url must be a str or a RedisConfig, not int"):
         slotwise.semaphore("api", 1, 7)  # type: ignore[arg-type]
 

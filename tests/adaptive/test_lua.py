@@ -148,7 +148,7 @@ def test_the_script_has_the_constants_of_the_ledger() -> None:
     assert len(found) == 17
 
 
-def test_what_was_dumped_goes_on_where_it_was() -> None:
+def test_a_restored_adaptation_continues_where_it_was() -> None:
     options = Adaptive(20, 2, 200)
     value = adaptation(options, 0)
     for number in range(1, 5000):

@@ -128,7 +128,7 @@ def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):
 
 
 @pytest.mark.parametrize("who", ["slotwise", "the script"])
-def test_who_does_not_wait_any_more_leaves_the_queue(shell: Shell, who):
+def test_a_waiter_that_is_killed_leaves_the_queue(shell: Shell, who):
     shell.occupy()
     running = script(shell, "$slotwise acquire api --for-pid $$ & echo $!; wait")
     assert running.stdout is not None

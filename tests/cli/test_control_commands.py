@@ -71,7 +71,7 @@ def test_kick_of_an_unknown_id_suggests_near_ones(any_shell: Shell):
     assert ran.stderr.count("\n") == 1
 
 
-def test_one_who_waits_can_not_be_kicked(most_shells: Shell):
+def test_a_waiter_can_not_be_kicked(most_shells: Shell):
     most_shells.occupy()
     most_shells.start("run", "api", "--limit", 1, "--", "true")
     most_shells.until_waiting(1)

@@ -158,7 +158,7 @@ def test_without_stdin_stdout_or_stderr_it_does_its_work(shell: Shell, words, cl
     assert ran.stderr == (error if code == 1 else b"")
 
 
-def test_a_name_that_is_no_text_is_one_line(shell: Shell):
+def test_a_name_that_is_not_text_is_one_line(shell: Shell):
     ran = shell.here("show", "\udcff")
     assert (ran.returncode, ran.stdout) == (1, "")
     words = r"name must be text in UTF-8 (lone surrogates not allowed), not '\udcff'"

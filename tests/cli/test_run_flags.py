@@ -64,7 +64,7 @@ def test_a_limit_can_be_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("wrong", ["many", "2.5", ""])
-def test_a_limit_that_is_no_number_is_told_that_percentages_will_do(shell: Shell, wrong: str):
+def test_a_limit_that_is_not_a_number_is_told_that_percentages_will_do(shell: Shell, wrong: str):
     ran = shell.here("run", "api", f"--limit={wrong}", "--", "true")
     words = "--limit must be a whole number, or a percentage of the cores such as 50%, not"
     assert (ran.returncode, f"{words} {wrong!r}" in ran.stderr) == (125, True)

@@ -103,7 +103,7 @@ def test_a_semaphore_that_comes_back_is_looked_at_anew():
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1), st.integers(1, 100))
-def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(values, percent):
+def test_a_percentile_is_the_smallest_value_that_that_share_does_not_exceed(values, percent):
     found = percentile(sorted(values), percent)
     assert found in values
     assert sum(value <= found for value in values) * 100 >= percent * len(values)

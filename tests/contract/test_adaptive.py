@@ -622,7 +622,9 @@ async def test_statistics_say_which_keys_and_tiers_are_frozen(
         await tiers.release(each)
 
 
-async def test_what_tiers_have_not_is_refused(make_tiers: MakeTiers, speak: Speak) -> None:
+async def test_values_outside_the_bounds_and_fixed_tiers_are_refused(
+    make_tiers: MakeTiers, speak: Speak
+) -> None:
     tiers: Any = make_tiers(Tier("user", RULES, keyed=True), Tier("backend", RULES), Tier("all", 5))
     for verb, arguments, error, text in [
         ("freeze", ("user", 21), ValueError, "within 2 and 20, not 21"),

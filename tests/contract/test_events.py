@@ -63,7 +63,7 @@ def ear() -> Iterator[Ear]:
 
 
 @pytest.mark.parametrize("driver", ["memory", "processes", "redis"])
-async def test_of_a_rate_nothing_is_held_and_nothing_is_released(
+async def test_nothing_of_a_rate_is_held_or_released(
     request: pytest.FixtureRequest, name: str, ear: Ear, driver: str
 ) -> None:
     url = "memory://"

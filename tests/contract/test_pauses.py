@@ -152,7 +152,7 @@ async def test_a_block_waits_for_the_end_of_a_pause(make_limit: Make, speak: Spe
 
 
 @pytest.mark.parametrize("wrong", [None, "1", -1, float("inf"), float("nan"), True])
-async def test_a_pause_that_is_no_time_is_an_error_at_once(
+async def test_a_pause_that_is_not_a_time_is_an_error_at_once(
     make_limit: Make, speak: Speak, wrong: Any
 ) -> None:
     limit = make_limit(1)
@@ -219,7 +219,7 @@ async def test_a_resize_grants_nothing_while_it_is_paused(
     await speak.release(semaphore, await asyncio.wait_for(waiting, 30))
 
 
-async def test_who_would_replace_a_holder_waits_while_it_is_paused(
+async def test_a_request_that_replaces_a_holder_waits_while_it_is_paused(
     make: MakeSemaphore, speak: Speak
 ) -> None:
     semaphore = make(1)

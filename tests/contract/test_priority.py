@@ -65,7 +65,7 @@ async def test_a_negative_head_start_pushes_nobody_back_who_comes_later(
         assert order == ["first", "second", "third", "patient", "most patient"]
 
 
-async def test_several_slots_have_head_starts_and_nobody_passes_who_is_first(
+async def test_several_slots_have_head_starts_and_nobody_passes_the_first_waiter(
     make: Make, speak: Speak
 ) -> None:
     semaphore = make(3)

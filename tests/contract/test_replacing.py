@@ -22,7 +22,9 @@ async def lost(acquired: Any) -> str:
     return str(acquired.lost.reason)
 
 
-async def test_a_newcomer_replaces_who_has_held_for_longest(make: Make, speak: Speak) -> None:
+async def test_a_newcomer_replaces_the_holder_that_has_held_longest(
+    make: Make, speak: Speak
+) -> None:
     semaphore = make(2)
     first, second = [await speak.acquire(semaphore) for _ in range(2)]
     waiting = asyncio.create_task(speak.acquire(semaphore))

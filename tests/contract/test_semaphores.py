@@ -160,7 +160,7 @@ def test_a_value_below_one_is_refused(make: Make, value: int) -> None:
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None])
-def test_a_value_that_is_no_int_is_refused(make: Make, value: object) -> None:
+def test_a_value_that_is_not_an_int_is_refused(make: Make, value: object) -> None:
     with pytest.raises(TypeError, match="value must be an int"):
         make(value)
 

@@ -165,7 +165,7 @@ def test_too_few_permits_are_a_value_error_at_the_yield(permits):
 
 
 @pytest.mark.parametrize("permits", [True, False, 1.0, "1", None])
-def test_permits_that_are_no_int_are_a_type_error_at_the_yield(permits):
+def test_permits_that_are_not_an_int_are_a_type_error_at_the_yield(permits):
     @do
     def program():
         try:

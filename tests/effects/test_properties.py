@@ -378,7 +378,7 @@ accounting = st.lists(
 @pytest.mark.parametrize("owned", [False, True])
 @settings(max_examples=150)
 @given(st.lists(accounting, min_size=1, max_size=4), st.integers(0, 1000))
-def test_who_has_acquired_what_is_as_in_a_naive_model(owned, scripts, seed):
+def test_permits_are_attributed_as_in_a_naive_model(owned, scripts, seed):
     """Only steps that never wait, so that each is done in the model at the same moment."""
     tasks = []
 

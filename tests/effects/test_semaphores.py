@@ -584,7 +584,7 @@ def test_impossible_timeouts_are_refused_at_the_yield(timeout):
 
 
 @pytest.mark.parametrize("effect", [AcquireSemaphore, TryAcquire, ReleaseSemaphore, SemaphoreInfo])
-def test_what_is_no_semaphore_is_refused_at_the_yield(effect):
+def test_anything_but_a_semaphore_is_refused_at_the_yield(effect):
     @do
     def program():
         for wrong in (None, "semaphore", [], 5):

@@ -400,7 +400,9 @@ async def test_leaving_during_the_last_chunk_does_not_stop_what_comes_behind_it(
 
 
 @pytest.mark.parametrize("wait", [0, 60])
-async def test_who_left_before_a_short_response_does_not_stop_it(wait, monkeypatch) -> None:
+async def test_a_client_that_left_before_a_short_response_does_not_stop_it(
+    wait, monkeypatch
+) -> None:
     monkeypatch.setattr(asgi, "_SHORT_RESPONSE", 60)
     limit = MemorySemaphore(1)
     committed = []

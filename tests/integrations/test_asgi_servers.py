@@ -75,7 +75,7 @@ def service(running: Service) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 1000])
-def test_who_leaves_the_line_loses_its_place(service: Service, body: bytes) -> None:
+def test_a_client_that_leaves_the_line_loses_its_place(service: Service, body: bytes) -> None:
     with service.hold():
         with Client(service.port).send("/echo", method="POST", body=body):
             service.until(held=1, waiting=1)

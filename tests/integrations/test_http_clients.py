@@ -184,7 +184,7 @@ async def _until(condition) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_who_is_cancelled_leaves_no_slot_behind_wherever_it_was(send) -> None:
+async def test_a_caller_that_is_cancelled_leaves_no_slot_behind_wherever_it_was(send) -> None:
     limit = MemorySemaphore(1)
     reading = asyncio.create_task(send(limit, "/stream"))
     await _until(lambda: held(limit) == 1)

@@ -288,7 +288,7 @@ async def test_a_response_does_not_wait_for_long_for_a_server_that_keeps_the_lim
 
 
 @pytest.mark.parametrize("how", [_by_async_client, _by_aiohttp])
-async def test_who_is_cancelled_while_it_learns_leaves_no_slot_behind(url, how) -> None:
+async def test_a_caller_that_is_cancelled_while_it_learns_leaves_no_slot_behind(url, how) -> None:
     limit = Slow(1)
     asking = asyncio.create_task(how(httpx, limit, f"{url}/429", {"retry-after": "100"}))
     async with asyncio.timeout(30):

@@ -81,7 +81,7 @@ DeadlinesAgainstSortedList.TestCase.settings = settings(max_examples=60, statefu
 TestDeadlinesAgainstSortedList = DeadlinesAgainstSortedList.TestCase
 
 
-def test_there_is_no_earliest_of_none():
+def test_there_is_no_earliest_deadline_when_there_are_none():
     deadlines = Deadlines()
     assert deadlines.earliest() == NEVER
     assert deadlines.pop_due(1e9) == []

@@ -76,7 +76,7 @@ def test_what_a_collection_frees_while_somebody_looks_reaches_the_next() -> None
     waiting.join()
 
 
-def test_who_takes_a_slot_in_the_middle_of_a_change_is_told() -> None:
+def test_a_holder_that_takes_a_slot_in_the_middle_of_a_change_is_told() -> None:
     semaphore = MemorySemaphore(value=1)
     outcome: list[str] = []
 

@@ -389,7 +389,9 @@ def _loop_visits(world: World, sem: MemorySemaphore) -> Act:
     ("taker", "giver"),
     [(taker, giver) for taker in TAKERS for giver in GIVERS],
 )
-def test_who_asks_while_the_slot_is_given_gets_it_and_nobody_else_does(play, taker, giver):
+def test_a_caller_that_asks_while_the_slot_is_given_gets_it_and_nobody_else_does(
+    play, taker, giver
+):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=1)
         give = giver(world, sem)
@@ -568,7 +570,9 @@ def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting(play, taker):
+def test_a_caller_that_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting(
+    play, taker
+):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=1)
         take = taker(world, sem)
@@ -590,7 +594,7 @@ def test_who_asks_while_it_is_closed_is_refused_or_holds_and_is_not_left_waiting
     play(scenario)
 
 
-def test_who_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
+def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
@@ -618,7 +622,7 @@ def test_who_queues_while_it_is_closed_and_given_back_is_not_left_waiting(play):
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker):
+def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=2)
         low, high = sem.acquire_sync(), sem.acquire_sync()
@@ -702,7 +706,7 @@ def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker):
+def test_a_caller_that_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=2)
         held = sem.acquire_sync()
@@ -751,7 +755,7 @@ def test_a_ticket_of_the_line_that_is_cancelled_meanwhile_keeps_no_slot(play, gi
 
 
 @pytest.mark.parametrize("giver", GIVERS)
-def test_who_is_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
+def test_a_waiter_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=1)
         give = giver(world, sem)
@@ -823,7 +827,7 @@ def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
     play(scenario, interruptions=3)
 
 
-def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
+def test_a_caller_that_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
@@ -852,7 +856,7 @@ def test_who_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
 # ----------------------------- numbers that are out of `free` for a moment only
 
 
-def test_who_queues_while_a_retirement_fails_gets_the_free_slot(play):
+def test_a_caller_that_queues_while_a_retirement_fails_gets_the_free_slot(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=2, name="s")
         held = [sem.acquire_sync(), sem.acquire_sync()]
@@ -871,7 +875,7 @@ def test_who_queues_while_a_retirement_fails_gets_the_free_slot(play):
     play(scenario)
 
 
-def test_who_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play):
+def test_a_caller_that_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=2)
         held = [sem.acquire_sync(), sem.acquire_sync()]
@@ -891,7 +895,7 @@ def test_who_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play)
     play(scenario)
 
 
-def test_who_queues_while_numbers_are_minted_gets_a_free_one(play):
+def test_a_caller_that_queues_while_numbers_are_minted_gets_a_free_one(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=4)
         held = [sem.acquire_sync(), sem.acquire_sync()]

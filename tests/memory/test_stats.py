@@ -29,7 +29,7 @@ async def test_idle_ones_are_listed_when_named_and_unknown_ones_never() -> None:
     assert stats == {"stats-idle-named": SemaphoreStats(0, 2)}
 
 
-async def test_who_waits_is_counted() -> None:
+async def test_waiters_are_counted() -> None:
     semaphore = MemorySemaphore(name="stats-waited", value=2)
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire(2))

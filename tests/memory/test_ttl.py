@@ -171,7 +171,9 @@ async def test_a_waiter_is_cancelled_when_its_own_ttl_ends(clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("how", ["leave", "by result", "by id", "release in a thread"])
-async def test_the_cancel_is_dropped_for_who_has_left_meanwhile(clock: FakeClock, how: str) -> None:
+async def test_the_cancel_is_dropped_for_a_holder_that_has_left_meanwhile(
+    clock: FakeClock, how: str
+) -> None:
     semaphore = MemorySemaphore(value=1, ttl=10, cancel_task_after_ttl=True)
     if how == "leave":
         async with semaphore.cm():

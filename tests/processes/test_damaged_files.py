@@ -239,7 +239,7 @@ def test_the_holders_of_a_file_that_was_emptied_are_told_by_another_process(
 
 
 @pytest.mark.parametrize("size", [128, 383, 384, 500])
-def test_who_has_read_a_file_needs_nothing_that_was_cut_off(
+def test_a_process_that_has_read_a_file_needs_nothing_that_was_cut_off(
     make: Make, directory: Path, size: int
 ) -> None:
     semaphore = make(3)

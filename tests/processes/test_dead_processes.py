@@ -87,7 +87,7 @@ async def test_a_death_that_the_kernel_does_not_report_is_noticed(
     await asyncio.wait_for(waiting, HANG)
 
 
-async def test_who_waits_elsewhere_is_told_of_a_pause_and_served_when_it_ends(
+async def test_a_waiter_elsewhere_is_told_of_a_pause_and_served_when_it_ends(
     make: Make, worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began to wait before the pause, and nobody holds a slot when that ends."""

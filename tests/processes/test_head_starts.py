@@ -85,7 +85,7 @@ def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("wanted", [[1], [0, 5], [1, 5.0], [1, 2, 3], [1, None], [1, 1 << 63], "1"])
-def test_what_nobody_can_want_is_no_record(wanted: Any) -> None:
+def test_a_request_that_nobody_can_make_is_not_a_valid_record(wanted: Any) -> None:
     with pytest.raises(ValueError, match="not a record"):
         check_record(["request", 1.0, 1, "p1-1", wanted, None, None, None, 1, None])
 

@@ -78,7 +78,7 @@ def test_the_version_needs_no_path(capsys) -> None:
     assert capsys.readouterr().out == f"slotwise {__version__}\n"
 
 
-def test_a_deadline_ends_it_in_order_and_is_no_error(root, old, capsys) -> None:
+def test_a_deadline_ends_it_cleanly_and_is_not_an_error(root, old, capsys) -> None:
     for number in range(50):
         old(root / f"{number}")
     words = ["--yes", "--json", "--max-delete-per-second", "1", "--deadline", "100ms"]

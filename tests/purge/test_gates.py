@@ -45,7 +45,7 @@ def test_those_who_wait_get_their_turn_in_the_order_of_arrival() -> None:
     assert turns._free == 1
 
 
-def test_who_passes_its_turn_on_goes_behind_those_who_wait() -> None:
+def test_a_worker_that_passes_its_turn_on_goes_behind_the_waiting_ones() -> None:
     turns, order = Turns(1), []
     turns.pass_on()  # nobody waits, so nothing happens
     turns.take()
@@ -129,7 +129,7 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     assert changes == (5 if all_begun else 1)  # 16, 16 and 8 of each, or all at once
 
 
-def test_who_is_stopped_goes_home_and_passes_no_turn_on(root, old, monkeypatch) -> None:
+def test_a_stopped_worker_ends_and_passes_no_turn_on(root, old, monkeypatch) -> None:
     """A thousand workers that hand on some sixty turns each would take their time."""
     names = [old(root / f"{number}").name for number in range(100)]
     plan = make_plan(root, PurgeOptions())

@@ -85,7 +85,7 @@ def test_the_bar_fits_into_80_columns(dry_run, root, monkeypatch) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_what_is_in_flight_are_operations_and_not_workers(root, old, monkeypatch, workers_of):
+def test_in_flight_counts_operations_and_not_workers(root, old, monkeypatch, workers_of):
     """Of many workers, two are in an operation; the others wait for the gate."""
     for number in range(8):
         old(root / f"{number}" / "x")

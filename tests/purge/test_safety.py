@@ -397,7 +397,7 @@ def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
     assert report.exit_code == 1
 
 
-def test_at_most_so_many_operations_are_in_flight(root, old, monkeypatch) -> None:
+def test_no_more_operations_than_the_limit_are_in_flight(root, old, monkeypatch) -> None:
     from slotwise.purge import _scaling
 
     monkeypatch.setattr(_scaling, "SLOW", -1.0)

@@ -292,7 +292,7 @@ async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_a
     assert_nothing_left(client)
 
 
-async def test_who_stood_in_line_before_a_stranger_held_anything_notices_its_release_too(
+async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
@@ -451,7 +451,7 @@ async def test_head_starts_of_ours_and_foreign_clients_share_one_queue(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_lost_queue_is_made_anew_with_its_head_starts(
+async def test_a_lost_queue_is_rebuilt_with_its_head_starts(
     server: Server, client: redis.Redis
 ) -> None:
     semaphore = ours(server, 1, 600)

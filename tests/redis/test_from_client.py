@@ -134,7 +134,7 @@ def test_tls_and_unix_sockets_are_seen() -> None:
 
 
 @pytest.mark.parametrize("given", ["redis://localhost", None, object()])
-def test_what_is_no_client_is_refused(given: object) -> None:
+def test_anything_but_a_client_is_refused(given: object) -> None:
     with pytest.raises(TypeError, match="from_client takes a client or connection pool"):
         RedisConfig.from_client(given)
 

@@ -34,7 +34,7 @@ async def test_a_short_heartbeat_does_not_shorten_the_life_of_others(
     await patient.release(held)
 
 
-async def test_a_key_that_was_made_anew_lives_for_its_new_holders(
+async def test_a_key_that_was_rebuilt_lives_for_its_new_holders(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     patient, hasty = patient_and_hasty(config, ttl=5)

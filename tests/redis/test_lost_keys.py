@@ -171,7 +171,7 @@ def test_no_number_is_handed_out_twice_whichever_key_is_lost(
     assert sorted(numbers) == [["granted", n] for n in range(1, VALUE + 1)]
 
 
-async def test_who_lost_its_claim_is_told_and_who_waits_keeps_its_place(
+async def test_a_holder_that_lost_its_claim_is_told_and_a_waiter_keeps_its_place(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     semaphore = RedisSemaphore(
@@ -601,7 +601,9 @@ def test_tiers_stay_within_their_values_whichever_key_is_lost(
     assert sorted(fleet.believers.values()) == [1, 2, 3, 4]
 
 
-def test_what_is_no_claim_is_not_taken_for_one_whose_keys_were_lost(client: redis.Redis) -> None:
+def test_an_entry_without_a_claim_is_not_taken_for_one_whose_keys_were_lost(
+    client: redis.Redis,
+) -> None:
     """Garbage in state, the claim of one that is gone, and a fact of a later version are none."""
     fleet = Fleet(client)
     fleet.at_once = 1

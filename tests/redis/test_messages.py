@@ -117,7 +117,7 @@ async def test_a_forged_grant_of_a_path_is_not_believed(
     await paths.release(acquired.acquisition_id)
 
 
-async def test_who_listens_can_forge_no_other_message(
+async def test_a_listener_can_forge_no_other_message(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """The proof of one message proves nothing else, and never again after a loss."""

@@ -353,7 +353,7 @@ async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
     assert_nothing_left(client)
 
 
-async def test_of_very_many_waiters_the_heartbeats_refuse_the_rest(config: RedisConfig) -> None:
+async def test_heartbeats_refuse_the_rest_of_very_many_waiters(config: RedisConfig) -> None:
     paths = uploads(config, ping_interval=0.1)
     held = await paths.acquire(("a", None), timeout=5)
     waiters = [asyncio.create_task(paths.acquire(("a", None), timeout=None)) for _ in range(2500)]
@@ -517,7 +517,7 @@ async def test_threads_and_tasks_wait_in_one_line(config: RedisConfig, client: r
 # ------------------------------------------------------------------- many of them
 
 
-async def test_what_one_call_cannot_finish_is_gone_on_with(
+async def test_later_calls_continue_what_one_call_cannot_finish(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """More heads to look at than one call examines: all are served without a heartbeat."""

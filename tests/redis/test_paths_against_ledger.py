@@ -806,7 +806,9 @@ def test_keys_made_later_expire_with_the_others(client: redis.Redis) -> None:
     assert abs(left["state"] - left["holders"]) < 2000
 
 
-def test_who_died_before_the_clock_stepped_back_is_freed_all_the_same(client: redis.Redis) -> None:
+def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the_same(
+    client: redis.Redis,
+) -> None:
     pair = Pair(client, [1, 1, 1], 100, 64)
     pair.now += 3600
     pair.request("sw-x-1", ("a", "m", None), None, wait=True)
@@ -849,7 +851,7 @@ def test_a_head_whose_turn_comes_by_a_grant_elsewhere_is_told_its_own_time(
     assert when == round((pair.now + 1) * 1_000_000)
 
 
-def test_who_is_first_at_a_rate_when_another_goes_elsewhere_is_told_by_the_next_call(
+def test_the_first_waiter_at_a_rate_is_told_by_the_next_call_when_another_goes_elsewhere(
     client: redis.Redis,
 ) -> None:
     pair = Pair(client, [3, Rate(1, per=1, burst=3), 0], 100, 64)

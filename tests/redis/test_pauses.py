@@ -22,7 +22,7 @@ async def _waiting(limit, count: int) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_who_waits_in_another_process_is_served_when_the_pause_ends(server: Server) -> None:
+async def test_a_waiter_in_another_process_is_served_when_the_pause_ends(server: Server) -> None:
     """It began to wait before, and nobody is there to release anything when it ends."""
     semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url), **LAZY)
     with Worker(name="s", value=1, config={"url": server.url}, **LAZY) as worker:
@@ -36,7 +36,7 @@ async def test_who_waits_in_another_process_is_served_when_the_pause_ends(server
         assert time.monotonic() - paused_at > 0.29
 
 
-async def test_who_waits_for_a_path_in_another_process_is_served_when_the_pause_ends(
+async def test_a_waiter_for_a_path_in_another_process_is_served_when_the_pause_ends(
     server: Server,
 ) -> None:
     shape = [Tier("host", 1, keyed=True), Tier("all", 2)]

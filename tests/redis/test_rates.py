@@ -65,7 +65,7 @@ async def test_rates_and_slots_are_taken_together(make):
         await limits.acquire(tenant="a", tokens=6)
 
 
-async def test_who_lacks_only_time_gets_it_when_that_has_passed(make):
+async def test_a_request_that_lacks_only_time_is_granted_when_it_has_passed(make):
     limits = make(Tier("tokens", rate=Rate(20, per=1, burst=2)), Tier("all", 9))
     async with asyncio.timeout(30):
         results = [await limits.acquire(label=f"{n}") for n in range(8)]

@@ -290,7 +290,7 @@ async def test_blocking_calls_refuse_a_thread_with_a_loop(config: RedisConfig) -
         pass
 
 
-async def test_who_holds_and_who_waits_can_be_read(config: RedisConfig) -> None:
+async def test_holders_and_waiters_can_be_read(config: RedisConfig) -> None:
     semaphore = RedisSemaphore(name="s", value=1, config=config)
     async with semaphore.cm(label="nightly report, part 2"):
         waiting = asyncio.create_task(semaphore.acquire(label="the next"))

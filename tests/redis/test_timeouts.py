@@ -38,7 +38,7 @@ async def test_a_cancel_during_the_clean_up_of_a_timeout_is_not_swallowed(
     await semaphore.release(held)
 
 
-async def test_a_timeout_before_the_first_connection_stands_is_a_timeout() -> None:
+async def test_a_timeout_before_the_first_connection_is_open_is_a_timeout() -> None:
     """The server can be reached, and is slow to say hello."""
     with socket.create_server(("127.0.0.1", 0)) as slow:
         config = RedisConfig(f"redis://127.0.0.1:{slow.getsockname()[1]}")

@@ -230,7 +230,7 @@ def test_silent_holders_of_very_many_slots_are_dropped_a_few_in_a_call(client: r
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_many_holders_are_no_list_that_each_command_searches(
+async def test_many_holders_are_not_kept_in_a_list_that_each_command_searches(
     client: redis.Redis, config: RedisConfig, kind: str, at_once: bool
 ) -> None:
     """A server keeps small sets as lists. See lua/base/lists.lua."""

@@ -77,7 +77,7 @@ async def test_a_ttl_cancels_the_task_if_so_wanted(clock, settle):
     assert active(limits) == 0
 
 
-async def test_who_leaves_before_its_ttl_is_not_cancelled(clock, settle):
+async def test_a_holder_that_leaves_before_its_ttl_is_not_cancelled(clock, settle):
     limits = two_tiers(ttl=10, cancel_task_after_ttl=True)
     async with limits.cm(user="a"):
         pass
@@ -238,7 +238,7 @@ async def test_an_interrupt_half_way_through_the_tiers_takes_nothing():
 # -------------------------------------------------------------------- idle keys
 
 
-async def test_the_clean_up_in_the_background_forgets_who_was_idle_for_long(clock):
+async def test_the_clean_up_in_the_background_forgets_users_that_were_idle_for_long(clock):
     slots = SlotManager(cleanup_interval=60, idle_threshold=900)
     async with slots.upload("early"):
         pass

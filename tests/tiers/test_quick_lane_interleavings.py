@@ -304,7 +304,7 @@ def _loop_visits(world: World, path: Path) -> Act:
 )
 @pytest.mark.parametrize("giver", GIVERS)
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path):
+def test_a_caller_that_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
@@ -321,7 +321,7 @@ def test_who_asks_while_the_last_slot_is_given_gets_it(play, taker, giver, path)
 
 @pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
 @pytest.mark.parametrize("giver", GIVERS)
-def test_who_asks_for_two_slots_while_the_last_one_is_given_gets_them(play, giver, path):
+def test_a_caller_that_asks_for_two_slots_while_the_last_one_is_given_gets_them(play, giver, path):
     def scenario(world: World) -> Scenario:
         world.tiers(2, 2)
         world.used(ALICE, BOB)
@@ -414,7 +414,7 @@ def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_while_another_puts_back_what_he_took_in_vain_gets_it(play, taker):
+def test_a_caller_that_asks_while_another_puts_back_a_failed_take_gets_it(play, taker):
     """The first takes a's slot, finds none of x, and puts it back; the other wants a and y."""
 
     def scenario(world: World) -> Scenario:
@@ -433,7 +433,7 @@ def test_who_asks_while_another_puts_back_what_he_took_in_vain_gets_it(play, tak
     play(scenario, interruptions=2)
 
 
-def test_who_takes_in_vain_while_the_missing_slot_is_given_may_get_it_and_loses_nothing(play):
+def test_a_failed_take_while_the_missing_slot_is_given_may_get_it_and_loses_nothing(play):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
@@ -481,7 +481,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once(play):
 
 @pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker, path):
+def test_a_caller_that_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker, path):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 2)
         world.used(ALICE)
@@ -501,7 +501,7 @@ def test_who_asks_during_a_pause_is_served_before_it_or_when_it_ends(play, taker
 
 
 @pytest.mark.parametrize("giver", GIVERS)
-def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
+def test_a_caller_that_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
@@ -525,7 +525,7 @@ def test_who_is_cancelled_as_the_slot_is_given_keeps_none(play, giver):
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_is_forgotten_as_he_asks_gets_his_slot_all_the_same(play, taker):
+def test_a_key_that_is_forgotten_as_it_is_requested_gets_its_slot_all_the_same(play, taker):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
@@ -541,7 +541,7 @@ def test_who_is_forgotten_as_he_asks_gets_his_slot_all_the_same(play, taker):
 
 
 @pytest.mark.parametrize("giver", GIVERS)
-def test_who_is_forgotten_as_he_leaves_is_gone_or_idle(play, giver):
+def test_a_key_that_is_forgotten_as_its_holder_leaves_is_gone_or_idle(play, giver):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
@@ -579,7 +579,9 @@ def test_users_beyond_the_bound_are_forgotten_while_others_come_and_nothing_is_l
 
 @pytest.mark.parametrize("tier", ["narrow", "wide"])
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker, tier):
+def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(
+    play, taker, tier
+):
     def scenario(world: World) -> Scenario:
         world.tiers(2, 2)
         low = world.paths.acquire_sync(ALICE, timeout=0)
@@ -599,7 +601,7 @@ def test_who_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(pla
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_who_asks_while_a_tier_grows_gets_the_new_slot(play, taker):
+def test_a_caller_that_asks_while_a_tier_grows_gets_the_new_slot(play, taker):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(BOB)

@@ -106,7 +106,7 @@ async def test_all_tiers_are_taken_together_and_rates_come_back_by_time(clock, l
     assert (await limits.stats())["requests"].full_in == 0
 
 
-async def test_who_lacks_only_time_is_woken_exactly_then(clock, limits):
+async def test_a_request_that_lacks_only_time_is_woken_exactly_then(clock, limits):
     for _ in range(4):
         await limits.release(await limits.acquire(tenant="a"))
     with pytest.raises(AcquireTimeout, match=r"requests: 0\.0 left of 10 per 1 s"):

@@ -48,7 +48,7 @@ def test_open_pages_of_a_mounted_application_do_not_delay_sigterm(shell: Shell) 
     assert time.monotonic() - began < 15  # without that it would take 20 s
 
 
-def test_who_steered_what_is_printed(shell: Shell) -> None:
+def test_each_change_is_printed_with_its_user(shell: Shell) -> None:
     shell.occupy("api")
     process, url = serve(shell, "--allow-steer")
     wanted = json.dumps({"action": "resize", "name": "api", "value": 3}).encode()

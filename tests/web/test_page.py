@@ -114,7 +114,7 @@ def test_it_shows_who_holds_and_who_waits_and_kicks_after_asking(
         process.terminate()
 
 
-def test_who_is_in_the_way_is_seen_without_a_click(shell: Shell, tab: Any) -> None:
+def test_the_longest_holders_are_seen_without_a_click(shell: Shell, tab: Any) -> None:
     """And all else that is told of one limit: ttls, reasons, hand-overs, why a value moved."""
     folder = shell.url.removeprefix("process://")
     api = ProcessSemaphore(2, name="api", directory=folder, ttl=60)

@@ -221,7 +221,7 @@ async def test_requests_do_not_wait_on_a_connection_that_went_silent(
 
 @pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_who_waits_notices_that_the_other_end_is_gone_long_before_its_next_heartbeat(
+async def test_a_waiter_notices_that_the_other_end_is_gone_long_before_its_next_heartbeat(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, *, blocking: bool
 ) -> None:
     """And finds its grant over the new connection, though that of heartbeats is still dead."""

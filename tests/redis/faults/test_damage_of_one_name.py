@@ -88,7 +88,7 @@ async def test_damaged_semaphores_cost_nobody_else_a_slot(
 
 @pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_who_gave_up_while_a_key_was_damaged_gets_nothing_when_it_is_repaired(
+async def test_a_waiter_that_gave_up_while_a_key_was_damaged_gets_nothing_when_it_is_repaired(
     config: RedisConfig, client: redis.Redis, kind: str
 ) -> None:
     if kind == "semaphore":

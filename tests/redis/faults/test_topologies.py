@@ -242,7 +242,7 @@ async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
 
 
 @pytest.mark.usefixtures("rare_heartbeats")
-async def test_who_waits_notices_that_the_connections_to_a_cluster_are_dead(
+async def test_a_waiter_notices_that_the_connections_to_a_cluster_are_dead(
     cluster: list[Server],
 ) -> None:
     """Each node is asked over a new connection: the others tell nothing about it."""
