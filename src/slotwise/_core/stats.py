@@ -55,6 +55,19 @@ class SemaphoreStats:
         object.__setattr__(self, "acquired_percent", percent)
 
 
+def fullest(
+    found: Mapping[str, SemaphoreStats], limit: int, *, idle_too: bool
+) -> dict[str, SemaphoreStats]:
+    """Return the fullest of what was found, at most ``limit``; idle ones only with ``idle_too``."""
+    shown = [
+        (name, stats)
+        for name, stats in found.items()
+        if idle_too or stats.acquired_slots or stats.waiting or stats.closed or stats.paused_for
+    ]
+    shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
+    return dict(shown[:limit])
+
+
 @dataclass(frozen=True, slots=True)
 class Claimant:
     """One holder or waiter, of any process.

@@ -109,6 +109,8 @@ class Registry:
 
     def stats(self, names: Iterable[str] | None, limit: int) -> dict[str, SemaphoreStats]:
         """Return statistics by name, fullest first. May be called outside the section."""
+        from slotwise._core.stats import fullest  # not needed to acquire
+
         with lock:  # only to copy: there may be very many
             trackers = dict(self._trackers)
             closed = dict(self._closures)
@@ -118,17 +120,7 @@ class Registry:
             name: trackers[name].snapshot() if name in trackers else _closed(*closed[name])
             for name in wanted
         }
-        shown = [
-            (name, stats)
-            for name, stats in found.items()
-            if names is not None
-            or stats.acquired_slots
-            or stats.waiting
-            or stats.closed
-            or stats.paused_for
-        ]
-        shown.sort(key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0]))
-        return dict(shown[:limit])
+        return fullest(found, limit, idle_too=names is not None)
 
     # -------------------------------------------------------------- forgetting
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from stat import S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.arguments import check_count, check_name, check_names
 from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
 from slotwise.processes._attachment import Attachment
+from slotwise.processes._base_state import ProcessClaim
 from slotwise.processes._filenames import SUFFIX, filename_of, name_from
 from slotwise.processes._messages import stuck_error, unknown
 from slotwise.processes._process import LocalProcess, process_for
@@ -21,6 +22,8 @@ from slotwise.processes._state import SemaphoreClaim, State
 
 if TYPE_CHECKING:
     from slotwise._core.stats import Claimant, SemaphoreStats
+
+T = TypeVar("T")
 
 _STUCK = 1.0  # seconds: no change takes that long
 
@@ -61,29 +64,40 @@ def get_acquired_stats(
     """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
     check_names(wanted)
     check_count("limit", limit)
-    found = {}
-    asked = list(dict.fromkeys(names(directory) if wanted is None else wanted))
-    for name in asked:
+    from slotwise._core.stats import fullest  # not needed to acquire
+
+    asked = None if wanted is None else list(wanted)
+    for name in asked or ():
         check_name(name)
-    stuck = stuck_locks(directory, asked)
+    found, errors = read_each(directory, asked, SUFFIX, stats_of)
+    for name, error in errors.items():
+        _log.unreadable(name, error)
+    return fullest(found, limit, idle_too=wanted is not None)
+
+
+def read_each(
+    directory: str, wanted: Iterable[str] | None, suffix: str, read: Callable[[Any], T]
+) -> tuple[dict[str, T], dict[str, BackendError]]:
+    """Read the state of each name, of all or of those ``wanted``; unknown ones are left out.
+
+    Also return the errors of those that can't be read: the others can.
+    """
+    found: dict[str, T] = {}
+    errors: dict[str, BackendError] = {}
+    asked = list(dict.fromkeys(names(directory, suffix) if wanted is None else wanted))
+    stuck = stuck_locks(directory, asked, suffix)
     for name in asked:
         try:
             if name in stuck:
                 raise stuck_error(name, stuck[name])
-            check_exists(directory, name)
-            stats = Attachment(directory, name).call(_operations.inspect, stats_of, None)
+            check_exists(directory, name, suffix)
+            attachment = Attachment(directory, name, suffix)
+            found[name] = attachment.call(_operations.inspect, read, None)
         except UnknownSemaphore:
             continue
-        except BackendError as error:  # the others can still be read
-            _log.unreadable(name, error)
-            continue
-        in_use = stats.acquired_slots or stats.waiting or stats.closed or stats.paused_for
-        if wanted is not None or in_use:
-            found[name] = stats
-    fullest_first = sorted(
-        found.items(), key=lambda item: (-item[1].acquired_percent, -item[1].waiting, item[0])
-    )
-    return dict(fullest_first[:limit])
+        except BackendError as error:
+            errors[name] = error
+    return found, errors
 
 
 def stuck_locks(directory: str, asked: Iterable[str], suffix: str = SUFFIX) -> dict[str, int]:
@@ -138,17 +152,25 @@ def waiters_of(state: State) -> list[Claimant]:
 
 
 def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> Claimant:
+    return claimant_of(claim, claim.slots, since_us, slot_number)
+
+
+def claimant_of(
+    claim: ProcessClaim, slots: int, since_us: int, slot_number: int | None, **of_path: Any
+) -> Claimant:
+    """Return a holder or waiter as callers see it; ``of_path`` is what only tiers know."""
     from datetime import UTC, datetime
 
     from slotwise._core.stats import Claimant
 
     return Claimant(
         claim.acquisition_id,
-        claim.slots,
+        slots,
         datetime.fromtimestamp(since_us / 1e6, UTC),
         socket.gethostname(),
         claim.pid,
         claim.label,
         slot_number,
         ttl=claim.ttl,
+        **of_path,
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 from slotwise._core.adaptive import Change
@@ -26,6 +24,7 @@ from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paus
 from slotwise._ledger.path_nodes import BaseNode
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
+from slotwise.processes._inspect import claimant_of
 from slotwise.processes._path_claims import ProcessPathClaim
 from slotwise.processes._path_state import PathState
 
@@ -106,16 +105,10 @@ def _claimant(
     slot_number: int | None,
     lacks: BaseNode | None = None,
 ) -> Claimant:
-    return Claimant(
-        claim.acquisition_id,
-        slots_needed(specs, claim.needs),
-        datetime.fromtimestamp(since_us / 1e6, UTC),
-        socket.gethostname(),
-        claim.pid,
-        claim.label,
-        slot_number,
+    slots = slots_needed(specs, claim.needs)
+    return claimant_of(
+        *(claim, slots, since_us, slot_number),
         keys=keys_by_name(specs, claim.path),
         needs=needs_by_name(specs, claim.needs),
         lacks=None if lacks is None else specs[lacks.tier].name,
-        ttl=claim.ttl,
     )

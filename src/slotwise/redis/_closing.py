@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # By server, namespace, kind (a semaphore or tiers), and name.
 Key = tuple["Endpoint", str, str, str]
 
+_WITH_REASON = 2
+
 generations = Generations()
 
 
@@ -34,7 +36,15 @@ def key_of(config: RedisConfig, kind: str, name: str) -> Key:
 
 def read_closure(reason: Sequence[bytes]) -> Closure:
     """Return what a script says of a closed name: its reason, or nothing."""
-    return Closure(reason[0].decode() if reason else None)
+    # Whatever other tools have written, it is closed.
+    return Closure(reason[0].decode(errors="backslashreplace") if reason else None)
+
+
+def read_closed(closed: int, reason: bytes) -> Closure | None:
+    """Return what a script that inspects a name says: 0 is open, 2 closed for a reason."""
+    if not closed:
+        return None
+    return read_closure([reason] if closed == _WITH_REASON else [])
 
 
 def has_open_instances(endpoint: Endpoint) -> bool:

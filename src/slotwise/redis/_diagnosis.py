@@ -33,6 +33,11 @@ class Unusable(Refused):
     """No call can be made to this server: every name has the same problem."""
 
 
+def is_of_one_name(error: object) -> bool:
+    """Whether a call failed because of its own keys, so that those of other names can succeed."""
+    return isinstance(error, Refused) and not isinstance(error, Unusable)
+
+
 class Unreachable(BackendError):
     """The server didn't reply; it may later."""
 

@@ -91,18 +91,15 @@ class NamespaceReader:
         return found
 
     async def _scan(self, shared: SharedClient) -> None:
-        kinds = [*_statistics.KINDS], [*_path_survey.KINDS]
-        (semaphores, bad), (tiers, bad_tiers) = [
-            await scan_names(shared, self._config, each) for each in kinds
+        (semaphores, errors), (tiers, errors_of_tiers) = [
+            await scan_names(shared, self._config, kind)
+            for kind in (_statistics.SEMAPHORES, _path_survey.TIERS)
         ]
         self._scanned = [
             *[member_of("semaphore", name) for name in semaphores],
             *[member_of("tiers", name) for name in tiers],
         ]
-        self._unreadable = [
-            *[_statistics.not_text(shared, key) for key in bad],
-            *[_path_survey.not_text(shared, key) for key in bad_tiers],
-        ]
+        self._unreadable = errors + errors_of_tiers
         self._scanned_at = time.monotonic()
 
     async def _nodes(self, shared: SharedClient) -> list[tuple[bytes, int | None, list[bytes]]]:

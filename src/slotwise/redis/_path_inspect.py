@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from slotwise._core.closing import Closure
 from slotwise._core.paths import (
     NodeStats,
     Path,
@@ -18,6 +16,8 @@ from slotwise._core.paths import (
     slots_needed,
 )
 from slotwise._core.results import Claimant
+from slotwise.redis._closing import read_closed
+from slotwise.redis._inspect import read_first_number, read_owner, unreadable_claimant
 from slotwise.redis._path_keys import read_needs, read_node
 
 
@@ -26,7 +26,6 @@ def read_path_stats(
 ) -> PathStats:
     """``closed_here``: whether this process has closed its instances."""
     closed, reason, _, _, *numbers = reply
-    closure = Closure(reason.decode() if closed == 2 else None) if closed else None
     if len(numbers) == 5 * len(path):
         nodes = tuple(
             NodeStats(active, waiting, value, kept, paused_ms / 1000)
@@ -34,7 +33,7 @@ def read_path_stats(
         )
     else:  # nobody is there
         nodes = tuple(NodeStats(0, 0, most_of(tier.value)) for tier in tiers)
-    return PathStats(nodes, closed_here, closure)
+    return PathStats(nodes, closed_here, read_closed(closed, reason))
 
 
 def _by_node(numbers: Sequence[int]) -> Iterable[Sequence[int]]:
@@ -58,8 +57,6 @@ def _read(
     """Return a claimant and its sort key; an unreadable one has only its id, and comes last."""
     try:
         _, ttl, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
-        # The secret at the beginning (lua/base/proof.lua) must not be shown.
-        host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
         holds = granted != "0" and not granted.startswith("-")
         # Of a waiter it is when it began to wait, with a sign; older clients wrote 0.
         began = abs(float(granted))
@@ -70,10 +67,8 @@ def _read(
             raw_id.decode(),
             slots_needed(tiers, needs),
             since,
-            host,
-            int(pid),
-            label or None,
-            int(re.split("[-,]", numbers)[0]) if holds else None,
+            *read_owner(owner),
+            read_first_number(numbers) if holds else None,
             keys=_keys(path, tiers),
             needs=needs_by_name(tiers, needs),
             lacks=tiers[read_node(lacking)[0]].name if lacking else None,
@@ -81,8 +76,7 @@ def _read(
         )
         return (began if holds else 0.0, int(ticket)), claimant
     except (ValueError, OverflowError, OSError, IndexError):
-        name = raw_id.decode(errors="backslashreplace")
-        return (float("inf"), 0), Claimant(name, 1, None, unreadable=True)
+        return (float("inf"), 0), unreadable_claimant(raw_id)
 
 
 def _keys(path: str, tiers: Sequence[TierSpec]) -> dict[str, str]:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core.closing import Closure
 from slotwise._core.found_tiers import FoundTiers
 from slotwise.errors import BackendError
-from slotwise.redis._diagnosis import GARBAGE, Refused, Unusable, not_ours
+from slotwise.redis._closing import read_closed
+from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._path_shape import read_shape
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._reply_limits import INSPECT, reply_within
-from slotwise.redis._scan import KeyKind, scan_names
+from slotwise.redis._scan import KeyKind, NameKind, ask_each, scan_names
 from slotwise.redis._scripts import load
 from slotwise.redis._shared_client import SharedClient, shared_client_for
 
 if TYPE_CHECKING:
     from slotwise.redis._config import RedisConfig
 
-KINDS = (KeyKind("tiers_state"),)
+TIERS = NameKind("tiers", (KeyKind("tiers_state"),))
 _MOST_AT_ONCE = 100  # described in one write
-_WITH_REASON = 2  # what tiers/describe.lua says of those that are closed for a reason
 
 _DESCRIBE = load("tiers/describe")
 
@@ -45,32 +44,24 @@ async def survey(
 ) -> TiersSurvey:
     """Like `survey_tiers_sync`, in the heartbeat thread."""
     errors: list[BackendError] = []
-    if names is None:
-        wanted, unnamed = await scan_names(shared, config, KINDS)
-        errors += [not_text(shared, key) for key in unnamed]
-    else:
-        wanted = list(dict.fromkeys(names))
+    asked = names
+    if asked is None:
+        asked, errors = await scan_names(shared, config, TIERS)
+    replies, unreadable = await ask_each(
+        asked, partial(_describe, shared, config), at_once=_MOST_AT_ONCE, words="the tiers "
+    )
+    errors += unreadable
     found: dict[str, FoundTiers] = {}
-    for at in range(0, len(wanted), _MOST_AT_ONCE):
-        some = wanted[at : at + _MOST_AT_ONCE]
-        replies = [_describe(shared, config, name) for name in some]
-        for name, reply in zip(
-            some, await asyncio.gather(*replies, return_exceptions=True), strict=True
-        ):
-            if isinstance(reply, BaseException):
-                if not isinstance(reply, Refused) or isinstance(reply, Unusable):
-                    raise reply
-                errors.append(Refused(f"the tiers {name!r} can't be read: {reply}"))
-                continue
-            try:
-                tiers = read(name, reply, config)
-            except GARBAGE:
-                errors.append(not_ours(f"the tiers {name!r}"))
-                continue
-            if reply[-1]:  # something is unfinished
-                shared.continue_serving(tiers.paths._attached()[1], shared.client())  # type: ignore[attr-defined]
-            if tiers.is_used or tiers.closure or (names and tiers.specs):
-                found[name] = tiers
+    for name, reply in replies.items():
+        try:
+            tiers = read(name, reply, config)
+        except GARBAGE:
+            errors.append(not_ours(f"the tiers {name!r}"))
+            continue
+        if reply[-1]:  # something is unfinished
+            shared.continue_serving(tiers.paths._attached()[1], shared.client())  # type: ignore[attr-defined]
+        if tiers.is_used or tiers.closure or (names and tiers.specs):
+            found[name] = tiers
     return found, errors
 
 
@@ -82,10 +73,6 @@ async def _describe(shared: SharedClient, config: RedisConfig, name: str) -> lis
     return described
 
 
-def not_text(shared: SharedClient, key: bytes) -> BackendError:
-    return Refused(f"{shared.endpoint} has tiers whose name is not text: {key!r}")
-
-
 def read(name: str, reply: list[Any], config: RedisConfig) -> FoundTiers:
     """What tiers/describe.lua replies.
 
@@ -94,7 +81,6 @@ def read(name: str, reply: list[Any], config: RedisConfig) -> FoundTiers:
     """
     shape, declared, holders, waiters, drained, closed, reason, *_ = reply
     specs = read_shape(shape.decode(), declared.decode())
-    why = reason.decode(errors="backslashreplace") if closed == _WITH_REASON else None
     paths = RedisPaths(specs, name=name, config=config)
-    closure = Closure(why) if closed else None
+    closure = read_closed(closed, reason)
     return FoundTiers(name, specs, paths, holders, waiters, closure, drained=bool(drained))

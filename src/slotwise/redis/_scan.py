@@ -1,13 +1,14 @@
-"""Find names on a server by its keys, in steps of SCAN."""
+"""Find names on a server by its keys, in steps of SCAN, and ask for many of them at once."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from slotwise.redis._diagnosis import Refused, Unusable
+from slotwise.errors import BackendError
+from slotwise.redis._diagnosis import Refused, is_of_one_name
 
 if TYPE_CHECKING:
     from slotwise.redis._call_limits import CallLimits
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from slotwise.redis._endpoint import Address
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import SharedClient
+
+T = TypeVar("T")
 
 _KEYS_A_STEP = 500  # scanned; the server serves nobody else meanwhile
 
@@ -29,16 +32,23 @@ class KeyKind(NamedTuple):
     stopped_only: bool = False  # of the states, those that say that the name is closed or paused
 
 
+class NameKind(NamedTuple):
+    """A kind of limit, by the keys that those in use have."""
+
+    words: str  # as messages name one of unknown name
+    keys: Sequence[KeyKind]
+
+
 async def scan_names(
-    shared: SharedClient, config: RedisConfig, kinds: Sequence[KeyKind]
-) -> tuple[list[str], list[bytes]]:
-    """The names that have a key of these kinds; and those of them that are not in UTF-8."""
+    shared: SharedClient, config: RedisConfig, kind: NameKind
+) -> tuple[list[str], list[BackendError]]:
+    """The names that have such a key; and the errors of those that are not in UTF-8."""
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
     scans = [
-        _scan_one(shared, config, kind, address)
+        _scan_one(shared, config, each, address)
         for address in await shared.client().primaries()
-        for kind in kinds
+        for each in kind.keys
     ]
     # All at once: each takes as many replies as the whole key space has pages.
     for written in itertools.chain(*await asyncio.gather(*scans)):
@@ -46,7 +56,35 @@ async def scan_names(
             names[written.decode()] = None
         except UnicodeDecodeError:
             unnamed[written] = None
-    return list(names), list(unnamed)
+    why = f"{shared.endpoint} has {kind.words} whose name is not text"
+    return list(names), [Refused(f"{why}: {key!r}") for key in unnamed]
+
+
+async def ask_each(
+    names: Iterable[str], ask: Callable[[str], Awaitable[T]], *, at_once: int, words: str = ""
+) -> tuple[dict[str, T], list[BackendError]]:
+    """Ask for each of the names, ``at_once`` in one write; return the replies by name.
+
+    Also the errors of names that can't be read: the others can. ``words`` go before the name
+    there.
+
+    Raises:
+        BackendError: the server can't be asked.
+    """
+    found: dict[str, T] = {}
+    errors: list[BackendError] = []
+    wanted = list(dict.fromkeys(names))
+    for at in range(0, len(wanted), at_once):
+        some = wanted[at : at + at_once]
+        replies = await asyncio.gather(*map(ask, some), return_exceptions=True)
+        for name, reply in zip(some, replies, strict=True):
+            if not isinstance(reply, BaseException):
+                found[name] = reply
+            elif is_of_one_name(reply):
+                errors.append(Refused(f"{words}{name!r} can't be read: {reply}"))
+            else:
+                raise reply
+    return found, errors
 
 
 async def _scan_one(
@@ -86,6 +124,5 @@ async def _stopped_of(
     return [
         key
         for key, reply in zip(keys, replies, strict=True)
-        if (isinstance(reply, list) and any(reply))
-        or (isinstance(reply, Refused) and not isinstance(reply, Unusable))
+        if (isinstance(reply, list) and any(reply)) or is_of_one_name(reply)
     ]
