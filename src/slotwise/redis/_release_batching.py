@@ -34,7 +34,7 @@ def send_release(
     *,
     count: bool = False,
 ) -> asyncio.Future[Released]:
-    """Have an acquisition ended, be it held or waiting.
+    """End an acquisition on the server, held or waiting.
 
     The messages of the reply are dispatched when it comes. A caller that stops waiting
     doesn't stop the call.
@@ -54,7 +54,7 @@ def send_release(
 
 
 async def release_all(one: RedisAcquisition, client: LoopClient, ids: list[str]) -> None:
-    """Have many acquisitions of one name ended, ``one`` among them, in calls of bounded size."""
+    """End many acquisitions of one name, ``one`` among them, in calls of bounded size."""
     shared, record, interval, limits = one.shared, one.record, one.interval, one.limit._limits
     sent = (send_release(shared, record, client, each, interval, limits) for each in ids)
     await asyncio.gather(*sent)
@@ -150,7 +150,7 @@ def send_kick(
     args: list[Any],
     limits: CallLimits,
 ) -> asyncio.Future[bool]:
-    """Have somebody's acquisition ended: whether it held anything."""
+    """End somebody's acquisition on the server; return whether it held anything."""
     future: asyncio.Future[bool] = client.loop.create_future()
 
     def answered(call: Call, reply: Any) -> None:
