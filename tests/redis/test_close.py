@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ async def test_many_waiters_that_a_local_close_fails_leave_the_queue(config: Red
     newcomer = RedisSemaphore(1, name="s", heartbeat_max_interval=300, config=config)
     granted = await newcomer.acquire(timeout=60)
     assert await newcomer.release(granted)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+async def test_a_local_close_does_not_wait_for_a_blocked_loop_that_has_only_holders(
+    config: RedisConfig, kind: str
+) -> None:
+    limit: Any = RedisSemaphore(1, name="s", config=config)
+    if kind == "tiers":
+        limit = Tiers(Tier("all", 1), name="s", url=config)
+    held = await limit.acquire()
+    thread = threading.Thread(target=limit.close_sync)
+    thread.start()
+    thread.join(20)  # this loop does nothing meanwhile
+    assert not thread.is_alive()
+    assert await limit.release(held)
 
 
 async def test_close_everywhere_and_reopen_reach_other_processes(

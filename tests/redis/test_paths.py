@@ -381,7 +381,8 @@ async def test_a_close_by_another_thread_that_does_not_see_a_newcomer_refuses_it
             super().enter(path)
             thread = threading.Thread(target=paths.close_sync)
             thread.start()
-            thread.join(30)
+            thread.join(20)
+            assert not thread.is_alive(), "it waits for this loop, which has no waiters"
 
     held = [await paths.acquire((user, None), timeout=5) for user in "ab"]
     paths._idle = ClosedMeanwhile(USER_AND_ALL)

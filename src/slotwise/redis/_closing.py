@@ -58,9 +58,12 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
     Returns when their waiters have left the queue, or after ``at_most`` seconds; then
     that continues in the background.
     """
-    generations.close(key, [each.acquisition_id for each in _members(shared, record)])
+    # Waiters first: one that is granted meanwhile is among the holders before it leaves them.
+    everybody = [*_those_of(record, shared.waiters), *_those_of(record, shared.holders)]
+    generations.close(key, [each.acquisition_id for each in everybody])
+    # Holders stay: a loop that has only holders may be blocked, and need not be waited for.
     by_client: dict[LoopClient, list[RedisAcquisition]] = {}
-    for waiter in _members(shared, record):
+    for waiter in _those_of(record, shared.waiters):
         if waiter.limit._generation.closed:
             by_client.setdefault(waiter.client, []).append(waiter)
     here = asyncio.get_running_loop()
@@ -77,10 +80,9 @@ async def close_here(shared: SharedClient, record: NameRecord, key: Key, at_most
         shared.heartbeat_thread.stop_when_idle()
 
 
-def _members(shared: SharedClient, record: NameRecord) -> list[RedisAcquisition]:
-    """Return the acquisitions of this process that hold or wait for a name."""
-    everybody = [*list(shared.waiters.values()), *list(shared.holders.values())]
-    return [each for each in everybody if each.record.keys.all == record.keys.all]
+def _those_of(record: NameRecord, claims: dict[str, RedisAcquisition]) -> list[RedisAcquisition]:
+    """Return the acquisitions of one name among those of this process that hold, or wait."""
+    return [each for each in list(claims.values()) if each.record.keys.all == record.keys.all]
 
 
 async def _fail(client: LoopClient, waiters: list[RedisAcquisition]) -> None:
