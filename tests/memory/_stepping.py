@@ -25,7 +25,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import inf
 from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -156,6 +156,7 @@ class _Steps:
     def __init__(self, shared: frozenset[str]) -> None:
         self._shared = shared
         self._of: dict[CodeType, dict[int, _Step]] = {}
+        self._lines: dict[CodeType, frozenset[int]] = {}
 
     def __getitem__(self, code: CodeType) -> dict[int, _Step]:
         steps = self._of.get(code)
@@ -163,6 +164,20 @@ class _Steps:
             stepped = code.co_filename in _STEPPED
             self._of[code] = steps = _steps_of(code, self._shared) if stepped else {}
         return steps
+
+    def lines_of(self, code: CodeType) -> frozenset[int]:
+        """Return the lines that have steps."""
+        lines = self._lines.get(code)
+        if lines is None:
+            line_of = {
+                instruction.offset: instruction.positions.lineno
+                for instruction in dis.get_instructions(code)
+                if instruction.positions is not None
+            }
+            found = {line_of.get(offset) for offset in self[code]}
+            assert None not in found, "a step without a line would not be seen"
+            self._lines[code] = lines = frozenset(found)  # type: ignore[arg-type]
+        return lines
 
 
 _PLAIN = _Steps(frozenset(_SHARED))
@@ -228,12 +243,72 @@ class _Canon:
         return kind.__name__
 
 
+class _Player:
+    """A thread that acts in one run after another: to start one for each run takes longer."""
+
+    def __init__(self) -> None:
+        self._act: Callable[[], None] | None = None
+        self._begin = threading.Lock()
+        self._begin.acquire()
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
+
+    def begin(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._begin.release()
+
+    def wait(self) -> None:
+        """Wait until it has acted, and refers to nothing of the run any more."""
+        self._done.acquire()
+
+    def end(self) -> None:
+        self._begin.release()
+        self._thread.join()
+
+    def _play(self) -> None:
+        while True:
+            self._begin.acquire()
+            act, self._act = self._act, None
+            if act is None:
+                return
+            act()
+            act = None
+            self._done.release()
+
+
+class _Players:
+    """As many threads as the scenarios of one search need."""
+
+    def __init__(self) -> None:
+        self._players: list[_Player] = []
+
+    def first(self, count: int) -> list[_Player]:
+        while len(self._players) < count:
+            self._players.append(_Player())
+        return self._players[:count]
+
+    def __enter__(self) -> _Players:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for player in self._players:
+            player.end()
+
+
 class Run:
     """One schedule, from the first step of its threads to the last."""
 
     def __init__(
-        self, prefix: tuple[int, ...], seen: set[int], steps: _Steps, interruptions: float
+        self,
+        prefix: tuple[int, ...],
+        seen: set[int],
+        steps: _Steps,
+        interruptions: float,
+        players: _Players,
     ) -> None:
+        self._players = players
         self._prefix = prefix
         self._interruptions_left = interruptions
         self._seen = seen
@@ -265,16 +340,13 @@ class Run:
         self._where = [None] * count
         for gate in [*self._gates, self._all_finished]:
             gate.acquire()
-        threads = [
-            threading.Thread(target=self._act, args=(number, act), daemon=True)
-            for number, act in enumerate(scenario.acts)
-        ]
-        for thread in threads:
-            thread.start()
+        players = self._players.first(count)
+        for number, (player, act) in enumerate(zip(players, scenario.acts, strict=True)):
+            player.begin(partial(self._act, number, act))
         self._gates[self._choose(0)].release()
         self._all_finished.acquire()
-        for thread in threads:
-            thread.join()
+        for player in players:
+            player.wait()
         if self._failure is not None:
             raise self._failure
         assert not self.stuck, "a thread waits forever"
@@ -323,18 +395,23 @@ class Run:
         steps = self._steps[frame.f_code]
         if not steps:
             return None
-        frame.f_trace_lines = False
+        # Until the first line is reported: a coroutine goes on in the midst of one.
         frame.f_trace_opcodes = True
         step_at = steps.get
+        lines_with_steps = self._steps.lines_of(frame.f_code)
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
-            # Called for every instruction: most of the time of a search is spent here.
-            step = step_at(frame.f_lasti)
-            if step is not None and event == "opcode":
-                if self._known:
-                    frame.f_trace_opcodes = False
-                    return None
-                self._take_step(frame, step)
+            # Called for every instruction of a line that has steps, and else once for each line:
+            # most of the time of a search is spent here.
+            if event == "opcode":
+                step = step_at(frame.f_lasti)
+                if step is not None:
+                    if self._known:
+                        frame.f_trace_opcodes = frame.f_trace_lines = False
+                        return None
+                    self._take_step(frame, step)
+            elif event == "line":
+                frame.f_trace_opcodes = frame.f_lineno in lines_with_steps
             elif event == "return":
                 self._trails.pop(id(frame), None)
             return trace
@@ -488,18 +565,20 @@ def explore(
     seen: set[int] = set()
     to_try: list[tuple[int, ...]] = [()]
     explored = Explored()
-    while to_try:
-        if explored.schedules >= at_most:
-            raise TooManySchedules(f"{at_most} schedules, and more to come")
-        prefix = to_try.pop()
-        run = Run(prefix, seen, _WITH_ATTACHMENT if attachment else _PLAIN, interruptions)
-        try:
-            run.play(make_scenario(run))
-        except BaseException as failure:
-            failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
-            raise
-        to_try += run.branches
-        explored.schedules += 1
+    steps = _WITH_ATTACHMENT if attachment else _PLAIN
+    with _Players() as players:
+        while to_try:
+            if explored.schedules >= at_most:
+                raise TooManySchedules(f"{at_most} schedules, and more to come")
+            prefix = to_try.pop()
+            run = Run(prefix, seen, steps, interruptions, players)
+            try:
+                run.play(make_scenario(run))
+            except BaseException as failure:
+                failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
+                raise
+            to_try += run.branches
+            explored.schedules += 1
     explored.states = len(seen)
     return explored
 
