@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests._effort import examples
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -138,7 +139,7 @@ class World:
         assert all(task.done for task in self.tasks)
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(scripts, st.one_of(st.none(), st.integers(0, 1000)))
 def test_programs_keep_the_invariants_under_run(scripts, seed):
     world = World(scripts)
@@ -146,7 +147,7 @@ def test_programs_keep_the_invariants_under_run(scripts, seed):
     world.check_end()
 
 
-@settings(max_examples=30)
+@examples(15)
 @given(scripts)
 def test_programs_keep_the_invariants_under_run_async(scripts):
     world = World(scripts, second=0.0001)
@@ -154,7 +155,7 @@ def test_programs_keep_the_invariants_under_run_async(scripts):
     world.check_end()
 
 
-@settings(max_examples=20)
+@examples(10)
 @given(st.lists(st.lists(actions, max_size=4), min_size=2, max_size=3))
 def test_programs_keep_the_invariants_in_every_order(scripts):
     worlds = []
@@ -170,7 +171,7 @@ def test_programs_keep_the_invariants_in_every_order(scripts):
     assert result.ok, result.failure
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(scripts, st.integers(0, 1000))
 def test_the_same_seed_gives_the_same_steps(scripts, seed):
     traces = []
@@ -242,7 +243,7 @@ def modelled(world, script):
             yield ReleaseSemaphore(sem, n)
 
 
-@settings(max_examples=200)
+@examples(80)
 @given(st.integers(1, 3), scripts, st.one_of(st.none(), st.integers(0, 1000)))
 def test_queue_and_holders_are_those_of_a_naive_model(permits, scripts, seed):
     world = World(scripts)
@@ -283,7 +284,7 @@ def test_queue_and_holders_are_those_of_a_naive_model(permits, scripts, seed):
     assert world.semaphores[0]._ledger.in_use == 0
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 1000))
 def test_waiters_are_served_in_the_order_in_which_they_asked(permits, tasks, seed):
     asked, served = [], []
@@ -376,7 +377,7 @@ accounting = st.lists(
 
 @pytest.mark.filterwarnings("ignore::slotwise.effects.PermitLeakWarning")
 @pytest.mark.parametrize("owned", [False, True])
-@settings(max_examples=150)
+@examples(60)
 @given(st.lists(accounting, min_size=1, max_size=4), st.integers(0, 1000))
 def test_permits_are_attributed_as_in_a_naive_model(owned, scripts, seed):
     """Only steps that never wait, so that each is done in the model at the same moment."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests._effort import examples
 
 from slotwise._ledger import NEVER, Deadlines
 
@@ -77,7 +77,7 @@ class DeadlinesAgainstSortedList(RuleBasedStateMachine):
         assert deadlines._aged.items() <= in_heap, "D2"
 
 
-DeadlinesAgainstSortedList.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+DeadlinesAgainstSortedList.TestCase.settings = examples(25, stateful_step_count=40)
 TestDeadlinesAgainstSortedList = DeadlinesAgainstSortedList.TestCase
 
 

@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests._effort import examples
 from tests.ledger.model import Entry, Model
 
 from slotwise._ledger import Claim, Ledger, LineGrant
@@ -251,7 +251,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert ledger.paused_until == model.paused_until
 
 
-LedgerAgainstModel.TestCase.settings = settings(max_examples=90, stateful_step_count=50)
+LedgerAgainstModel.TestCase.settings = examples(40, stateful_step_count=50)
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")

@@ -8,7 +8,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,6 +16,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests._effort import examples
 from tests.ledger.path_model import PathModel, Request, in_microseconds
 
 from slotwise._core.rates import Rate
@@ -451,14 +451,14 @@ class FairWithRatesAgainstModel(RatesAgainstModel):
     tier = 0
 
 
-budget = settings(max_examples=60, stateful_step_count=50)
+budget = examples(25, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
-FewLooks.TestCase.settings = settings(budget, max_examples=50)
+FewLooks.TestCase.settings = examples(20, stateful_step_count=50)
 RatesAgainstModel.TestCase.settings = budget
 
 
 FairAgainstModel.TestCase.settings = budget
-FairWithRatesAgainstModel.TestCase.settings = settings(budget, max_examples=40)
+FairWithRatesAgainstModel.TestCase.settings = examples(20, stateful_step_count=50)
 
 
 class TestPathsAgainstModel(PathsAgainstModel.TestCase):

@@ -420,7 +420,7 @@ def test_two_visitors_are_never_inside_together(play, one, other):
         acts = one(world, sem), other(world, sem)
         return world.scenario(*acts, check=lambda: world.assert_all_free(sem))
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 def test_two_visitors_and_a_giver_in_three_threads_are_inside_one_at_a_time(play):
@@ -506,7 +506,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
 
         return world.scenario(leave, lambda: world.clock.advance(5), check=check)
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
@@ -524,7 +524,7 @@ def test_a_ttl_that_starts_while_the_alarm_rings_ends_too(play):
             lambda: loop.drive(cm.__aenter__), lambda: world.clock.advance(5), check=check
         )
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 # -------------------------------------------------- retire, close and resize
@@ -702,7 +702,7 @@ def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
 
         return world.scenario(_thread_tries(world, sem), pause_then_give, check=check)
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
@@ -782,7 +782,7 @@ def test_a_waiter_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
 
         return world.scenario(cancel, give, check=check)
 
-    play(scenario)
+    play(scenario, interruptions=2)
 
 
 def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_is_lost(play):
@@ -807,7 +807,7 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
             lambda: loop.drive(sem.__aexit__, None, None, None), give, check=check
         )
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
@@ -824,7 +824,7 @@ def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
 
         return world.scenario(visit, move_and_give, check=lambda: world.assert_all_free(sem))
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)
 
 
 def test_a_caller_that_queues_while_the_line_moves_and_is_tidied_is_not_dropped(play):
@@ -912,4 +912,4 @@ def test_a_caller_that_queues_while_numbers_are_minted_gets_a_free_one(play):
             _home_takes_block(world, sem), _thread_takes_block(world, sem), check=check
         )
 
-    play(scenario, interruptions=3)
+    play(scenario, interruptions=2)

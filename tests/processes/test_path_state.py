@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests._effort import examples
 from tests.ledger.path_model import PathModel, Request, in_microseconds
 
 from slotwise._core.paths import TierSpec
@@ -368,9 +368,9 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
 
 
 TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase
-TestTiersFileAgainstModel.settings = settings(max_examples=25, stateful_step_count=40)
+TestTiersFileAgainstModel.settings = examples(10, stateful_step_count=40)
 TestRatesFileAgainstModel = RatesFileAgainstModel.TestCase
-TestRatesFileAgainstModel.settings = settings(max_examples=12, stateful_step_count=40)
+TestRatesFileAgainstModel.settings = examples(6, stateful_step_count=40)
 
 
 def test_a_snapshot_that_makes_no_sense_is_refused() -> None:

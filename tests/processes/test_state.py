@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests._effort import examples
 from tests.ledger.model import Entry, Model
 
 from slotwise._ledger.invariants import check
@@ -215,4 +215,4 @@ class FileAgainstModel(RuleBasedStateMachine):
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase
-TestFileAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestFileAgainstModel.settings = examples(25, stateful_step_count=40)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests._effort import TIMES
 
 from slotwise.purge import _walk, _workers, purge
 
@@ -114,7 +115,7 @@ def test_a_dry_run_a_real_run_and_the_model_agree(
     tmp_path: Path, outside: Path, monkeypatch, workers_of, workers: int, audited: bool
 ) -> None:
     workers_of(workers)
-    for seed in range(60):
+    for seed in range(20 * TIMES):
         dice = random.Random(f"{seed} {workers} {audited}")
         tree, flags = random_tree(dice), random_flags(dice)
         monkeypatch.setattr(_workers, "_SMALLEST_STACK", dice.choice((1, 2, 4, 1024)))

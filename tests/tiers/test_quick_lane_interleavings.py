@@ -476,7 +476,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once(play):
         )
         return world.scenario(*acts)
 
-    play(scenario)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("path", [ALICE, BOB], ids=["the same user", "another user"])
@@ -558,7 +558,7 @@ def test_two_visits_of_a_user_who_is_forgotten_meanwhile_never_overlap(play):
         forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
         return world.scenario(_thread_visits(world, ALICE), _thread_visits(world, ALICE), forget)
 
-    play(scenario, acts=3, interruptions=2)
+    play(scenario, acts=3, interruptions=1)
 
 
 def test_users_beyond_the_bound_are_forgotten_while_others_come_and_nothing_is_lost(play):
@@ -637,7 +637,7 @@ def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(
 
         return world.scenario(_thread_tries(world, BOB), shrink_then_give, check=check)
 
-    play(scenario)
+    play(scenario, interruptions=2)
 
 
 @pytest.mark.parametrize("taker", TAKERS)
