@@ -6,6 +6,7 @@ import random
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 from tests.redis.conftest import client, server, shared_server  # noqa: F401 - fixtures
 
 from slotwise._core.adaptive import OUTCOMES, Adaptive, Errors, Latency
@@ -106,7 +107,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
         probes += value.limit != value.value
         arguments += (now, verb, held, sample_of(held, outcome, retry_after), slots)
         expected.append((value.dump(), change))
-    found = client.eval(SOURCE + PLAY, 0, *map(str, arguments))
+    found = evaluate(client, SOURCE + PLAY, 0, *map(str, arguments))
     replies = [each.split("|") for each in found]
     for number, ((record, change), reply) in enumerate(zip(expected, replies, strict=True)):
         assert [*map(float, reply[0].split(" "))] == [*map(float, record.split(" "))], number
@@ -124,15 +125,15 @@ def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  
         "return {record, table.concat({struct.unpack(WINDOW, window)}, ' ')}"
     )
     rules = text_of(Adaptive(7, 2, 9))
-    fresh = client.eval(source, 0, rules, "", "", "")
+    fresh = evaluate(client, source, 0, rules, "", "", "")
     assert fresh[0].startswith("7 7 0 5 7 ")
     window = fresh[1]
     for damaged in ("x", "1 2 3", fresh[0] + " 1", fresh[0].replace("7", "700", 1), "nan" * 13):
-        assert client.eval(source, 0, rules, damaged, window, "") == fresh
+        assert evaluate(client, source, 0, rules, damaged, window, "") == fresh
     # The value is still known, and nothing but a window is lost with the window.
-    assert client.eval(source, 0, rules, "x", window, "4")[0].startswith("4 4 0 5 4 ")
-    assert client.eval(source, 0, rules, "x", window, "10") == fresh
-    assert client.eval(source, 0, rules, fresh[0], "5 1 inf nan", "4") == fresh
+    assert evaluate(client, source, 0, rules, "x", window, "4")[0].startswith("4 4 0 5 4 ")
+    assert evaluate(client, source, 0, rules, "x", window, "10") == fresh
+    assert evaluate(client, source, 0, rules, fresh[0], "5 1 inf nan", "4") == fresh
 
 
 def test_the_script_has_the_constants_of_the_ledger() -> None:

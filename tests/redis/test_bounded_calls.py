@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK, Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -87,7 +88,7 @@ def test_a_heartbeat_for_some_slots_of_a_wide_holder_renews_just_those(
 
     def run(name: str, now: float, *args: object) -> Any:
         given = (*keys.all, f"{now:.6f}", *map(str, args))
-        return client.eval(load(name).source, len(keys.all), *given)
+        return evaluate(client, load(name).source, len(keys.all), *given)
 
     wide = "sw-x-1*10"
     granted = run("semaphore/request", now, wide, 10, 15, "", "try", "", 0, "host 1 ", "", "")

@@ -19,6 +19,7 @@ from tests.redis._damage import (
     write_garbage,
     write_one_piece_of_garbage,
 )
+from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise.redis._keys import KINDS, KeySet, SemaphoreKeys
@@ -50,7 +51,7 @@ class Clients:
         try:
             return self.client.evalsha(script.sha.decode(), len(self.keys.all), *given)
         except redis.exceptions.NoScriptError:
-            return self.client.eval(script.source, len(self.keys.all), *given)
+            return evaluate(self.client, script.source, len(self.keys.all), *given)
 
     def ask(self, claim_id: str, *, again: bool) -> list[Any]:
         raise NotImplementedError

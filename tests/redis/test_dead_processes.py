@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK, Server
 from tests.redis.conftest import listening
 
@@ -31,7 +32,7 @@ class Queue:
 
     def run(self, script: str, *args: object) -> Any:
         given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
-        return self.client.eval(load(script).source, len(self.keys.all), *given)
+        return evaluate(self.client, load(script).source, len(self.keys.all), *given)
 
     def ask(self, claim_id: str) -> str:
         raise NotImplementedError
@@ -175,7 +176,9 @@ def test_a_grant_by_the_documented_script_is_no_sign_of_life_either(client: redi
     queue = (keys.waiting, keys.waiting_heartbeat)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
-        return client.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))
+        return evaluate(
+            client, load(f"documented/{name}").source, len(given), *given, *map(str, args)
+        )
 
     def wake(now: float) -> Any:
         pattern = keys.notification.decode()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 
 import slotwise
 
@@ -30,7 +31,7 @@ class Six:
 
     def _run(self, name: str, keys: list[str], *args: object) -> Any:
         source = (LUA / f"{name}.lua").read_text()
-        return self.client.eval(source, len(keys), *keys, *map(str, args))
+        return evaluate(self.client, source, len(keys), *keys, *map(str, args))
 
     def queue(self, claim_id: str) -> Any:
         return self._run("queue", [WAITING, HEARTBEAT], claim_id, self.interval, self.ttl, self.now)

@@ -14,6 +14,7 @@ import uuid
 import pytest
 import redis
 from tests.redis._document import SCRIPTS
+from tests.redis._eval import evaluate
 from tests.redis._server import BUSY, Server, until
 from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -46,7 +47,7 @@ class Foreigner:
         return time.time() + self.clock_error
 
     def run(self, name: str, keys: tuple[str, ...], *args: object) -> object:
-        return self.client.eval(self.source(name), len(keys), *keys, *map(str, args))
+        return evaluate(self.client, self.source(name), len(keys), *keys, *map(str, args))
 
     def source(self, name: str) -> str:
         return load(f"documented/{name}").source.decode()

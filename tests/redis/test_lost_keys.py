@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
+from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_scripts_against_ledger import expand
 
@@ -62,7 +63,7 @@ class Fleet:
     def run(self, name: str, *args: object) -> Any:
         texts = ["" if arg is None else str(arg) for arg in args]
         given = (*self.keys.all, f"{self.now:.6f}", *texts)
-        return self.client.eval(self.source(name), len(self.keys.all), *given)
+        return evaluate(self.client, self.source(name), len(self.keys.all), *given)
 
     def source(self, name: str) -> bytes:
         if self.at_once is None:
@@ -451,7 +452,7 @@ class PathFleet:
         given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
         while True:
             try:
-                return self.client.eval(self.source(name), len(self.keys.all), *given)
+                return evaluate(self.client, self.source(name), len(self.keys.all), *given)
             except redis.ResponseError as error:
                 if not str(error).startswith("REPAIRING "):
                     raise

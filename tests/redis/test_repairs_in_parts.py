@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 from tests.redis._server import BUSY, until
 
 from slotwise import Adaptive, Rate, Tier, Tiers
@@ -28,7 +29,7 @@ def calls(client: redis.Redis) -> int:
 
 def run(client: redis.Redis, name: str, *args: object) -> Any:
     keys = SEMAPHORE.all if name.startswith("semaphore") else TIERS.all
-    return client.eval(load(name).source, len(keys), *keys, "", *map(str, args))
+    return evaluate(client, load(name).source, len(keys), *keys, "", *map(str, args))
 
 
 def run_until_done(client: redis.Redis, name: str, *args: object) -> tuple[Any, int]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
+from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
@@ -70,7 +71,7 @@ class Pair:
     def run(self, script: Script, *args: object) -> Any:
         keys = self.keys.all
         texts = ["" if arg is None else str(arg) for arg in args]
-        return self.client.eval(script.source, len(keys), *keys, f"{self.now:.6f}", *texts)
+        return evaluate(self.client, script.source, len(keys), *keys, f"{self.now:.6f}", *texts)
 
     # ------------------------------------------------------- the ledger's side
 
@@ -428,7 +429,9 @@ def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, s
     now = round(time.time(), 3)
 
     def run(name: str, given: tuple[bytes, ...], *args: object) -> Any:
-        return client.eval(load(f"documented/{name}").source, len(given), *given, *map(str, args))
+        return evaluate(
+            client, load(f"documented/{name}").source, len(given), *given, *map(str, args)
+        )
 
     line, main = (keys.waiting, keys.waiting_heartbeat), keys.main
     for step in range(120):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._eval import evaluate
 from tests.redis._server import until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -22,7 +23,7 @@ AT_ONCE, PAGE = 100, 500
 
 
 def run(client: redis.Redis, name: str, *args: object) -> Any:
-    return client.eval(load(name).source, len(KEYS.all), *KEYS.all, "", *map(str, args))
+    return evaluate(client, load(name).source, len(KEYS.all), *KEYS.all, "", *map(str, args))
 
 
 def queue(client: redis.Redis, count: int, *, slots: int = 1) -> list[str]:
