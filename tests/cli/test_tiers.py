@@ -134,7 +134,7 @@ def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell)
             ("tokens of 'api' is full now; -60", "tokens of 'api' is full now; -59.")
         )
         refill = ("refill", "api", "--tier", "requests")
-        assert "--key says which" in refused(any_shell, *refill, code=2)
+        assert "choose one with --key" in refused(any_shell, *refill, code=2)
         assert (
             "requests 'acme' of 'api' is full now"
             in any_shell.here(*refill, "--key", "acme").stdout
@@ -262,7 +262,7 @@ def test_a_tier_whose_keys_have_their_own_values_is_resized_by_key(redis_shell: 
     plans = {"free": 1, "paid": 5}
     with tiers_here(redis_shell, Tier("tenant", plans.__getitem__, keyed=True)) as tiers:
         held = [tiers.acquire_sync(tenant=tenant) for tenant in plans]
-        assert "--key says which" in refused(
+        assert "choose one with --key" in refused(
             redis_shell, "resize", "api", 3, "--tier", "tenant", code=2
         )
         ran = redis_shell.here("resize", "api", 3, "--tier", "tenant", "--key", "free")
@@ -354,7 +354,7 @@ def test_what_is_not_there_is_one_line_that_helps(redis_shell: Shell):
                 redis_shell, *words, "--tier", "all", "--key", "x"
             )
         assert "did you mean 'acme'?" in refused(redis_shell, "show", "api", "--key", "acne")
-        assert "--tier says which" in refused(redis_shell, "resize", "api", 2, code=2)
+        assert "choose one with --tier" in refused(redis_shell, "resize", "api", 2, code=2)
         assert "'backup' is a semaphore" in refused(redis_shell, "show", "backup", "--tier", "all")
         assert "'backup' is a semaphore" in refused(redis_shell, "close", "backup", "--tiers", "-y")
         told = refused(redis_shell, "resize", "api", -1, "--tier", "all", code=2)

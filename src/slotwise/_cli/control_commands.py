@@ -41,7 +41,7 @@ def _resize_parser() -> Parser:
     parser = _ResizeParser(
         "resize",
         details="Programs that were started with another limit continue with this one. For tiers,\n"
-        "--tier says which; for a keyed one, --key changes the value of that key, otherwise that\n"
+        "--tier chooses one; for a keyed one, --key changes the value of that key, otherwise that\n"
         "of every key that has no value of its own. 0 is no limit, for tiers only. A rate is\n"
         "written as a number per time; what is left of it stays, cut to the new burst.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
@@ -82,12 +82,12 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
         [tier] = found.specs
     if tier is None:
         names = ", ".join(spec.name for spec in found.specs)
-        raise UsageError(f"{given.name!r} has the tiers {names}: --tier says which")
+        raise UsageError(f"{given.name!r} has the tiers {names}: choose one with --tier")
     if isinstance(tier.value, Rate) is not isinstance(given.value, Rate):
         what = f"a rate, and takes {RATE}" if isinstance(tier.value, Rate) else "not a rate"
         raise UsageError(f"tier {tier.name!r} is {what}")
     if tier.by_key and key is None:
-        raise UsageError(f"each key of {tier.name!r} has its own value: --key says which")
+        raise UsageError(f"each key of {tier.name!r} has its own value: choose one with --key")
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
     before = next((each.value for each in view.keys if each.key == key), view.total.value)
     found.paths.resize_sync(tier.name, given.value, key)
@@ -132,7 +132,9 @@ def pause(given: argparse.Namespace) -> int:
     if isinstance(found, FoundTiers):
         tier = tier_view.chosen_tier(found, given)
         if tier is not None and tier.keyed and given.key is None:
-            raise UsageError(f"each key of {tier.name!r} is paused by itself: --key says which")
+            raise UsageError(
+                f"each key of {tier.name!r} is paused separately: choose one with --key"
+            )
         if tier is not None and given.key is not None:
             subject = _subject(tier, given)
             found.paths.pause_sync(given.seconds, tier.name, given.key)
@@ -230,7 +232,7 @@ def _adaptive_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec:
         return adaptive[0]
     if tier is None:
         names = ", ".join(spec.name for spec in adaptive) or "none"
-        raise UsageError(f"--tier says which of {given.name!r}; adaptive ones: {names}")
+        raise UsageError(f"choose a tier of {given.name!r} with --tier; adaptive ones: {names}")
     if tier.adaptive is None:
         raise NotFound(
             f"tier {tier.name!r} of {given.name!r} has a fixed value: 'slotwise resize' changes it"
@@ -274,13 +276,13 @@ def refill(given: argparse.Namespace) -> int:
     if given.tier is None:
         if len(rates) != 1:
             names = ", ".join(spec.name for spec in rates) or "none"
-            raise UsageError(f"--tier says which rate of {given.name!r}; there are: {names}")
+            raise UsageError(f"choose a rate of {given.name!r} with --tier; there are: {names}")
         given.tier = rates[0].name
     tier = tier_view.chosen_tier(found, given)
     if tier not in rates:
         raise NotFound(f"tier {given.tier!r} of {given.name!r} has no rate")
     if tier.keyed and given.key is None:
-        raise UsageError(f"each key of {tier.name!r} has its own rate: --key says which")
+        raise UsageError(f"each key of {tier.name!r} has its own rate: choose one with --key")
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
     rows = [each for each in view.keys if each.key == given.key] if tier.keyed else [view.total]
     before = rows[0].level if rows else None

@@ -36,10 +36,10 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
     for field in _FIELDS[action]:
         kind = int if field == "value" else str
         if not isinstance(wanted.get(field), kind) or isinstance(wanted.get(field), bool):
-            raise BadRequest(f"{action} needs {field}, {'a number' if kind is int else 'a text'}")
+            raise BadRequest(f"{action} needs {field}, {'a number' if kind is int else 'a string'}")
     for field in ("tier", "key"):
         if not isinstance(wanted.get(field), str | None):
-            raise BadRequest(f"{field} must be a text")
+            raise BadRequest(f"{field} must be a string")
     if action == "kick":
         name = wanted.get("name")  # where it is known, nothing else is searched
         return _kick(backend, wanted["id"], name if isinstance(name, str) else None)

@@ -269,7 +269,7 @@ def _parse_query(text: str, *, tls: bool) -> dict[str, str]:
 
         similar = get_close_matches(name, known, 1)
         hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(_OWN_OPTIONS)}"
-        raise ValueError(f"url has the option {name}, which is not known; {hint}")
+        raise ValueError(f"url has the unknown option {name}; {hint}")
     return {name: value for name, value in query.items() if value}
 
 
