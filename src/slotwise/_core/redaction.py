@@ -20,6 +20,7 @@ _LONGEST = 500
 # So are longer texts with anything that may belong to a credential: the patterns take time that
 # grows with the square of the length, and names and servers' replies may be of any length.
 _LONGEST_TEXT = 2000
+# One of these is in whatever a pattern below matches.
 _SUSPICIOUS = r"@|://|[?&]|(?i:password|passwd|secret)"
 
 # The placeholders for credentials in the docs and in our own messages.
@@ -56,7 +57,9 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if any(_has_part_of(form, text) for form in _forms(secret)):
             return WITHHELD
-    if len(text) > _LONGEST_TEXT and re.search(_SUSPICIOUS, text):
+    if not re.search(_SUSPICIOUS, text):
+        return text
+    if len(text) > _LONGEST_TEXT:
         text = _truncated(text)
     text = re.sub(_IN_A_URL, _hide_user, text)
     text = re.sub(_WITHOUT_SCHEME, _hide_all, text)
