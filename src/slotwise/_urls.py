@@ -53,9 +53,9 @@ def semaphore(
         name: what semaphores are shared by; None for a private one.
         value: how many slots there are; or an `Adaptive`, which finds out.
         url: the scope, as a str or a `RedisConfig`.
-        options: those of the scope's class. ``max_acquire_time``, ``ttl`` and
-            ``cancel_task_after_ttl`` exist everywhere. Redis also takes those of
-            `RedisConfig`.
+        options: those of the scope's class. ``max_acquire_time``, ``ttl``,
+            ``cancel_task_after_ttl``, ``max_waiting`` and ``shed`` exist everywhere. Redis also
+            takes those of `RedisConfig`.
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.

@@ -19,8 +19,14 @@ from slotwise import (
     SlotManager,
     Tiers,
 )
+from slotwise.tiers._path_limit import PathLimit
 
 Make = Callable[..., Semaphore]
+
+KINDS = (
+    *(Limit, Semaphore, MemorySemaphore, ProcessSemaphore, RedisSemaphore),
+    *(PathLimit, RateLimit, Tiers, SlotManager),
+)
 
 
 async def test_the_value_may_be_positional(driver: Callable[..., Semaphore], name: str) -> None:
@@ -107,12 +113,43 @@ async def test_a_head_start_is_taken_by_every_call_that_acquires(make: Make) -> 
     assert (await semaphore.stats()).acquired_slots == 0
 
 
-def test_every_coroutine_has_a_sync_twin_with_the_same_signature() -> None:
-    for base in (Limit, Semaphore):
-        for name, method in vars(base).items():
-            if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-                twin = inspect.signature(getattr(base, f"{name}_sync"))
-                assert twin.parameters == inspect.signature(method).parameters, name
+def public_methods(kind: type) -> dict[str, Callable[..., object]]:
+    named = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: method for name, method in named.items() if callable(method)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_coroutine_has_a_sync_twin_with_the_same_signature(kind: type) -> None:
+    methods = public_methods(kind)
+    for name, method in methods.items():
+        if inspect.iscoroutinefunction(method):
+            twin = inspect.signature(methods[f"{name}_sync"])
+            assert twin.parameters == inspect.signature(method).parameters, name
+        if name.endswith("_sync"):
+            assert name.removesuffix("_sync") in methods
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_public_is_documented(kind: type) -> None:
+    assert [name for name, it in public_methods(kind).items() if not inspect.getdoc(it)] == []
+    found = vars(kind).items()
+    properties = {name: it for name, it in found if isinstance(it, property)}
+    public = [name for name in properties if not name.startswith("_")]
+    assert [name for name in public if not properties[name].__doc__] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_be_entered_with_async_with_can_be_entered_with_with(kind: type) -> None:
+    for name in ("enter", "exit"):
+        assert hasattr(kind, f"__a{name}__") == hasattr(kind, f"__{name}__")
+
+
+@pytest.mark.parametrize("kind", [Tiers, RateLimit, SlotManager])
+def test_whatever_has_a_name_is_controlled_by_the_same_verbs(kind: type) -> None:
+    for verb in ("close", "close_everywhere", "reopen"):
+        of_semaphores = inspect.signature(getattr(Semaphore, verb)).parameters
+        assert inspect.signature(getattr(kind, verb)).parameters == of_semaphores
+    assert "seconds" in inspect.signature(kind.pause).parameters
 
 
 # ---------------------------------------------------------------- locked()

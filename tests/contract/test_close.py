@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slotwise import Semaphore, SemaphoreClosed
+from slotwise import Rate, RateLimit, Semaphore, SemaphoreClosed, Tier, Tiers
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Semaphore]
@@ -197,3 +197,48 @@ async def test_a_reason_is_text(
 def test_the_error_keeps_its_reason_when_it_is_pickled() -> None:
     copy = pickle.loads(pickle.dumps(SemaphoreClosed("'x' is closed", reason="why")))
     assert (str(copy), copy.reason) == ("'x' is closed", "why")
+
+
+# ------------------------------------------------------------------- tiers, rates
+
+
+@pytest.fixture(params=["memory", "process", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "process":
+        return f"process://{request.getfixturevalue('tmp_path')}/slots"
+    return request.getfixturevalue("server").url if request.param == "redis" else "memory://"
+
+
+async def test_a_rate_is_closed_everywhere_with_a_reason_and_shows_who_waits(
+    url: str, name: str, speak: Speak
+) -> None:
+    rate, other = (RateLimit(name, Rate(1, per=36000), url=url) for _ in range(2))
+    await speak.acquire(rate)
+    waiting = asyncio.create_task(speak.acquire(other, label="import"))
+    await speak.waiting(rate, 1)
+    [waiter] = await speak._say(rate, "waiters")
+    assert waiter.label == "import"
+    await speak._say(rate, "close_everywhere", "moving house")
+    with pytest.raises(SemaphoreClosed, match="moving house"):
+        await waiting
+    with pytest.raises(SemaphoreClosed, match="moving house"):
+        await speak.try_acquire(RateLimit(name, Rate(1, per=36000), url=url))
+    assert (await speak.stats(other)).reason == "moving house"
+    await speak._say(other, "reopen")
+    assert await speak.try_acquire(rate) is None, "what was taken is still gone"
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str, atomic: bool) -> None:
+    def made() -> Tiers:
+        return Tiers(Tier("all", 1), name=name, url=url, atomic=atomic)
+
+    def in_a_thread() -> Tiers:
+        with made() as tiers, tiers.cm(timeout=0):
+            return tiers
+
+    async with made() as tiers, tiers.cm(timeout=0):
+        pass
+    for closed in (tiers, await asyncio.to_thread(in_a_thread)):
+        with pytest.raises(SemaphoreClosed):
+            await closed.acquire(timeout=0)

@@ -140,13 +140,12 @@ async def test_every_driver_says_the_same_of_a_closed_limit(
     make_kind: Make, kind: str, said: Said
 ) -> None:
     limit = make_kind()
-    if kind != "rate":  # which only an operator can close everywhere
-        operator = limit if kind == "semaphore" else limit.tiers
-        await operator.close_everywhere("moving house")
-        closed = await said(lambda: limit.acquire(timeout=30))
-        assert closed == f"{SUBJECTS[kind]} closed everywhere: moving house"
-        await operator.reopen()
-    await (limit.tiers if kind == "tiers" else limit).close()
+    operator = limit.tiers if kind == "tiers" else limit
+    await operator.close_everywhere("moving house")
+    closed = await said(lambda: limit.acquire(timeout=30))
+    assert closed == f"{SUBJECTS[kind]} closed everywhere: moving house"
+    await operator.reopen()
+    await operator.close()
     assert await said(lambda: limit.acquire(timeout=30)) == f"{SUBJECTS[kind]} closed"
     assert await said(limit.try_acquire) == f"{SUBJECTS[kind]} closed"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import AcquisitionResult, MemorySemaphore, Semaphore
+from slotwise import AcquisitionResult, Semaphore
 from slotwise.redis import RedisConfig
 from slotwise.tiers import Tier, Tiers
 from tests.contract.conftest import Speak
@@ -59,16 +59,14 @@ def test_what_no_driver_could_keep_is_a_value_error(
 
 
 async def test_a_value_that_can_not_be_stored_is_refused_before_anything_is_written(
-    make: Callable[..., Semaphore], driver: Callable[..., Semaphore], speak: Speak
+    make: Callable[..., Semaphore], speak: Speak
 ) -> None:
-    if driver is MemorySemaphore:
-        pytest.skip("nothing is stored: any int will do")
     semaphore = make(value=2)
     acquired = await speak.acquire(semaphore)
     for value in (2**53 + 1, 2**62, 10**30):
-        with pytest.raises(ValueError, match=f"value must be at most {2**53}.*, not {value}"):
+        with pytest.raises(ValueError, match=f"value must be at most {2**53}, not {value}"):
             make(value=value)
-        with pytest.raises(ValueError, match=f"value must be at most {2**53}.*, not {value}"):
+        with pytest.raises(ValueError, match=f"value must be at most {2**53}, not {value}"):
             await speak.resize(semaphore, value)
     stats = await speak.stats(semaphore)
     assert (stats.acquired_slots, stats.max_slots) == (1, 2)

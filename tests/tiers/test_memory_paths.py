@@ -227,9 +227,9 @@ async def test_an_interrupt_half_way_through_the_tiers_takes_nothing():
     async with limits.cm(user="a", model="x"):
         pass
     with pytest.raises(KeyboardInterrupt):
-        await limits.acquire(user="a", model=Interrupting("x"))
+        await limits._backend.begin(("a", Interrupting("x")), None, None)
     with pytest.raises(KeyboardInterrupt):
-        await limits.cm(user="a", model=Interrupting("x")).__aenter__()
+        await limits._backend.cm(("a", Interrupting("x"))).__aenter__()
     async with limits.cm(user="a", model="x", timeout=0):
         assert limits.stats_sync()["user"].keys["a"].active == 1
     in_order(limits)

@@ -265,6 +265,11 @@ async def tiers() -> None:
     crm = RateLimit("crm", Rate(10, per=1))
     await any_limit(crm)
     assert_type(await crm.acquire(cost=3), AcquisitionResult)
+    assert_type(await crm.waiters(), list[Claimant])
+    await crm.close_everywhere("maintenance")
+    await crm.reopen()
+    with Tiers(Tier("all", 1)) as closed_at_the_end:
+        assert_type(closed_at_the_end, Tiers)
     taken = await limits.acquire(tenant="acme", timeout=5, label="import")
     assert_type(taken, AcquisitionResult)
     assert_type(limits.acquire_sync(1, tenant="acme"), AcquisitionResult)

@@ -36,14 +36,14 @@ MOST_SLOTS = 2**53
 
 
 def check_count(what: str, given: object, *, most: int | None = None) -> int:
-    """Return an int from 1 to ``most``."""
+    """Return a plain int from 1 to ``most``; of an enum or another subclass, its number."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 1:
         raise ValueError(f"{what} must be at least 1, not {given}")
     if most is not None and given > most:
         raise ValueError(f"{what} must be at most {most}, not {given}")
-    return given
+    return given if type(given) is int else int(given)
 
 
 def check_seconds(
@@ -103,7 +103,7 @@ def check_names(given: object) -> None:
 
 
 def check_text(what: str, given: str) -> str:
-    """Return a str that can be encoded: one without lone surrogates."""
+    """Return a plain str that can be encoded: one without lone surrogates."""
     if not given.isascii():
         try:
             given.encode()
@@ -112,7 +112,8 @@ def check_text(what: str, given: str) -> str:
                 f"{what} must be text in UTF-8 (lone surrogates not allowed),"
                 f" not {redacted_repr(given)}"
             ) from None
-    return given
+    # A member of an enum is formatted in various ways; what is shared is its text.
+    return given if type(given) is str else str.__str__(given)
 
 
 def check_label(given: object) -> str | None:
@@ -151,9 +152,16 @@ def check_reason(given: object) -> str | None:
 
 
 def check_limit(what: str, given: object) -> int:
-    """An int of at least 0, which is no limit."""
+    """Return a plain int of at least 0, which is no limit."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 0:
         raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
-    return given
+    if given > MOST_SLOTS:
+        raise ValueError(f"{what} must be at most {MOST_SLOTS}, not {given}")
+    return given if type(given) is int else int(given)
+
+
+def check_value(given: object) -> int:
+    """Return how many slots there are, as it can be moved to any driver."""
+    return check_count("value", given, most=MOST_SLOTS)

@@ -241,6 +241,7 @@ class Limit(SameWhenCopied, ABC):
         await self._release_on_exit(acquired)
 
     def __enter__(self) -> None:
+        refuse_to_block_a_loop("'with'")
         self._enter_block(self.acquire_sync())
 
     def __exit__(

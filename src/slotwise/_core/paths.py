@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
@@ -142,6 +141,8 @@ def weight_for(specs: Sequence[TierSpec], path: Sequence[object]) -> float:
 
 def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str) -> None:
     """Raise unless these are names of rates, each with a cost that can be settled."""
+    if not costs:
+        raise TypeError("settle() takes the actual costs, by the names of their tiers")
     rates = {spec.name: spec.value for spec in specs if isinstance(spec.value, Rate)}
     for name, cost in costs.items():
         if name not in rates:
@@ -272,7 +273,7 @@ class TierStats:
     active: int
     waiting: int
     value: int
-    keys: Mapping[str, KeyStats] = field(default_factory=lambda: MappingProxyType({}))
+    keys: Mapping[str, KeyStats] = field(default_factory=dict)
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)

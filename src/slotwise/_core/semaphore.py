@@ -32,7 +32,7 @@ from slotwise._core.limit import (
 from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 
 if TYPE_CHECKING:
@@ -326,6 +326,8 @@ class Semaphore(Limit):
         """
         from slotwise._core.explain import explain_semaphore
 
+        if acquisition_or_id is not None:
+            acquisition_id_of(acquisition_or_id)
         # Waiters first: one granted in between is then seen twice instead of missed.
         waiters, holders = await self.waiters(), await self.holders()
         stats, estimate = await self.stats(), await self.estimate()
@@ -335,6 +337,8 @@ class Semaphore(Limit):
         """Like `explain`."""
         from slotwise._core.explain import explain_semaphore
 
+        if acquisition_or_id is not None:
+            acquisition_id_of(acquisition_or_id)
         waiters, holders = self.waiters_sync(), self.holders_sync()
         stats, estimate = self.stats_sync(), self.estimate_sync()
         return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
+    MOST_SLOTS,
     UNSET,
     Unset,
     check_count,
@@ -28,6 +29,7 @@ from slotwise._core.arguments import (
     check_pause,
     check_reason,
     check_seconds,
+    check_value,
 )
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
@@ -123,14 +125,14 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         # Names come and go by the hundred thousand, so valid arguments are not checked twice.
         self._adaptive: Adaptive | None = None
         self._value: int
-        if type(value) is int and value > 0:
+        if type(value) is int and 0 < value <= MOST_SLOTS:
             self._value = value
         elif isinstance(value, Adaptive):
             self._adaptive, self._value = value, value.start
         else:
-            self._value = check_count("value", value)
+            value = self._value = check_value(value)
         if name is not None and (type(name) is not str or not name or not name.isascii()):
-            check_name(name)
+            name = check_name(name)
         self._name = name
         self._max_acquire_time = max_acquire_time
         if max_acquire_time is not None:
@@ -180,6 +182,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     @property
     def value(self) -> int:
+        """How many slots there are."""
         return self._value if self._tracker.retired else self._tracker.value
 
     # ---------------------------------------------------------------- taking
@@ -744,7 +747,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self.resize_sync(value)
 
     def resize_sync(self, value: int) -> None:
-        check_count("value", value)
+        value = check_value(value)
         exclusive(_attachment.resize, self, value)
         deliver_posted()
         self._tell_resized(value)
@@ -767,7 +770,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def freeze_sync(self, value: int | None = None) -> None:
         if value is not None:
-            check_count("value", value)
+            value = check_value(value)
         tracker = self._adapting()
         exclusive(tracker.freeze, value)
         deliver_posted()

@@ -183,6 +183,10 @@ class BaseState(BaseLedger[C]):
     def accepts(self, declared: Any) -> bool:
         """Return whether somebody who declares ``declared`` may use it; None matches anything."""
 
+    def is_same_shape(self, declared: Any) -> bool:  # noqa: ARG002 - tiers need it
+        """Return whether it is the same, apart from its values."""
+        return True
+
     @abstractmethod
     def declaration(self, declared: Any, now: float) -> Any:
         """Return what "declare" has to tell an idle limit before a request; None for nothing."""

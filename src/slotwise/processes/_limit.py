@@ -128,6 +128,7 @@ class ProcessLimit:
     async def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
+        """Release an acquisition, by its id or its result; False if it had ended."""
         acquisition_id = acquisition_id_of(acquisition_id)
         if outcome is not None:
             check_outcome(outcome)
@@ -208,9 +209,11 @@ class ProcessLimit:
         return self._attachment.call(operations.kick, acquisition_id_of(acquisition_id))
 
     async def close(self) -> None:
+        """Close all instances of the name that this process made so far."""
         self.close_sync()
 
     def close_sync(self) -> None:
+        """Like `close`."""
         if self._generation.closed:
             return
         attachment = self._attachment
@@ -221,18 +224,22 @@ class ProcessLimit:
             file.fail_closed()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for all processes that use the directory, until `reopen`."""
         reason = check_reason(reason)
         await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
 
     def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
         reason = check_reason(reason)
         self._attachment.call(operations.close_everywhere, reason, self._declared)
 
     async def reopen(self) -> None:
+        """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
         await self._attachment.call_async(operations.reopen)
         self._tell_steered("reopened")
 
     def reopen_sync(self) -> None:
+        """Like `reopen`."""
         self._attachment.call(operations.reopen)
         self._tell_steered("reopened")
 

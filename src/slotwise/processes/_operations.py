@@ -347,20 +347,30 @@ def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOU
 def estimate(
     file: SemaphoreFile,
     wanted: Any,
-    declared: Any,
+    limit: ProcessLimit,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> float | None:
-    """Return when a newcomer would be granted what it wants; None if unknown."""
+    """Return when a newcomer would be granted what it wants; None if unknown.
+
+    If it is in use with other values, those count, as for whoever inspects it.
+    """
+
+    declared = limit._declared
 
     def work(after: AfterUnlock) -> float | None:
         file.drop_dead(after)
         state = file.current_state()
-        if not state.accepts(declared) and not state.is_idle(after.now):
+        is_accepted = state.accepts(declared)
+        is_declared_anew = not is_accepted and state.is_idle(after.now)
+        if not is_accepted and not is_declared_anew and not state.is_same_shape(declared):
             raise state.conflict(declared)
-        never = state.never_fits(wanted, declared, file.public_name)
+        counting = declared if is_accepted or is_declared_anew else None
+        never = state.never_fits(wanted, counting, file.public_name)
         if never is not None:
             raise never
-        return state.estimate(wanted, after.now) if state.accepts(declared) else 0.0
+        if limit._generation.closed:
+            return None
+        return 0.0 if is_declared_anew else state.estimate(wanted, after.now)
 
     return file.change(work, declared, lock_timeout)
 

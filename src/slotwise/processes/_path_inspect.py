@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from slotwise._core.adaptive import Change
 from slotwise._core.idle_keys import IdleKeys
@@ -63,7 +62,7 @@ def stats_of(
                     paused_for=pause,
                     frozen=is_frozen(tier, key),
                 )
-            keys = MappingProxyType({**idle_keys, **found[spec.name].keys})
+            keys = {**idle_keys, **found[spec.name].keys}
             found[spec.name] = replace(found[spec.name], keys=keys)
     return found
 

@@ -275,11 +275,11 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
         wanted = PathRequest(path, needs)
-        return await self._attachment.call_async(operations.estimate, wanted, self._declared)
+        return await self._attachment.call_async(operations.estimate, wanted, self)
 
     def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
         wanted = PathRequest(path, needs)
-        return self._attachment.call(operations.estimate, wanted, self._declared)
+        return self._attachment.call(operations.estimate, wanted, self)
 
     async def holders(self) -> list[Claimant]:
         return await self._inspect_async(_path_inspect.holders_of)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.arguments import (
-    MOST_SLOTS,
     UNSET,
     Unset,
     check_count,
@@ -21,6 +20,7 @@ from slotwise._core.arguments import (
     check_on_full,
     check_pause,
     check_timeout,
+    check_value,
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
@@ -90,7 +90,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         if isinstance(value, Adaptive):
             self._declared = value
         else:
-            self._declared = check_count("value", value, most=MOST_SLOTS)
+            self._declared = check_value(value)
         self._kick_grace = 0.0
         self._attach(locate(directory), self._name, PRIVATE_SUFFIX if name is None else SUFFIX)
 
@@ -228,7 +228,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             ranked.head_start = head_start
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         if label is not None:
-            check_label(label)
+            label = check_label(label)
         acquisition: ProcessAcquisition
         declared = self._declared
         if isinstance(declared, int):
@@ -260,11 +260,11 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = check_count("slots", slots)
-        return await self._attachment.call_async(operations.estimate, wanted, self._declared)
+        return await self._attachment.call_async(operations.estimate, wanted, self)
 
     def estimate_sync(self, slots: int = 1) -> float | None:
         wanted = check_count("slots", slots)
-        return self._attachment.call(operations.estimate, wanted, self._declared)
+        return self._attachment.call(operations.estimate, wanted, self)
 
     async def stats(self) -> SemaphoreStats:
         return self._with_totals(await self._inspect_async(_inspect.stats_of))
@@ -341,7 +341,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         self._tell_steered("paused", seconds)
 
     def _to_resize(self, value: int) -> tuple[Any, ...]:
-        check_count("value", value, most=MOST_SLOTS)
+        value = check_value(value)
         declared = self._declared
         fixed = None if isinstance(declared, Adaptive) else declared
         return (value, fixed), self
@@ -387,7 +387,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     def _to_freeze(self, value: int | None) -> tuple[Any, ...]:
         if value is not None:
-            check_count("value", value, most=MOST_SLOTS)
+            value = check_value(value)
         return (value,), self
 
     async def thaw(self) -> None:

@@ -422,7 +422,7 @@ class RedisAcquisition(AcquisitionResult):
 
     def settle(self, **costs: int) -> Awaitable[None]:
         limit: Any = self.limit
-        if not limit._rates:
+        if not self.path:
             return super().settle(**costs)
         text = limit._write_costs(costs)
         if asyncio._get_running_loop() is None:

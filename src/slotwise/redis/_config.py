@@ -65,7 +65,7 @@ class RedisConfig:
             raise TypeError(f"namespace must be a str, not {kind_of(self.namespace)}")
         if not self.namespace:
             raise ValueError("namespace must not be empty")
-        check_text("namespace", self.namespace)
+        _set(self, "namespace", check_text("namespace", self.namespace))
         for what in ("connect_timeout", "reply_timeout", "backoff", "max_backoff"):
             _set(self, what, _some_seconds(what, getattr(self, what)))
         _set(self, "cleanup_timeout", _some_seconds("cleanup_timeout", self.cleanup_timeout))

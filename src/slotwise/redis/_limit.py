@@ -385,6 +385,7 @@ class RedisLimit:
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
 
     def close_sync(self) -> None:
+        """Like `close`."""
         self._run_blocking(self.close())
 
     async def _refuse_waiters(self, messages: list[bytes]) -> None:
@@ -442,5 +443,5 @@ class RedisLimit:
 
 def check_max_value(value: int) -> int:
     if value > MAX_VALUE:
-        raise ValueError(f"value must be at most {MAX_VALUE} on Redis, not {value}")
+        raise ValueError(f"value must be at most {MAX_VALUE}, not {value}")
     return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slotwise._core.idle_keys import IdleKeys
@@ -87,7 +86,7 @@ def read_tier_stats(
             held,
             waiting,
             value,
-            MappingProxyType(those),
+            those,
             *level,
             paused_for=paused_for.get((index, None), 0.0),
             frozen=b"%d" % index in frozen or (not tier.keyed and b"%d:" % index in frozen),

@@ -23,6 +23,7 @@ from slotwise._core.arguments import (
     check_pause,
     check_reason,
     check_timeout,
+    check_value,
 )
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import too_many_slots
@@ -126,7 +127,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             self._adaptive, self._value, self._declared = value, value.start, value.written
             self._acquisitions = AdaptiveRedisAcquisition
         else:
-            self._value = self._declared = _check_value(value)
+            self._value = self._declared = check_value(value)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"
         self._set_up(
             self._written_name,
@@ -497,7 +498,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     # ----------------------------------------------------------- controlling
 
     async def resize(self, value: int) -> None:
-        _check_value(value)
+        value = check_value(value)
         go_on = b""  # one call looks at a bounded number of waiters
         while True:
             word, *more = await self._change(
@@ -532,7 +533,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     async def freeze(self, value: int | None = None) -> None:
         if value is not None:
-            _check_value(value)
+            value = check_value(value)
         self._tell_resized(await self._steer(b"freeze", value))
         self._tell_steered("frozen")
 
@@ -641,10 +642,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     def _conflict(self, reply: list[Any]) -> ValueConflict:
         return read_conflict(self._attached()[1].name, self._declared, reply)
-
-
-def _check_value(value: object) -> int:
-    return check_max_value(check_count("value", value))
 
 
 def _local_acquire(slots: int, **options: Any) -> _LocalAcquire:

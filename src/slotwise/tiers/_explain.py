@@ -17,10 +17,10 @@ Which = str | AcquisitionResult | None
 async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
     """``path`` is that of a newcomer."""
     backend, specs = tiers._backend, _specs(tiers)
+    acquisition_id = None if which is None else acquisition_id_of(which)
     # Waiters first: one granted in between is then seen twice instead of missed.
     waiters, holders = await backend.waiters(), await backend.holders()
-    if which is not None:
-        acquisition_id = acquisition_id_of(which)
+    if acquisition_id is not None:
         own = [each for each in waiters if each.acquisition_id == acquisition_id]
         path = path_of(own[0], specs) if own else None
     found: tuple[PathStats, float | None] = (PathStats(()), None)
@@ -32,6 +32,8 @@ async def explain(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
 def explain_sync(tiers: Tiers, path: Path | None, which: Which) -> Explanation:
     """Like `explain`."""
     backend = tiers._backend
+    if which is not None:
+        acquisition_id_of(which)
     waiters, holders = backend.waiters_sync(), backend.holders_sync()
 
     def look(of: Path) -> tuple[PathStats, float | None]:

@@ -91,7 +91,7 @@ class PathArguments:
             if name in keys:
                 cost = keys.pop(name)
                 if type(cost) is not int or cost < 1:
-                    check_count(f"the cost of {name!r}", cost)
+                    cost = check_count(f"the cost of {name!r}", cost)
                 if needs is None:
                     needs = [*self.defaults]
                 needs[index] = cost
@@ -110,12 +110,13 @@ class PathArguments:
 
     def with_costs(self, slots: Slots | Resolved, costs: Mapping[str, int]) -> Resolved:
         """What is needed of each tier, where there are rates."""
+        checked: dict[str, int] = {}
         for name, cost in costs.items():
             self.check_rate(name)
-            check_count(f"the cost of {name!r}", cost)
+            checked[name] = check_count(f"the cost of {name!r}", cost)
         needs = self.needs(slots) or (1,) * len(self.tiers)
         return Resolved(
-            costs.get(name, 1) if name in self.rates else need
+            checked.get(name, 1) if name in self.rates else need
             for name, need in zip(self.tiers, needs, strict=True)
         )
 
@@ -126,12 +127,13 @@ class PathArguments:
         if isinstance(slots, Resolved):
             return slots
         if isinstance(slots, Mapping):
+            checked: dict[str, int] = {}
             for name, count in slots.items():
                 self.check_tier(name, keyed=False)
                 if name in self.rates:
                     raise ValueError(f"{name!r} is a rate: what is taken of it is a cost")
-                check_count(f"the slots of tier {name!r}", count)
-            needs = tuple(slots.get(name, 1) for name in self.tiers)
+                checked[name] = check_count(f"the slots of tier {name!r}", count)
+            needs = tuple(checked.get(name, 1) for name in self.tiers)
         else:
             needs = (check_count("slots", slots),) * len(self.tiers)
         return None if max(needs) == 1 else needs
@@ -140,7 +142,8 @@ class PathArguments:
         pairs = zip(self.tiers, needs, strict=True)
         return {name: need for name, need in pairs if name in self.rates}
 
-    def path(self, keys: Mapping[str, Any]) -> Path:
+    def path(self, keys: dict[str, Any]) -> Path:
+        """The path of these keys; those that are no plain str are replaced by their text."""
         if keys.keys() != self.keyed:
             missing, unknown = self.keyed - keys.keys(), keys.keys() - self.keyed
             wrong = [f"missing: {', '.join(sorted(missing))}"] if missing else []
@@ -149,7 +152,7 @@ class PathArguments:
             raise TypeError(f"these tiers take {known} key(s); {'; '.join(wrong)}")
         for name, key in keys.items():
             if type(key) is not str or not key.isascii():
-                check_key(name, key)
+                keys[name] = check_key(name, key)
         if not self.key_of:
             return tuple(map(keys.get, self.tiers))
         return tuple(keys.get(self.key_of.get(name, name)) for name in self.tiers)
@@ -171,9 +174,7 @@ class PathArguments:
             raise TypeError(f"tier {name!r} has no rate")
 
     def check_settle(self, costs: Mapping[str, int]) -> None:
-        if not costs:
-            raise TypeError("settle() takes the actual costs, by the names of their tiers")
-        for name in costs:  # how much, the driver checks
+        for name in costs:  # whether there are any, and how much, the driver checks
             self.check_rate(name)
 
     def check_refill(self, tier: str, key: str | None) -> None:
@@ -181,21 +182,22 @@ class PathArguments:
         if bool(self.tiers[tier].keyed) is not (key is not None):
             raise TypeError(f"tier {tier!r} " + ("has keys" if key is None else "has no keys"))
 
-    def check_resize(self, tier: str, value: int | Rate, key: str | None) -> None:
+    def check_resize(self, tier: str, value: int | Rate, key: str | None) -> int | Rate:
+        """Return the value that a tier, or a key of it, is to have."""
         self.check_tier(tier, keyed=key is not None)
         if tier in self.rates:
             if not isinstance(value, Rate):
                 raise TypeError(f"tier {tier!r} takes a Rate, not {kind_of(value)}")
         else:
-            check_limit("value", value)
+            value = check_limit("value", value)
             options = self.tiers[tier].value
             if isinstance(options, Adaptive):
-                assert isinstance(value, int)
                 options.check_value(value)
         if key is not None:
             check_key(tier, key)
         elif callable(self.tiers[tier].value):
             raise TypeError(f"each key of tier {tier!r} has its own value: resize a key")
+        return value
 
     def check_adaptive(self, tier: str, key: str | None) -> Adaptive:
         self.check_tier(tier, keyed=key is not None)
@@ -206,10 +208,14 @@ class PathArguments:
             raise TypeError(f"tier {tier!r} has a fixed value; see Adaptive")
         return options
 
-    def check_freeze(self, tier: str, value: int | None, key: str | None) -> None:
+    def check_freeze(self, tier: str, value: int | None, key: str | None) -> int | None:
+        """Return where a value is to be kept; None for where it is."""
         options = self.check_adaptive(tier, key)
-        if value is not None:
-            options.check_value(check_count("value", value))
+        if value is None:
+            return None
+        value = check_count("value", value)
+        options.check_value(value)
+        return value
 
     def narrowest_key(self, path: Path) -> tuple[str | None, str | None]:
         """Return what a pause of a path applies to: its first tier with a key, or all."""
@@ -223,13 +229,12 @@ class PathArguments:
             self.check_tier(name, keyed=True)
             if name not in self.keyed:
                 raise TypeError(f"tier {name!r} has the keys of {self.key_of[name]!r}: pause that")
-            check_key(name, key)
-            return name, key
+            return name, check_key(name, key)
         return None, None
 
 
-def check_key(tier: str, key: object) -> None:
-    """Raise unless this can be a key of a tier."""
+def check_key(tier: str, key: object) -> str:
+    """Return a key of a tier as plain text; raise unless it can be one."""
     if not isinstance(key, str):
         raise TypeError(f"the key of tier {tier!r} must be a str, not {kind_of(key)}")
-    check_text(f"the key of tier {tier!r}", key)
+    return check_text(f"the key of tier {tier!r}", key)

@@ -18,7 +18,7 @@ from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.memory._paths import MemoryPaths
 from slotwise.memory._rate_acquisition import take_rate
 from slotwise.tiers._explain import explain, explain_sync
@@ -103,6 +103,7 @@ class RateLimit(Limit):
 
     @property
     def name(self) -> str | None:
+        """The name that objects share, or None."""
         return self._tiers.name
 
     @property
@@ -331,6 +332,14 @@ class RateLimit(Limit):
         backend = self._tiers._backend
         return backend.with_totals(backend.stats_of_sync(_PATH).tightest())
 
+    async def waiters(self) -> list[Claimant]:
+        """Return who waits now, in the order of the queue; nobody holds anything."""
+        return await self._tiers.waiters()
+
+    def waiters_sync(self) -> list[Claimant]:
+        """Like `waiters`."""
+        return self._tiers.waiters_sync()
+
     async def level(self) -> TierStats:
         """What is left, and in how many seconds it is full."""
         return (await self._tiers.stats())[RATE_TIER]
@@ -360,6 +369,7 @@ class RateLimit(Limit):
         await self._tiers.resize(RATE_TIER, rate)
 
     def resize_sync(self, rate: Rate) -> None:
+        """Like `resize`."""
         self._tiers.resize_sync(RATE_TIER, rate)
 
     async def pause(self, seconds: float) -> None:
@@ -369,7 +379,7 @@ class RateLimit(Limit):
         self._tiers.pause_sync(seconds)
 
     async def reopen(self) -> None:
-        """End a pause, and open it if an operator has closed it for everybody."""
+        """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
         await self._tiers.reopen()
 
     def reopen_sync(self) -> None:
@@ -381,4 +391,13 @@ class RateLimit(Limit):
         await self._tiers.close()
 
     def close_sync(self) -> None:
+        """Like `close`."""
         self._tiers.close_sync()
+
+    async def close_everywhere(self, reason: str | None = None) -> None:
+        """Close the name for everybody who shares it, until `reopen`; see `Tiers`."""
+        await self._tiers.close_everywhere(reason)
+
+    def close_everywhere_sync(self, reason: str | None = None) -> None:
+        """Like `close_everywhere`."""
+        self._tiers.close_everywhere_sync(reason)

@@ -10,7 +10,7 @@ import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
-from slotwise._core.arguments import check_seconds
+from slotwise._core.arguments import check_seconds, check_text
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
@@ -100,7 +100,7 @@ class SlotManager(SameWhenCopied):
             cancel_task_after_ttl=cancel_task_after_ttl,
             cancel_task_on_loss=cancel_task_on_loss,
         )
-        url = self.options.url
+        name, url = self.options.name, self.options.url
         if name is None and url is not None and not isinstance(url, str):
             name = DEFAULT_NAME
         passed_on: dict[str, Any] = {
@@ -132,6 +132,7 @@ class SlotManager(SameWhenCopied):
 
     @classmethod
     def from_options(cls, options: SlotOptions) -> Self:
+        """Make a manager with these options, as `SlotOptions.from_env` reads them."""
         return cls(**_arguments(options))
 
     def _recipe(self) -> Recipe | None:
@@ -165,8 +166,8 @@ class SlotManager(SameWhenCopied):
         ``timeout`` is for both together. Raises what `download` raises.
         """
         # Valid arguments are not checked twice.
-        if type(username) is not str:
-            _check_username(username)
+        if type(username) is not str or not username.isascii():
+            username = _check_username(username)
         if timeout is not None:
             timeout = check_seconds("timeout", timeout, zero=True)
         return self._upload_context((username, None), timeout, None, None)
@@ -187,6 +188,7 @@ class SlotManager(SameWhenCopied):
         return acquired
 
     def acquire_download_slot_sync(self, *, timeout: float | None = None) -> AcquisitionResult:
+        """Like `acquire_download_slot`."""
         acquired = self._downloads.acquire_sync(timeout=timeout)
         self._ownership.add(acquired, _DOWNLOAD)
         return acquired
@@ -206,6 +208,7 @@ class SlotManager(SameWhenCopied):
     def release_download_slot_sync(
         self, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
+        """Like `release_download_slot`."""
         found = self._which(acquisition_id, _DOWNLOAD)
         return found is not None and self._downloads.release_sync(found)
 
@@ -223,6 +226,7 @@ class SlotManager(SameWhenCopied):
     def acquire_upload_slot_sync(
         self, username: str, *, timeout: float | None = None
     ) -> AcquisitionResult:
+        """Like `acquire_upload_slot`."""
         acquired = self._uploads.acquire_sync(user=_check_username(username), timeout=timeout)
         self._ownership.add(acquired, ("upload", username))
         return acquired
@@ -237,6 +241,7 @@ class SlotManager(SameWhenCopied):
     def release_upload_slot_sync(
         self, username: str, acquisition_id: str | AcquisitionResult | None = None
     ) -> bool:
+        """Like `release_upload_slot`."""
         found = self._which(acquisition_id, ("upload", _check_username(username)))
         return found is not None and self._uploads.release_sync(found)
 
@@ -263,6 +268,7 @@ class SlotManager(SameWhenCopied):
         return _stats(await self._downloads.stats(), await self._uploads.stats())
 
     def stats_sync(self) -> SlotStats:
+        """Like `stats`."""
         return _stats(self._downloads.stats_sync(), self._uploads.stats_sync())
 
     async def cleanup_idle_user_slots(self, threshold: float | None = None) -> int:
@@ -273,6 +279,7 @@ class SlotManager(SameWhenCopied):
         return self.cleanup_idle_user_slots_sync(threshold)
 
     def cleanup_idle_user_slots_sync(self, threshold: float | None = None) -> int:
+        """Like `cleanup_idle_user_slots`."""
         seconds = check_seconds("threshold", threshold, zero=True)
         older_than = self.options.idle_threshold if seconds is None else seconds
         return self._uploads.forget_idle_sync("user", older_than, self.options.max_idle_users)
@@ -318,6 +325,7 @@ class SlotManager(SameWhenCopied):
             await self._uploads.close()
 
     def close_sync(self) -> None:
+        """Like `close`."""
         if self._cleaner is not None:
             self._cleaner.stop()
         try:
@@ -374,7 +382,7 @@ def _closed(_what: str, *, reason: str | None = None) -> SlotManagerClosed:
 def _check_username(username: object) -> str:
     if not isinstance(username, str):
         raise TypeError(f"username must be a str, not {redacted_repr(username)}")
-    return username
+    return check_text("username", username)
 
 
 def _stats(downloads: dict[str, TierStats], uploads: dict[str, TierStats]) -> SlotStats:

@@ -61,7 +61,7 @@ class SlotOptions:
         check_flag("atomic", self.atomic)
         check_flag("cancel_task_after_ttl", self.cancel_task_after_ttl)
         check_flag("cancel_task_on_loss", self.cancel_task_on_loss)
-        check_name(self.name)
+        object.__setattr__(self, "name", check_name(self.name))
         # For a server this is its RedisConfig, which shows no password.
         object.__setattr__(self, "url", parsed(self.url))
 

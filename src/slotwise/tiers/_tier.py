@@ -68,7 +68,8 @@ class Tier:
         elif isinstance(self.value, Adaptive):
             pass
         elif not callable(self.value):
-            check_limit(f"the value of tier {self.name!r}", self.value)
+            value = check_limit(f"the value of tier {self.name!r}", self.value)
+            object.__setattr__(self, "value", value)
         elif not self.keyed:
             raise TypeError(
                 f"the value of tier {self.name!r} is a function of a key, so it needs keyed=True"

@@ -15,6 +15,7 @@ from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import (
     UNSET,
     Unset,
+    check_count,
     check_flag,
     check_label,
     check_limit,
@@ -32,6 +33,7 @@ from slotwise._core.paths import (
     TierStats,
 )
 from slotwise._core.rates import Rate
+from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed
@@ -60,7 +62,8 @@ class Tiers(SameWhenCopied):
             ...
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain threads;
-    ``cm`` works with ``with`` as well. `at` makes a `Limit` of one path. Copies and unpickled
+    ``cm`` works with ``with`` as well. A block of the object itself, ``async with tiers:`` or
+    ``with tiers:``, closes it at its end. `at` makes a `Limit` of one path. Copies and unpickled
     ones share their slots, by name; private ones are their own copies, and can't be pickled.
 
     Args:
@@ -162,6 +165,7 @@ class Tiers(SameWhenCopied):
 
     @property
     def name(self) -> str | None:
+        """The name that Tiers objects share, or None."""
         return self._name
 
     @property
@@ -384,7 +388,7 @@ class Tiers(SameWhenCopied):
             without_keys = arguments.without_keys
             path = arguments.path(keys) if keys or without_keys is None else without_keys
         if label is not None:
-            check_label(label)
+            label = check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
         return self._context(path, seconds, label, needs)
 
@@ -392,7 +396,7 @@ class Tiers(SameWhenCopied):
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionContext:
         if label is not None:
-            check_label(label)
+            label = check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
         if slots is ONE:
             return self._context(path, seconds, label, None)
@@ -500,10 +504,13 @@ class Tiers(SameWhenCopied):
     async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
         """Return the keys of a tier with the most slots held, then the most waiting."""
         self._arguments.check_tier(tier, keyed=True)
+        check_count("n", n)
         return _busiest(await self.stats(), tier, n)
 
     def busiest_sync(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
+        """Like `busiest`."""
         self._arguments.check_tier(tier, keyed=True)
+        check_count("n", n)
         return _busiest(self.stats_sync(), tier, n)
 
     async def settle(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
@@ -540,12 +547,11 @@ class Tiers(SameWhenCopied):
         After a shrink nothing is granted there until what is held fits. A rate is changed to
         another Rate: what is left of it stays, cut to the new burst. An adaptive tier is frozen.
         """
-        self._arguments.check_resize(tier, value, key)
-        await self._backend.resize(tier, value, key)
+        await self._backend.resize(tier, self._arguments.check_resize(tier, value, key), key)
 
     def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        self._arguments.check_resize(tier, value, key)
-        self._backend.resize_sync(tier, value, key)
+        """Like `resize`."""
+        self._backend.resize_sync(tier, self._arguments.check_resize(tier, value, key), key)
 
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         """Return how the value of an adaptive tier has moved; of a keyed one, that of a key.
@@ -576,13 +582,11 @@ class Tiers(SameWhenCopied):
             ValueError: it is outside min and max.
             TypeError: the tier has a fixed value.
         """
-        self._arguments.check_freeze(tier, value, key)
-        await self._backend.freeze(tier, value, key)
+        await self._backend.freeze(tier, self._arguments.check_freeze(tier, value, key), key)
 
     def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Like `freeze`."""
-        self._arguments.check_freeze(tier, value, key)
-        self._backend.freeze_sync(tier, value, key)
+        self._backend.freeze_sync(tier, self._arguments.check_freeze(tier, value, key), key)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
@@ -615,13 +619,14 @@ class Tiers(SameWhenCopied):
         Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
         """
         self._arguments.check_tier(tier, keyed=True)
-        return await self._backend.forget_idle(tier, older_than, keep_at_most)
+        return await self._backend.forget_idle(tier, *_check_idle(older_than, keep_at_most))
 
     def forget_idle_sync(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
+        """Like `forget_idle`."""
         self._arguments.check_tier(tier, keyed=True)
-        return self._backend.forget_idle_sync(tier, older_than, keep_at_most)
+        return self._backend.forget_idle_sync(tier, *_check_idle(older_than, keep_at_most))
 
     async def close(self) -> None:
         """Close every Tiers object of the name that this process has made so far.
@@ -662,9 +667,27 @@ class Tiers(SameWhenCopied):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
+    def __enter__(self) -> Tiers:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close_sync()
+
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
+
+
+def _check_idle(older_than: object, keep_at_most: object) -> tuple[float, int | None]:
+    seconds = check_seconds("older_than", older_than, zero=True, optional=False)
+    assert seconds is not None
+    if keep_at_most is None:
+        return seconds, None
+    if isinstance(keep_at_most, bool) or not isinstance(keep_at_most, int):
+        raise TypeError(f"keep_at_most must be an int or None, not {kind_of(keep_at_most)}")
+    if keep_at_most < 0:
+        raise ValueError(f"keep_at_most must be at least 0, not {keep_at_most}")
+    return seconds, keep_at_most
 
 
 def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:
