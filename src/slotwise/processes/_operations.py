@@ -354,7 +354,6 @@ def estimate(
 
     If it is in use with other values, those count, as for whoever inspects it.
     """
-
     declared = limit._declared
 
     def work(after: AfterUnlock) -> float | None:
