@@ -206,3 +206,25 @@ async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) 
         await semaphore.close()
     del semaphore
     assert not [key for key in generations.open_names() if "passing-" in str(key)]
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+async def test_a_reason_that_is_not_text_is_shown_escaped(
+    config: RedisConfig, client: redis.Redis, kind: str
+) -> None:
+    limit: Any
+    if kind == "semaphore":
+        limit = owner = RedisSemaphore(1, name="s", config=config)
+    else:
+        owner = Tiers(Tier("all", 1), name="s", url=config)
+        limit = owner.at()
+    await owner.close_everywhere("soon")
+    client.hset(f"adv-sem:{kind}_state:s", ".reason", b"caf\xe9")
+    with pytest.raises(SemaphoreClosed) as closed:
+        await limit.acquire()
+    assert closed.value.reason == r"caf\xe9"
+    with pytest.raises(SemaphoreClosed):
+        await limit.pause(1)
+    assert (await limit.stats()).reason == r"caf\xe9"
+    await owner.reopen()
+    assert await limit.release(await limit.acquire()) is True
