@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -12,10 +13,12 @@ import pytest
 import redis
 from tests.redis._server import Server
 
-from slotwise import Adaptive, Rate, RateLimit, SlotwiseError, Tier, Tiers
+from slotwise import Adaptive, BackendError, Limit, Rate, RateLimit, SlotwiseError, Tier, Tiers
 from slotwise._cli.backends import open_backend
 from slotwise._cli.main import main as command_line
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._path_dialect import PATHS
+from slotwise.redis._semaphore_dialect import SEMAPHORE
 
 FAR = time.time() + 3600
 NAMESPACE = "adv-sem:semaphore"
@@ -194,3 +197,21 @@ def test_whatever_a_field_contains_no_call_ends_in_a_raw_error(
                 assert "other" in looked[0], (field, damaged, looked)
                 raw.restore(key, 0, sound, replace=True)
     limit.release_sync(held)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+async def test_a_reply_that_cannot_be_read_fails_the_request_and_takes_no_slot(
+    config: RedisConfig, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def garbled(*_: object) -> list[bytes]:
+        raise ValueError("not a number")
+
+    limit: Limit = RedisSemaphore(1, name="s", config=config)
+    if kind == "tiers":
+        limit = Tiers(Tier("all", 1), name="s", url=config).at()
+    dialect = SEMAPHORE if kind == "semaphore" else PATHS
+    with monkeypatch.context() as patch:
+        patch.setattr(type(dialect), "on_reply", garbled)
+        with pytest.raises(BackendError, match="can't be read"):
+            await asyncio.wait_for(limit.acquire(), 30)
+    assert await limit.release(await asyncio.wait_for(limit.acquire(), 30)) is True

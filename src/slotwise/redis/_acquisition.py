@@ -20,7 +20,7 @@ from slotwise._core.paths import keys_by_name
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis import _log
-from slotwise.redis._diagnosis import ClosedByUs, Unreachable, may_pass
+from slotwise.redis._diagnosis import GARBAGE, ClosedByUs, Unreachable, may_pass, not_ours
 from slotwise.redis._net.call import Call
 from slotwise.redis._path_keys import write_needs
 from slotwise.redis._release_batching import send_release
@@ -243,7 +243,13 @@ class RedisAcquisition(AcquisitionResult):
         if isinstance(reply, BaseException):
             self.fail(reply)
             return
-        messages = self.record.dialect.on_reply(self, reply)
+        try:
+            messages = self.record.dialect.on_reply(self, reply)
+        except GARBAGE as error:
+            unreadable = not_ours(self.limit._title)
+            unreadable.__cause__ = error
+            self.fail(unreadable)  # whoever waits for it gives back what it may have been granted
+            return
         if messages:
             self.shared.dispatch_all(messages, self.record, self.client)
         if self._withdrawal is not None and self._withdrawal.done():
