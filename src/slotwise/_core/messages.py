@@ -185,6 +185,11 @@ def closed_error(
     return make(f"{subject} closed everywhere{why}", reason=closure.reason)
 
 
+def fixed_value(title: str) -> TypeError:
+    """Return the error of freezing a value that doesn't adapt, or of asking how it moved."""
+    return TypeError(f"{title} has a fixed value; see Adaptive")
+
+
 # ------------------------------------------------------------ context managers
 
 

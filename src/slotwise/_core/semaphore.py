@@ -29,7 +29,7 @@ from slotwise._core.limit import (
     Limit,
     refuse_to_block_a_loop,
 )
-from slotwise._core.messages import closed_error, display
+from slotwise._core.messages import closed_error, display, fixed_value
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
@@ -380,7 +380,7 @@ class Semaphore(Limit):
 
     def changes_sync(self) -> list[Change]:
         """Like `changes`."""
-        raise self._fixed_value()
+        raise fixed_value(self._title)
 
     async def freeze(self, value: int | None = None) -> None:
         """Keep an adaptive value where it is, or at ``value``, until `thaw`.
@@ -393,7 +393,7 @@ class Semaphore(Limit):
 
     def freeze_sync(self, value: int | None = None) -> None:  # noqa: ARG002 - drivers need it
         """Like `freeze`."""
-        raise self._fixed_value()
+        raise fixed_value(self._title)
 
     async def thaw(self) -> None:
         """Let an adaptive value move again, from where it is.
@@ -405,10 +405,7 @@ class Semaphore(Limit):
 
     def thaw_sync(self) -> None:
         """Like `thaw`."""
-        raise self._fixed_value()
-
-    def _fixed_value(self) -> TypeError:
-        return TypeError(f"{self._title} has a fixed value; see Adaptive")
+        raise fixed_value(self._title)
 
     @abstractmethod
     async def close(self) -> None:

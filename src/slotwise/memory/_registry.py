@@ -27,6 +27,8 @@ from slotwise.memory._tracker import Tracker
 _AT_ONCE_IN_PASSING = 64
 _AT_ONCE_BY_TIMER = 1000
 
+_KEPT_IDLE = 60.0  # seconds: for how long an idle name is not forgotten
+
 
 class Registry:
     """The named semaphores of this process."""
@@ -36,8 +38,7 @@ class Registry:
     #   R2  every tracker in _trackers that has not ended is in the wheel exactly once
     #   R3  no second in the wheel is earlier than _next_look
 
-    def __init__(self, empty_queue_max_ttl: float = 60.0) -> None:
-        self.empty_queue_max_ttl = empty_queue_max_ttl
+    def __init__(self) -> None:
         self._trackers: dict[str, Tracker] = {}
         self._wheel: dict[int, list[Tracker]] = {}
         self._next_look: float = NEVER
@@ -125,7 +126,7 @@ class Registry:
     # -------------------------------------------------------------- forgetting
 
     def _look_again(self, tracker: Tracker, idle_since: float) -> None:
-        second = int(idle_since + self.empty_queue_max_ttl) + 1
+        second = int(idle_since + _KEPT_IDLE) + 1
         due = self._wheel.get(second)
         if due is None:
             self._wheel[second] = due = []
@@ -154,9 +155,7 @@ class Registry:
             for tracker in looked_at:
                 if not self._forget_if_idle(tracker, now):
                     used = tracker.last_used
-                    self._look_again(
-                        tracker, used if used + self.empty_queue_max_ttl > now else now
-                    )
+                    self._look_again(tracker, used if used + _KEPT_IDLE > now else now)
         self._give_memory_back()
         self._next_look = NEVER
         if self._wheel:
@@ -170,7 +169,7 @@ class Registry:
             return True
         if tracker.closed:
             return False
-        if tracker.last_used + self.empty_queue_max_ttl > now:
+        if tracker.last_used + _KEPT_IDLE > now:
             return False
         # Forgetting a resized semaphore would undo the resize.
         if tracker.is_resized or not tracker.retire_if_idle():

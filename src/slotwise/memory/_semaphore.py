@@ -34,7 +34,7 @@ from slotwise._core.arguments import (
 from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import display
+from slotwise._core.messages import display, fixed_value
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
@@ -787,7 +787,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def _adapting(self) -> AdaptiveTracker:
         tracker = exclusive(_attachment.current, self)
         if not isinstance(tracker, AdaptiveTracker):
-            raise self._fixed_value()
+            raise fixed_value(self._title)
         return tracker
 
     async def close(self) -> None:

@@ -42,12 +42,8 @@ def check_snapshot(snapshot: Any) -> None:
     held: list[int] = []
     ids: list[str] = []
     valid = (
-        isinstance(snapshot["name"], str)
-        and isinstance(snapshot["boot"], str)
-        and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
+        are_common_fields(snapshot)
         and is_time_or_none(snapshot["paused"])
-        and is_natural(snapshot["fence"])
-        and are_hold_times(*snapshot.get("holds", ()))
         and all(is_count(value) for value in values)
     )
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
@@ -66,6 +62,17 @@ def check_snapshot(snapshot: Any) -> None:
     valid = valid and all(is_count(number) and number <= max(values) for number in held)
     if not valid or len({*held}) != len(held) or len({*ids}) != len(ids):
         raise ValueError(f"not a snapshot: {short(snapshot)}")
+
+
+def are_common_fields(snapshot: Any) -> bool:
+    """Whether the fields are valid that every snapshot has."""
+    return (
+        isinstance(snapshot["name"], str)
+        and isinstance(snapshot["boot"], str)
+        and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
+        and is_natural(snapshot["fence"])
+        and _are_hold_times(*snapshot.get("holds", ()))
+    )
 
 
 def is_request(
@@ -134,7 +141,7 @@ def _slots_in(wanted: Any) -> int:
     return slots
 
 
-def are_hold_times(busy: Any = 0.0, ended: Any = 0.0) -> bool:
+def _are_hold_times(busy: Any = 0.0, ended: Any = 0.0) -> bool:
     return is_time(busy) and is_time(ended) and busy >= 0 and ended >= 0
 
 

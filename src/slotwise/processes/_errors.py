@@ -13,10 +13,6 @@ class Busy(Exception):
         self.pid = pid  # of the process that has the lock; None if unknown
 
 
-class NotAdaptive(Exception):
-    """Internal: somebody tried to freeze a fixed value, or asked for its changes."""
-
-
 class Retired(Exception):
     """The SemaphoreFile was closed when nobody here used it; ask the LocalProcess for another."""
 

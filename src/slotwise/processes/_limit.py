@@ -60,6 +60,9 @@ class ProcessLimit:
 
     if TYPE_CHECKING:  # both kinds have them
 
+        @property
+        def _title(self) -> str: ...
+
         def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed: ...
 
         def _tell_steered(self, kind: events.Kind, *more: Any) -> None: ...

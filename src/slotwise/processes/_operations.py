@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome
-from slotwise._core.messages import limit_full
+from slotwise._core.messages import fixed_value, limit_full
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
 from slotwise._ledger.times import microseconds
@@ -22,7 +22,7 @@ from slotwise.processes._acquisition import (
     ProcessAcquisition,
 )
 from slotwise.processes._base_state import AnyState
-from slotwise.processes._errors import Busy, Interrupted, Missing, NotAdaptive, Retired
+from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._messages import is_stopped
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
@@ -445,7 +445,7 @@ def freeze(
     """Keep an adaptive value; ``change`` are the arguments of the record. Return it.
 
     Raises:
-        NotAdaptive: the value is fixed.
+        TypeError: the value is fixed.
     """
     return _steer(file, "freeze", change, limit, lock_timeout)
 
@@ -471,7 +471,7 @@ def _steer(
         if not state.accepts(limit._declared):
             raise state.conflict(limit._declared)
         if not state.adapts:
-            raise NotAdaptive
+            raise fixed_value(limit._title)
         file.write(after, verb, *change)
         return state.max_slots
 

@@ -10,7 +10,7 @@ from slotwise._core.adaptive import Adaptive
 from slotwise._core.rates import Rate
 from slotwise.processes._adaptations import read_adaptation
 from slotwise.processes._checks import (
-    are_hold_times,
+    are_common_fields,
     check_record_by,
     is_claim,
     is_count,
@@ -36,11 +36,7 @@ def check_path_snapshot(snapshot: Any) -> None:
     tiers = snapshot["tiers"]
     keyed = [tier[2] for tier in tiers]
     valid = (
-        isinstance(snapshot["name"], str)
-        and isinstance(snapshot["boot"], str)
-        and (snapshot["closure"] is None or is_reason(*snapshot["closure"]))
-        and is_natural(snapshot["fence"])
-        and are_hold_times(*snapshot.get("holds", ()))
+        are_common_fields(snapshot)
         and is_natural(snapshot["ticket"])
         and _are_specs(tiers)
         and len(snapshot["values"]) == len(tiers)

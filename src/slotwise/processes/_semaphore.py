@@ -23,6 +23,7 @@ from slotwise._core.arguments import (
     check_value,
 )
 from slotwise._core.copying import Recipe
+from slotwise._core.messages import fixed_value
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redact
@@ -32,7 +33,6 @@ from slotwise._wait import clock
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
 from slotwise.processes._acquisition import AdaptiveProcessAcquisition, ProcessAcquisition
-from slotwise.processes._errors import NotAdaptive
 from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._limit import ProcessLimit
@@ -349,39 +349,25 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # -------------------------------------------------------------- adapting
 
     async def changes(self) -> list[Change]:
-        try:
-            return await self._inspect_async(self._read_changes)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        return await self._inspect_async(self._read_changes)
 
     def changes_sync(self) -> list[Change]:
-        try:
-            return self._inspect(self._read_changes)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        return self._inspect(self._read_changes)
 
     def _read_changes(self, state: State) -> list[Change]:
         if state.adaptation is not None:
             return [*state.adaptation.changes]
         if isinstance(self._declared, Adaptive):
             return []  # nobody has used it yet
-        raise NotAdaptive
+        raise fixed_value(self._title)
 
     async def freeze(self, value: int | None = None) -> None:
-        change = self._to_freeze(value)
-        try:
-            frozen = await self._attachment.call_async(operations.freeze, *change)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        frozen = await self._attachment.call_async(operations.freeze, *self._to_freeze(value))
         self._tell_resized(frozen)
         self._tell_steered("frozen")
 
     def freeze_sync(self, value: int | None = None) -> None:
-        change = self._to_freeze(value)
-        try:
-            frozen = self._attachment.call(operations.freeze, *change)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        frozen = self._attachment.call(operations.freeze, *self._to_freeze(value))
         self._tell_resized(frozen)
         self._tell_steered("frozen")
 
@@ -391,17 +377,11 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return (value,), self
 
     async def thaw(self) -> None:
-        try:
-            await self._attachment.call_async(operations.thaw, (), self)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        await self._attachment.call_async(operations.thaw, (), self)
         self._tell_steered("thawed")
 
     def thaw_sync(self) -> None:
-        try:
-            self._attachment.call(operations.thaw, (), self)
-        except NotAdaptive:
-            raise self._fixed_value() from None
+        self._attachment.call(operations.thaw, (), self)
         self._tell_steered("thawed")
 
     def _tell_new(self, acquisition_id: str, wanted: int, now: float) -> None:

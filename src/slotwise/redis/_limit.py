@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
-from slotwise._core.arguments import check_flag, check_label
+from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.redaction import kind_of
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from slotwise.redis._dialect import Dialect
 
 T = TypeVar("T")
-
-# Lua counts in doubles: above this it would miscount.
-MAX_VALUE = 2**53
 
 
 class RedisLimit:
@@ -442,6 +439,6 @@ class RedisLimit:
 
 
 def check_max_value(value: int) -> int:
-    if value > MAX_VALUE:
-        raise ValueError(f"value must be at most {MAX_VALUE}, not {value}")
+    if value > MOST_SLOTS:  # Lua counts in doubles, and would miscount
+        raise ValueError(f"value must be at most {MOST_SLOTS}, not {value}")
     return value

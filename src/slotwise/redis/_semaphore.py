@@ -26,7 +26,7 @@ from slotwise._core.arguments import (
     check_value,
 )
 from slotwise._core.limit import TRY_LIMIT
-from slotwise._core.messages import too_many_slots
+from slotwise._core.messages import fixed_value, too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
@@ -520,7 +520,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
     async def changes(self) -> list[Change]:
         *_, rules, _, changes = await self._inspect("changes")
         if not rules and self._adaptive is None:
-            raise self._fixed_value()
+            raise fixed_value(self._title)
         return read_changes(changes)
 
     def changes_sync(self) -> list[Change]:
@@ -563,7 +563,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             declaration=[notification, declared],
         )
         if word == b"fixed":
-            raise self._fixed_value()
+            raise fixed_value(self._title)
         if word == b"outside":
             least, most = more
             raise outside_of_adaptive(least, most, value)

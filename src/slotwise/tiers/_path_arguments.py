@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_count, check_limit, check_text
+from slotwise._core.messages import fixed_value
 from slotwise._core.paths import NO_RATES, Needs, Path, RankedNeeds
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
@@ -205,7 +206,7 @@ class PathArguments:
             check_key(tier, key)
         options = self.tiers[tier].value
         if not isinstance(options, Adaptive):
-            raise TypeError(f"tier {tier!r} has a fixed value; see Adaptive")
+            raise fixed_value(f"tier {tier!r}")
         return options
 
     def check_freeze(self, tier: str, value: int | None, key: str | None) -> int | None:

@@ -24,6 +24,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from slotwise._core import log
 from slotwise._core.adaptive import Outcome
+from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
@@ -67,8 +68,6 @@ _LEAST = 0.001
 _TOO_LATE = 0.03
 # What that leaves for trying, all tiers together.
 _TRY_LIMIT = TRY_LIMIT - _TOO_LATE
-
-_NO_LIMIT_ON_THE_LIST = 2**53
 
 
 class _HeldByName(dict[str, tuple[HeldStages[AcquisitionResult], list[StageKey]]]):
@@ -429,7 +428,7 @@ class StagedPaths(PathBackend):
     async def _list(self, names: list[str] | None, *, sync: bool) -> dict[str, SemaphoreStats]:
         kind, where = self._source.kind, self._source.where
         listed: dict[str, SemaphoreStats] = await call(
-            sync, kind, "get_acquired_stats", names, _NO_LIMIT_ON_THE_LIST, **where
+            sync, kind, "get_acquired_stats", names, MOST_SLOTS, **where
         )
         return listed
 
