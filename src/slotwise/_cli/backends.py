@@ -206,24 +206,12 @@ class _DirectoryBackend(Backend):
             directory.close()
 
     def stats(self, names: Collection[str] | None = None) -> Found:
-        from slotwise.processes._filenames import locate
-        from slotwise.processes._inspect import stuck_locks
-        from slotwise.processes._messages import stuck_error
+        from slotwise.processes._filenames import SUFFIX, locate
+        from slotwise.processes._inspect import read_each, stats_of
 
-        found: dict[str, SemaphoreStats] = {}
-        errors: list[SlotwiseError] = []
         asked = self.names() if names is None else names
-        stuck = stuck_locks(locate(self.directory), asked)  # at once: each would take seconds
-        for name in asked:
-            try:
-                if name in stuck:
-                    raise stuck_error(name, stuck[name])
-                found[name] = self._driver.existing(name, directory=self.directory).stats_sync()
-            except LookupError:
-                pass
-            except SlotwiseError as error:  # one bad file must not hide the others
-                errors.append(error)
-        return found, errors
+        found, errors = read_each(locate(self.directory), asked, SUFFIX, stats_of)
+        return found, [*errors.values()]
 
     def tiers(
         self, names: Collection[str] | None = None

@@ -91,17 +91,13 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
     before = next((each.value for each in view.keys if each.key == key), view.total.value)
     found.paths.resize_sync(tier.name, given.value, key)
-    if key is not None:
-        subject = f"{tier.name} {key!r}"
-    else:
-        subject = f"each {tier.name}" if tier.keyed else tier.name
     if isinstance(given.value, Rate):
         rate = f"burst {before}" if key is not None else tier.value
-        _print(f"{subject} of {given.name!r} has {given.value} now, {rate} before")
+        _print(f"{_subject(tier, given)} has {given.value} now, {rate} before")
         return 0
     now = _count(given.value, "slot") if given.value else "no limit"
     known = "" if tier.by_key and not before else f", {before or 'no limit'} before"
-    _print(f"{subject} of {given.name!r} has {now} now{known}")
+    _print(f"{_subject(tier, given)} has {now} now{known}")
     return 0
 
 
