@@ -12,11 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks._race import start
+
 
 def main() -> int:
-    if {"-h", "--help"} & {*sys.argv[1:2]}:
-        print(__doc__)
-        return 0
     if sys.argv[1:2] == ["against"]:
         command = [sys.executable, "-m", "benchmarks.against", *sys.argv[2:]]
         return subprocess.run(command, check=False).returncode
@@ -39,4 +38,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

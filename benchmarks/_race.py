@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NoReturn
 
 Clock = Callable[[], float]
 Run = Callable[[], float]  # does the work once, returns seconds per operation
@@ -70,6 +71,14 @@ def timed(clock: Clock, work: Callable[[], object], operations: int) -> float:
 
 def cpu(work: Callable[[], object], operations: int) -> float:
     return timed(time.process_time, work, operations)
+
+
+def start(main: Callable[[], int]) -> NoReturn:
+    """Run a benchmark as a program; with ``--help``, print how to call it instead."""
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(sys.modules["__main__"].__doc__)
+        sys.exit(0)
+    sys.exit(main())
 
 
 def report(results: Sequence[tuple[str, bool]]) -> int:

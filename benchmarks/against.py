@@ -28,7 +28,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks import _workloads
-from benchmarks._race import python
+from benchmarks._race import python, start
 from benchmarks.bench_redis import running_server
 
 HERE = Path(__file__).parent
@@ -150,4 +150,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -16,7 +16,7 @@ from statistics import median
 
 import redis
 
-from benchmarks._race import Race, Run, cpu
+from benchmarks._race import Race, Run, cpu, start
 from benchmarks.adaptive.rivals import RIVALS
 from benchmarks.adaptive.scenarios import MAX, MIN, SCENARIOS, Scenario, search
 from benchmarks.adaptive.simulation import Controller, Fixed, Ours, Simulation
@@ -166,4 +166,4 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks._race import Race, report
+from benchmarks._race import Race, report, start
 
 QUICK = "--quick" in sys.argv
 REPEATS = 15 if QUICK else 60
@@ -71,4 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

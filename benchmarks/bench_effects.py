@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks._race import Race, Run, cpu, report
+from benchmarks._race import Race, Run, cpu, report, start
 from slotwise.effects import (
     AcquireSemaphore,
     Checkpoint,
@@ -236,4 +236,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from benchmarks._race import Race, cpu, report
+from benchmarks._race import Race, cpu, report, start
 from benchmarks.bench_redis import running_server
 from slotwise import MemorySemaphore
 from slotwise.instrumentation import add_hook, remove_hook
@@ -78,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

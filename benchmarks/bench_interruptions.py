@@ -17,7 +17,7 @@ from typing import Any
 
 import aiologic
 
-from benchmarks._race import python, report
+from benchmarks._race import python, report, start
 from slotwise import MemorySemaphore
 
 SLOTS = 16
@@ -141,4 +141,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -19,7 +19,7 @@ from typing import Any
 import aiologic
 import anyio
 
-from benchmarks._race import Race, python, report
+from benchmarks._race import Race, python, report, start
 from slotwise import MemorySemaphore
 from slotwise.testing import FakeClock
 
@@ -313,4 +313,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

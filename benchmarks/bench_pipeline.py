@@ -22,7 +22,7 @@ from functools import partial
 
 from tests.redis.faults._proxy import IsSlow
 
-from benchmarks._race import Race, cpu, python, report, timed
+from benchmarks._race import Race, cpu, python, report, start, timed
 from benchmarks.bench_redis import running_server
 from slotwise.pipeline import bounded_map, run_bounded
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -182,4 +182,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

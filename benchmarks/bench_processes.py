@@ -22,7 +22,7 @@ from typing import Any
 
 import portalocker
 
-from benchmarks._race import Race, report, timed
+from benchmarks._race import Race, report, start, timed
 from slotwise import ProcessSemaphore
 
 QUICK = "--quick" in sys.argv
@@ -312,4 +312,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

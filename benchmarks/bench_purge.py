@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from timeit import repeat
 
-from benchmarks._race import python, report
+from benchmarks._race import python, report, start
 from slotwise import MemorySemaphore
 from slotwise.purge._gates import Gate
 
@@ -416,4 +416,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

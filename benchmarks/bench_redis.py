@@ -32,7 +32,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from benchmarks._race import Race, report
+from benchmarks._race import Race, report, start
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 QUICK = "--quick" in sys.argv
@@ -473,4 +473,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

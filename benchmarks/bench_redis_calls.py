@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from benchmarks._race import report
+from benchmarks._race import report, start
 from benchmarks.bench_redis import running_server
 from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._path_keys import PathKeys
@@ -694,4 +694,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

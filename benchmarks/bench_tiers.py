@@ -25,7 +25,7 @@ import redis
 
 from benchmarks._api_limits import api_limits
 from benchmarks._many_keys import many_keys_of_a_rate
-from benchmarks._race import Race, python, report
+from benchmarks._race import Race, python, report, start
 from benchmarks._rates import rate_on_redis, rates_in_memory
 from benchmarks.bench_redis import running_server
 from slotwise import (
@@ -457,4 +457,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

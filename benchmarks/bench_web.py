@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any
 
-from benchmarks._race import Race
+from benchmarks._race import Race, start
 from slotwise import MemorySemaphore
 from slotwise.integrations.asgi import LimitMiddleware
 
@@ -95,4 +95,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks._race import python, report
+from benchmarks._race import python, report, start
 from benchmarks.bench_purge import old_files
 from slotwise.purge import PurgeOptions, Run, make_plan
 from slotwise.purge._scaling import WorkerScaler
@@ -158,4 +158,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)
