@@ -319,6 +319,26 @@ def test_nobody_waits_for_a_file_that_is_damaged_meanwhile(
     assert re.search("damaged .* remove it", str(told[0]))
 
 
+def test_a_damaged_file_does_not_keep_the_holders_of_others_from_being_told(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, deleted, waited_for = (
+        ProcessSemaphore(1, name=name, directory=directory) for name in ("a", "b", "c")
+    )
+    damaged.acquire_sync()
+    lost, held = deleted.acquire_sync(), waited_for.acquire_sync()
+    # While somebody waits, all files are checked once in a second.
+    waiting = threading.Thread(target=waited_for.acquire_sync, daemon=True)
+    waiting.start()
+    os.truncate(directory / filename_of("a"), 100)
+    (directory / filename_of("b")).unlink()
+    was_told = lost.lost.wait(LONG)
+    waited_for.release_sync(held)
+    waiting.join(LONG)
+    assert was_told
+    assert len([each for each in caplog.messages if "damaged" in each]) == 1
+
+
 @pytest.mark.parametrize("how", ["moved", "emptied"])
 def test_a_waiter_for_several_slots_is_told_that_the_file_is_gone(
     make: Make, directory: Path, how: str

@@ -27,6 +27,7 @@ from slotwise.processes._poller import Poller
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
+    from slotwise.processes._semaphore_file import SemaphoreFile
 
 # How often the thread checks the files by itself, in seconds.
 _UNWATCHED = 0.5  # while waiting for processes whose end the kernel doesn't report
@@ -57,7 +58,8 @@ class Wakeups:
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
         self._was_busy = False  # whether a file could not be checked: its lock was taken
-        self._reported = ""  # the error that was logged last, while it lasts
+        # Errors that were logged, while they last, by the path of the file, or "" for others.
+        self._reported: dict[str, str] = {}
 
     # ------------------------------------------------------- from any thread
 
@@ -169,18 +171,15 @@ class Wakeups:
                 for message in messages:
                     file = self._process.files.get(message)
                     if file is not None:
-                        file.check(thorough=False)
+                        self._check(file, thorough=False)
                 checked_at = time.monotonic()
                 if ended or _CHECK_ALL in messages or checked_at >= due:
                     self._check_all(ended)
                 else:
                     checked_at = due - interval
-                self._reported = ""
+                self._reported.pop("", None)
             except Exception as error:
-                if str(error) != self._reported:
-                    self._reported = str(error)
-                    expected = isinstance(error, BackendError)
-                    _log.warning("waiting for other processes: %s", error, exc_info=not expected)
+                self._report("", error)
                 time.sleep(_UNWATCHED)  # it may fail again and again
 
     def _interval(self) -> float:
@@ -205,11 +204,11 @@ class Wakeups:
             owners |= file.other_owners()
         new = self._poller.watch(owners)  # one of these may have ended before that
         thorough = ended or new or self._was_busy or self._poller.misses_exits
-        checked = [file.check(thorough=thorough) for file in with_waiters]
+        checked = [self._check(file, thorough=thorough) for file in with_waiters]
         self._was_busy = not all(checked)
         for file in files:
             if file.claims.by_id and not file.claims.waiting:
-                file.check(thorough=False)
+                self._check(file, thorough=False)
             file.touch()
         self._process.sweeper.sweep_own()
         directory = self._process.directory
@@ -218,6 +217,23 @@ class Wakeups:
             self._open()
             self._poller.add(self._fd)
             self._poller.remove(removed)  # not earlier: other threads use the descriptor
+
+    def _check(self, file: SemaphoreFile, *, thorough: bool) -> bool:
+        """Check a file, whose trouble is not that of others; return False if it was locked."""
+        try:
+            is_checked = file.check(thorough=thorough)
+        except BackendError as error:
+            self._report(file.path, error)
+            return True
+        self._reported.pop(file.path, None)
+        return is_checked
+
+    def _report(self, path: str, error: Exception) -> None:
+        """Log an error once while it lasts."""
+        if self._reported.get(path) != str(error):
+            self._reported[path] = str(error)
+            expected = isinstance(error, BackendError)
+            _log.warning("waiting for other processes: %s", error, exc_info=not expected)
 
 
 def _send(fd: int, message: str) -> None:
