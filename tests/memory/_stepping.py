@@ -76,7 +76,6 @@ _SHARED = {
     "woken",
 }
 _ATTACHMENT = {"_tracker", "_ledger", "_lane"}
-_HEAP = re.compile(r"heappop\(|heappush\(")
 _ATOMIC = re.compile(
     # Heaps of paths that only who has the lock knows of are no steps.
     r"heap(?:pop|push)\((?!work|parked|ages|self\.(?:work|_parked|_ages))|popleft\(|\.pop\(|popitem\("

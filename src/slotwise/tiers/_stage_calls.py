@@ -15,7 +15,7 @@ from slotwise._core.limit import INSPECT_LIMIT
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise._wait.at_once import run_at_once
+from slotwise._wait.at_once import call, run_at_once
 from slotwise.errors import BackendError
 
 T = TypeVar("T")
@@ -49,13 +49,6 @@ FindThread = Callable[[], ServerThread] | None
 
 # Makes a coroutine that looks at semaphores; with ``sync=True`` it never suspends.
 Look = Callable[..., Coroutine[Any, Any, T]]
-
-
-async def call(sync: bool, target: object, verb: str, *args: Any, **options: Any) -> Any:
-    """Call a verb of a semaphore, or its twin for threads."""
-    if sync:
-        return getattr(target, f"{verb}_sync")(*args, **options)
-    return await getattr(target, verb)(*args, **options)
 
 
 async def call_all(sync: bool, targets: Sequence[Semaphore], verb: str) -> list[Any]:

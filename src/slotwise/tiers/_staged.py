@@ -44,13 +44,12 @@ from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, restored
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise._wait.at_once import run_at_once
+from slotwise._wait.at_once import call, run_at_once
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
 from slotwise.tiers._stage_calls import (
     ON_EXIT,
     A,
     HeldStages,
-    call,
     call_all,
     end_all,
     look,
