@@ -331,3 +331,37 @@ async def test_a_waiter_whose_claim_has_a_ttl_of_garbage_is_served_all_the_same(
     async with asyncio.timeout(20):
         await semaphore.release(await waiting)
     assert (await semaphore.stats()).acquired_slots == 0
+
+
+@pytest.mark.parametrize("garbage", ["inf", "nan", "1e30", "-5", "x"])
+@pytest.mark.parametrize("fact", [".life", ".interval"])
+def test_tiers_with_garbage_for_a_time_serve_others_and_every_key_expires(
+    client: redis.Redis, fact: str, garbage: str
+) -> None:
+    now, keys = round(time.time(), 3), PathKeys(FAKE_CLOCK, "t")
+    assert request_path(client, keys, now, 15, "9", "sw-x-1") == "granted"
+    assert request_path(client, keys, now, 15, "9", "sw-x-2") == "queued"
+    client.hset(keys.all[0], fact, garbage)
+    beat = 15, "", 0, 1, "sw-x-2"
+    source = load("tiers/heartbeat").source
+    [[_, *outcomes]] = run_script(client, source, [*keys.all], f"{now + 10:.6f}", "x", *beat)
+    assert [each.split()[:2] for each in outcomes] == [["granted", "sw-x-2"]]
+    assert request_path(client, keys, now + 20, 15, "9", "sw-x-3") == "granted"
+    assert all(client.pttl(key) != -1 for key in keys.all)
+    times = [float(each) for each in client.hmget(keys.all[0], ".interval", ".life")]
+    assert times[0] == 15
+    assert now + 20 < times[1] / 1_000_000 < now + 100
+
+
+@pytest.mark.parametrize("garbage", ["inf", "nan", "1e30", "-5", "x"])
+@pytest.mark.parametrize("fact", [".life", ".interval"])
+def test_a_request_to_tiers_at_rest_with_garbage_for_a_time_is_granted_and_every_key_expires(
+    client: redis.Redis, fact: str, garbage: str
+) -> None:
+    now, keys = round(time.time(), 3), PathKeys(FAKE_CLOCK, "t")
+    assert request_path(client, keys, now, 15, "9", "sw-x-1") == "granted"
+    source = load("tiers/release").source
+    assert run_script(client, source, [*keys.all], f"{now:.6f}", "x", "sw-x-1")[0] == "1"
+    client.hset(keys.all[0], fact, garbage)
+    assert request_path(client, keys, now, 15, "9", "sw-x-2") == "granted"
+    assert all(client.pttl(key) != -1 for key in keys.all)

@@ -32,7 +32,7 @@ function at_rest.read(given_now, field)
     keys = facts[7], token = tonumber(facts[8]), ticket = tonumber(facts[9]), timed = facts[10], field = facts[17],
     shape = facts[1], declared = facts[2], values = facts[4], changed = {}, idle = {},
   }
-  if not (read.longest and read.life_us and read.token and read.ticket)
+  if not (read.longest and read.life_us and read.token and read.ticket and read.longest < 2^31 and read.life_us < 2^53)
       or redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', read.now_text, 'LIMIT', '0', '1')[1]
       or (read.timed and redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', read.now_text, 'LIMIT', '0', '1')[1]) then
     return nil

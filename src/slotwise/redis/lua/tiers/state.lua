@@ -233,6 +233,8 @@ local function open(first, given_now, fields)
   token, last_ticket = tonumber(known['.token'] or 0) or 0, tonumber(known['.ticket'] or 0) or 0
   unwritten.token, unwritten.held_for, unwritten.has_many = token, {}, false
   longest, life_us = tonumber(known['.interval'] or 0) or 0, tonumber(known['.life'] or 0) or 0
+  if not (longest < 2^31) then longest = 0 end  -- garbage, or not a number at all
+  if not (life_us < 2^53) then life_us = 0 end
   -- Fails here if one was damaged: a grant that fails later would be half done, and announced.
   turns.waiting = redis.call('ZCARD', keys.queue)
   redis.call('ZCARD', keys.parked)
@@ -246,7 +248,7 @@ local function open(first, given_now, fields)
     put('.blocked', false)
     put('.unaware', false)
   end
-  local is_whole = key_count == 0 or tonumber(known['.ticket']) and tonumber(known['.interval'])
+  local is_whole = key_count == 0 or tonumber(known['.ticket']) and longest > 0
   local is_changed = is_over or not is_whole or key_count ~= (tonumber(known['.keys']) or 0)
   if known['.shape'] and (is_changed or known['.suspect']) and repairs.rebuild(is_changed) then return true end
   if known['.rating'] then return buckets.go_on_changing_rates() end
