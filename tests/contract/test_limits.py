@@ -16,6 +16,8 @@ from slotwise import (
     BackendError,
     Limit,
     SemaphoreStats,
+    Tier,
+    Tiers,
 )
 from tests.contract.conftest import Speak
 
@@ -326,3 +328,21 @@ async def test_an_expired_acquisition_is_lost(make_limit: Make, name: str) -> No
 
 
 # ------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_path_is_locked_while_somebody_waits_for_more_slots_than_are_free(
+    atomic: bool, name: str
+) -> None:
+    tiers = Tiers(Tier("tenant", 3, keyed=True), Tier("all", 9), name=name, atomic=atomic)
+    path = tiers.at(tenant="acme")
+    held = await path.acquire(2)
+    waiting = asyncio.create_task(path.acquire(3))
+    while not (await path.stats()).waiting:
+        await asyncio.sleep(0)
+    assert await path.locked() is True, "the free slot is not for newcomers"
+    assert await path.try_acquire() is None
+    assert (await path.explain()).lacks
+    await path.release(held)
+    await path.release(await waiting)
+    assert await path.locked() is False

@@ -333,7 +333,7 @@ class RateLimit(Limit):
         return backend.with_totals(backend.stats_of_sync(_PATH).tightest())
 
     async def waiters(self) -> list[Claimant]:
-        """Return who waits now, in the order of the queue; nobody holds anything."""
+        """Return who waits now, in the order of arrival; nobody holds anything."""
         return await self._tiers.waiters()
 
     def waiters_sync(self) -> list[Claimant]:

@@ -334,11 +334,11 @@ class StagedPaths(PathBackend):
         replies = await call_all(sync, semaphores, "stats")
         for (stage, _), stats in zip(stages, replies, strict=True):
             if stage in self._tiers:
-                value = limit_of(stats.max_slots)
+                held, value = stats.acquired_slots, limit_of(stats.max_slots)
+                # Nobody passes who waits for the stage, so what is free there is theirs.
+                kept = max(value - held, 0) if stats.waiting else 0
                 nodes.append(
-                    NodeStats(
-                        stats.acquired_slots, stats.waiting, value, paused_for=stats.paused_for
-                    )
+                    NodeStats(held, stats.waiting, value, kept, paused_for=stats.paused_for)
                 )
             whole = max(whole, stats.paused_for)
             if stats.closed:
