@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from slotwise import Limit, Rate, RateLimit, SemaphoreClosed, SemaphoreStats, Tier, Tiers
+from slotwise.tiers._tier import RESERVED
 
 NAMES = ("keys alone", "with a wide tier")
 TENANT, ALL = Tier("tenant", 2, keyed=True), Tier("all", 3)
@@ -84,6 +85,25 @@ async def test_max_acquire_time_is_the_timeout_of_those_who_give_none(tiers):
 def test_a_tier_whose_name_collides_with_a_parameter_is_refused(name):
     with pytest.raises(ValueError, match="can't be called"):
         Tier(name, 1)
+
+
+def test_so_is_one_that_collides_with_what_takes_its_key_or_its_cost():
+    with pytest.raises(ValueError, match=r"can't be called 'seconds': pause\(\) has"):
+        Tier("seconds", 1, keyed=True)
+    with pytest.raises(ValueError, match=r"can't be called 'acquisition_id': settle\(\) has"):
+        Tier("acquisition_id", rate=Rate(1, per=1))
+    tiers = Tiers(Tier("seconds", rate=Rate(60, per=3600)), Tier("acquisition_id", 1))
+    held = tiers.acquire_sync(seconds=5)
+    tiers.settle_sync(held, seconds=4)
+    tiers.pause_sync(0)
+
+
+def test_every_parameter_beside_keys_and_costs_is_reserved():
+    taken = set()
+    for method in (Tiers.acquire, Tiers.try_acquire, Tiers.cm, Tiers.estimate, Tiers.at):
+        parameters = inspect.signature(method).parameters.values()
+        taken |= {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+    assert taken <= RESERVED
 
 
 async def test_try_acquire_sync_may_be_called_in_a_running_loop(tiers):

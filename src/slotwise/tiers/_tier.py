@@ -14,6 +14,8 @@ from slotwise._core.redaction import kind_of, redacted_repr
 
 # Parameters of `Tiers.acquire` that can't be keys too.
 RESERVED = frozenset({"self", "slots", "timeout", "label", "costs", "priority", "on_full"})
+# As those are of `Tiers.pause`, which takes keys, and of `Tiers.settle`, which takes costs.
+_OF_PAUSE, _OF_SETTLE = "seconds", "acquisition_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class Tier:
             raise TypeError(f"the name of a tier must be a str, not {kind_of(self.name)}")
         if self.name in RESERVED:
             raise ValueError(f"a tier can't be called {self.name!r}: acquire() has that parameter")
+        if self.name == _OF_PAUSE and self.keyed:
+            raise ValueError("a keyed tier can't be called 'seconds': pause() has that parameter")
+        if self.name == _OF_SETTLE and self.rate is not None:
+            raise ValueError("a rate can't be called 'acquisition_id': settle() has that parameter")
         if not self.name.isidentifier():
             raise ValueError(
                 f"a tier can't be called {redacted_repr(self.name)}: its name must be usable"

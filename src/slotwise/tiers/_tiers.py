@@ -73,7 +73,8 @@ class Tiers(SameWhenCopied):
         url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
             or a RedisConfig for a fleet, ``process://`` for this machine.
         name: the name that Tiers objects share; None makes private ones, and on Redis stands for
-            ``tiers``.
+            ``tiers``. Other tiers or values for a name in use are a ValueConflict: when they
+            acquire or, in memory, when the object is made.
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
