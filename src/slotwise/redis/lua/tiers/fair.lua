@@ -56,7 +56,7 @@ made_when_needed(fair, function()
       if string.find(name, '=', 1, true) then turns.by = tier end
       if string.find(name, '+', 1, true) then turns.cost = tier end
     end
-    turn_of, score_of = fair.turn_of, fair.score_of
+    turn_of, score_of, head_to_serve = fair.turn_of, fair.score_of, fair.head
     key_names, tags, is_later = {}, {}, false
     time = tonumber(known['.time']) or 0
   end
@@ -77,9 +77,9 @@ made_when_needed(fair, function()
       string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
     tag = number_of_text[tag] or number_in(tag)
     if not tag then return nil end
-    local share = {tag = tag, weight = number_of_text[weight] or number_in(weight) or 1, nodes = {}}
-    if rank ~= '' then
-      share.nodes[name] = {count = number_of_text[count] or number_in(count), rank = rank + 0}
+    local first = rank ~= '' and {count = number_of_text[count] or number_in(count), rank = rank + 0} or nil
+    local share = {tag = tag, weight = number_of_text[weight] or number_in(weight) or 1, nodes = {[name] = first}}
+    if others ~= '' then
       for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
         share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
       end
@@ -194,6 +194,12 @@ made_when_needed(fair, function()
     put('.time', text)
     redis.call('ZREMRANGEBYSCORE', keys.shares, '-inf', text)
     is_later = false
+  end
+
+  -- Like turns.head, with room for what is noted there in fair order: a table that grows is made anew each time it doubles.
+  function fair.head(text, path, id)
+    if #text > 16 then return turns.head(text, path, id) end
+    return {tonumber(text), path, id, text, nil, node = nil, tag = nil, turn = nil, place = nil, record = nil}
   end
 
   function fair.turn_of(head)

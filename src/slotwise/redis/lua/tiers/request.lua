@@ -185,7 +185,7 @@ local function request(id, path)
   local tier, value = unfit(path_nodes, needs)
   if tier then return {'refused', value, tier} end
   local ticket = math.max(last_ticket + 1, now_us)
-  local newcomer, first = turns.head(turns.rank_text(id, ticket), path, id), parked_at(path)
+  local newcomer, first, parked_name = turns.head(turns.rank_text(id, ticket), path, id), parked_at(path)
   local lacking = lacks(path_nodes, needs, newcomer)
   local is_free = not lacking and not (first and turns.comes_before(first, newcomer))
     and not unfinished_on(path_nodes, newcomer)
@@ -214,7 +214,7 @@ local function request(id, path)
     hold(id, claim, path_nodes, deadline)
     return granted_reply(claim)
   end
-  wait(id, claim, path_nodes, deadline, newcomer, turns.weight_of(path))
+  wait(id, claim, path_nodes, deadline, newcomer, turns.weight_of(path), first, parked_name)
   if newcomer.rank and is_unfinished() == 1 then  -- it may be the head of its path now, and fit
     write_all()
     serve()

@@ -59,7 +59,7 @@ local function read_heads(node)
     local last = string.byte(record, from + 16) == 32 and from + 15 or from + 32
     local space = string.find(record, ' ', last + 2, true)
     local text, path = string.sub(record, from, last), string.sub(record, last + 2, space - 1)
-    local head = turns.head(text, path, string.sub(record, space + 1))
+    local head = head_to_serve(text, path, string.sub(record, space + 1))
     heads[i] = head
     note_unread_names(path, unread)
     if is_by_key then
@@ -316,8 +316,8 @@ local function drop_keeps(path_nodes, from, ticket)
 end
 
 -- Add a waiter. The group of a path is parked when its first waiter arrives, or one whose turn is
--- before its head's.
-local function wait(id, claim, path_nodes, deadline, newcomer, weight)
+-- before its head's. `head` and `name` are what parked_at says of its path.
+local function wait(id, claim, path_nodes, deadline, newcomer, weight, head, name)
   write_claim(id, claim)
   zadd(keys.queue, '0', claim.path .. ' ' .. newcomer[4] .. ' ' .. id)
   zadd(keys.waiters, deadline, id)
@@ -330,7 +330,6 @@ local function wait(id, claim, path_nodes, deadline, newcomer, weight)
   end
   count_large(id, 1)
   if turns.by then fair.enter(path_nodes[turns.by], weight) end
-  local head, name = parked_at(claim.path)
   if not head then
     local at = lacks(path_nodes, needs_of(id), newcomer) or unfinished_on(path_nodes, newcomer)
     park_in_time(newcomer, (at or path_nodes[1]).name)
@@ -362,7 +361,7 @@ local function take_out(id, path, rank, path_nodes)
   local following = redis.call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', '0', '1')[1]
   if following then
     local text, next_id = string.match(following, '^(%S+) (%S+)$', #path + 2)
-    return turns.head(text, path, next_id)
+    return head_to_serve(text, path, next_id)
   end
 end
 

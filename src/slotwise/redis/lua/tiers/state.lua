@@ -286,18 +286,20 @@ local function read_node(name, tier)
   local node = nodes[name]
   if node then return node end
   tier = tier or tonumber(string.match(name, '^%d+')) + 1
-  -- In fair order there may be several keys at it, and then heads are found by their keys.
-  local is_by_key = turns.by and tier ~= turns.by
-  node = {name = name, tier = tier, held = 0, waiting = 0, top = 0, is_by_key = is_by_key}
+  -- There is room for eight fields, of which three are set when they are needed; a ninth would double the table. Setting
+  -- one to nil takes its room too.
+  node = {name = name, tier = tier, held = 0, waiting = 0, top = 0}
   nodes[name] = node
+  -- In fair order there may be several keys at it, and then heads are found by their keys.
+  if turns.by and tier ~= turns.by then node.is_by_key = true end
   local text = get(name) or ''
   local held, waiting, top = string.match(text, '^(%d+) (%d+) %- %- (%d+)%f[=%z]')
   local share_at = tier == turns.by and string.find(text, '=', 1, true)
   if share_at then node.share = fair.read_share(text, share_at + 1) end
   if held and not rates[tier] then  -- as most of them are
     node.held, node.waiting, node.top = held + 0, waiting + 0, top + 0  -- cheaper than tonumber
-    node.value = adapting.frozen[tier]
-    if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
+    if adapting.frozen[tier] then node.value = adapting.frozen[tier] end
+    if node.share and node.waiting == 0 and not repairs.is_under_way then node.share = nil end
     return node
   end
   local value, kept, level, at
@@ -312,7 +314,7 @@ local function read_node(name, tier)
       node.rated = string.match(value, '^~(.*/.*)$')
     end
   end
-  if node.waiting == 0 and not repairs.is_under_way then node.share = nil end
+  if node.share and node.waiting == 0 and not repairs.is_under_way then node.share = nil end
   node.value = node.value or adapting.frozen[tier]
   if rates[tier] then
     node.rate = node.own_rate or node.rated and buckets.read(node.rated) or rates[tier]

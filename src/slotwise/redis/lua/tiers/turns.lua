@@ -6,13 +6,14 @@
 -- The turn of a head, in a form that can be compared with other turns, and the score of its node in unfinished; nodes with
 -- equal scores are compared by their turns.
 local turn_of, score_of
+local head_to_serve  -- makes a head whose turn will be asked for
 
 local function rank_of(head) return head.rank or head[1] end
 
 -- Begin with an object of this shape.
 function turns.read(shape)
   turns.by, turns.cost, turns.lowest = nil, nil, nil
-  turn_of, score_of = rank_of, rank_of
+  turn_of, score_of, head_to_serve = rank_of, rank_of, turns.head
   if shape and string.find(shape, '=', 1, true) then fair.begin(shape) end
 end
 
@@ -67,6 +68,7 @@ function turns.head(text, path, id)
 end
 
 function turns.comes_before(one, other)
+  local turn_of = one[2] == other[2] and rank_of or turn_of  -- on one path all have the tag of one key
   local turn, others = turn_of(one), turn_of(other)
   if turn ~= others then return turn < others end
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
