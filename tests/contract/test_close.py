@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -242,3 +243,20 @@ async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str, atom
     for closed in (tiers, await asyncio.to_thread(in_a_thread)):
         with pytest.raises(SemaphoreClosed):
             await closed.acquire(timeout=0)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_tiers_that_are_closed_everywhere_are_not_resized(
+    url: str, name: str, atomic: bool, speak: Speak
+) -> None:
+    tiers: Any = Tiers(
+        Tier("user", 1, keyed=True), Tier("all", 9), name=name, url=url, atomic=atomic
+    )
+    await speak._say(tiers, "close_everywhere", "moving house")
+    for key in (None, "a"):
+        with pytest.raises(SemaphoreClosed, match="moving house") as closed:
+            await speak._say(tiers, "resize", "user", 2, key)
+        assert closed.value.reason == "moving house"
+    await speak._say(tiers, "reopen")
+    with pytest.raises(ValueError, match="2 slots requested of"):
+        await speak._say(tiers, "acquire", 2, user="a", timeout=0)

@@ -22,13 +22,12 @@ from functools import partial
 from math import inf
 from weakref import WeakSet, WeakValueDictionary
 
-from slotwise._core import log
+from slotwise._core import log, messages
 from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import MOST_SLOTS
 from slotwise._core.closing import Closure, Generations
 from slotwise._core.limit import EXIT_LIMIT, TIMEOUT_LIMIT, TRY_LIMIT
 from slotwise._core.lost import Lost
-from slotwise._core.messages import restate_timeout
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     KeyStats,
@@ -181,11 +180,11 @@ class StagedPaths(PathBackend):
                         acquired = await call(sync, semaphore, "acquire", slots, **options)
                 except BackendError as error:
                     if timeout is not None and at_once == TIMEOUT_LIMIT:  # a try has none
-                        restate_timeout(error, timeout)
+                        messages.restate_timeout(error, timeout)
                     raise  # even if it is a timeout: it is not known whether the tier was full
                 except AcquireTimeout as too_late:
                     words = stage.words(key)
-                    restate_timeout(too_late, timeout or 0)
+                    messages.restate_timeout(too_late, timeout or 0)
                     raise AcquireTimeout(f"{words}, {timeout:g} s in total: {too_late}") from None
                 except SemaphoreClosed as closed:
                     raise self._closed_at_stage(closed) from None
@@ -444,6 +443,12 @@ class StagedPaths(PathBackend):
     async def _resize(self, tier: str, value: int, key: str | None, *, sync: bool) -> None:
         if self._generation.closed:
             raise self._closed_error()
+        # The last stage is closed whenever the tiers are: those of keys that nobody uses aren't.
+        last = self._stages[-1].semaphore(None)
+        stats = await call(sync, last, "stats")
+        if stats.closed:
+            closed = messages.closed_error(f"{last._title} is", Closure(stats.reason))
+            raise self._closed_at_stage(closed)
         try:
             for entry in self._stage(tier).resize(value, key):
                 await call(sync, entry.semaphore, "resize", entry.value)
