@@ -259,8 +259,9 @@ class RedisAcquisition(AcquisitionResult):
 
     def on_queued(self, due_ms: int) -> None:
         """Wait: the next check is due in ``due_ms``."""
+        # Also of one that gave up before it read this: its release has to know.
+        self.round_trip = time.monotonic() - self.alive_at
         if not self.future.done():
-            self.round_trip = time.monotonic() - self.alive_at
             self._mark_queued()
             self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
 

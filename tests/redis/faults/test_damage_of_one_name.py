@@ -18,10 +18,12 @@ from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import KINDS, SemaphoreKeys
+from slotwise.redis._path_dialect import PATHS
 from slotwise.redis._path_keys import KINDS as PATH_KINDS
 from slotwise.redis._path_keys import PathKeys
 from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
+from slotwise.redis._semaphore_dialect import SEMAPHORE
 
 # A busy machine stands still for some seconds, which must cost no slot; heartbeats are frequent.
 HEARTBEATS: Any = {"heartbeat_max_interval": 60, "ping_interval": 0.5}
@@ -86,10 +88,21 @@ async def test_damaged_semaphores_cost_nobody_else_a_slot(
         await each.release(await each.acquire(timeout=20))
 
 
+def has_round_trip(limit: Any) -> bool:
+    """Whether a waiter has read the reply that it is queued."""
+    shared = getattr(limit, "_backend", limit)._shared
+    return any(waiter.round_trip for waiter in shared.waiters.values())
+
+
 @pytest.mark.usefixtures("rare_heartbeats")
+@pytest.mark.parametrize("informed", [True, False])
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
 async def test_a_waiter_that_gave_up_while_a_key_was_damaged_gets_nothing_when_it_is_repaired(
-    config: RedisConfig, client: redis.Redis, kind: str
+    config: RedisConfig,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    informed: bool,
 ) -> None:
     if kind == "semaphore":
         limit: Any = RedisSemaphore(1, name="s", heartbeat_max_interval=3000, config=config)
@@ -99,10 +112,25 @@ async def test_a_waiter_that_gave_up_while_a_key_was_damaged_gets_nothing_when_i
         damaged, queue = "adv-sem:tiers_holders:s", "adv-sem:tiers_waiters:s"
     held = await limit.acquire()
     waiting = asyncio.create_task(limit.acquire())
-    await until(lambda: client.zcard(queue) == 1, "a waiter")
-    client.rename(damaged, "kept")
-    damage(client, damaged)
-    waiting.cancel()
+
+    def give_up() -> None:
+        client.rename(damaged, "kept")
+        damage(client, damaged)
+        waiting.cancel()
+
+    if informed:
+        await until(lambda: has_round_trip(limit), "a waiter that knows that it is queued")
+        give_up()
+    else:  # the server has queued it, and the reply is only now read
+        dialect = SEMAPHORE if kind == "semaphore" else PATHS
+        on_reply = type(dialect).on_reply
+
+        def give_up_first(self: Any, acquisition: Any, reply: list[Any]) -> list[bytes]:
+            monkeypatch.undo()
+            give_up()
+            return on_reply(self, acquisition, reply)
+
+        monkeypatch.setattr(type(dialect), "on_reply", give_up_first)
     await asyncio.wait([waiting])
     client.rename("kept", damaged)
     await until(lambda: client.zcard(queue) == 0, "nobody in the queue")
