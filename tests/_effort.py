@@ -11,6 +11,9 @@ import pytest
 # How many times as many examples are tried as every day.
 TIMES = int(os.environ.get("SLOTWISE_EXAMPLES", "1"))
 
+# How many there are where the time must not grow with the square of their number.
+MANY = [20_000, pytest.param(100_000, marks=pytest.mark.soak)]
+
 
 def examples(count: int, **options: Any) -> hypothesis.settings:
     """Return settings for so many examples every day."""

@@ -96,12 +96,12 @@ def test_a_text_with_any_part_of_a_secret_is_withheld() -> None:
     assert redact("ERR unknown command", [SECRET, ""]) == "ERR unknown command"
 
 
-@pytest.mark.parametrize("length", [*range(470, 500), *range(1960, 2000), 5000])
 @pytest.mark.parametrize("form", ["redis://bob:{}@host", "{{'password': '{}'}}", ":{}@host"])
-def test_no_cut_leaves_the_beginning_of_a_credential(length: int, form: str) -> None:
-    text = "x" * length + " " + form.format(PART + SECRET)
-    for shown in (quoted(text), redact(text)):
-        assert PART[:4] not in shown
+def test_no_cut_leaves_the_beginning_of_a_credential(form: str) -> None:
+    for length in (*range(470, 500), *range(1960, 2000), 5000):
+        text = "x" * length + " " + form.format(PART + SECRET)
+        for shown in (quoted(text), redact(text)):
+            assert PART[:4] not in shown, length
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import time
 import traceback
 
 import pytest
+from tests._effort import MANY
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -318,7 +319,8 @@ def test_a_task_twenty_thousand_deep_can_be_cancelled():
     run(program())
 
 
-def test_a_hundred_thousand_tasks_run():
+@pytest.mark.parametrize("count", MANY)
+def test_very_many_tasks_run(count):
     @do
     def child(number):
         yield Checkpoint()
@@ -327,11 +329,11 @@ def test_a_hundred_thousand_tasks_run():
     @do
     def program():
         tasks = []
-        for number in range(100_000):
+        for number in range(count):
             tasks.append((yield Spawn(child(number))))
         return sum((yield Gather(*tasks)))
 
-    assert run(program()) == sum(range(100_000))
+    assert run(program()) == sum(range(count))
 
 
 def test_await_needs_run_async():

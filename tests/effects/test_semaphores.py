@@ -7,6 +7,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+from tests._effort import MANY
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -789,7 +790,8 @@ def test_many_permits_of_one_task_are_counted():
     run(program())
 
 
-def test_a_hundred_thousand_waiters_are_cancelled_quickly():
+@pytest.mark.parametrize("count", MANY)
+def test_very_many_waiters_are_cancelled_quickly(count):
     @do
     def waiter(sem):
         yield AcquireSemaphore(sem)
@@ -799,7 +801,7 @@ def test_a_hundred_thousand_waiters_are_cancelled_quickly():
         sem = yield CreateSemaphore(1)
         yield AcquireSemaphore(sem)
         tasks = []
-        for _ in range(100_000):
+        for _ in range(count):
             tasks.append((yield Spawn(waiter(sem))))
         yield Checkpoint()
         for task in tasks:
