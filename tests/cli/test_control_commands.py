@@ -6,14 +6,14 @@ import pytest
 from tests.cli._shell import Shell, end, ended, until
 
 
-def test_resize_lets_those_in_who_wait(any_shell: Shell):
-    any_shell.occupy()
-    waiting = any_shell.start("run", "api", "--limit", 1, "--", "echo", "mine")
-    any_shell.until_waiting(1)
-    ran = any_shell.here("resize", "api", 2)
+def test_resize_lets_those_in_who_wait(most_shells: Shell):
+    most_shells.occupy()
+    waiting = most_shells.start("run", "api", "--limit", 1, "--", "echo", "mine")
+    most_shells.until_waiting(1)
+    ran = most_shells.here("resize", "api", 2)
     assert (ran.returncode, ran.stdout) == (0, "'api' has 2 slots now, 1 before\n")
     assert end(waiting)[:2] == (0, "mine\n")
-    assert any_shell.json("show", "api")["value"] == 2
+    assert most_shells.json("show", "api")["value"] == 2
 
 
 def test_what_a_message_says_to_type_is_for_the_same_place(shell: Shell):
@@ -110,15 +110,15 @@ def test_close_rejects_waiters_and_newcomers_with_the_reason_until_open(any_shel
     assert (ran.returncode, ran.stdout) == (0, "'api' is open, and was not closed\n")
 
 
-def test_a_closed_name_is_listed_and_opened_when_nobody_holds_it(any_shell: Shell):
+def test_a_closed_name_is_listed_and_opened_when_nobody_holds_it(most_shells: Shell):
     run = ("run", "api", "--limit", 1, "--", "true")
-    assert end(any_shell.start(*run))[0] == 0
-    assert any_shell.here("close", "api", "--yes").returncode == 0
-    assert [each["name"] for each in any_shell.json("ls")] == ["api"]
+    assert end(most_shells.start(*run))[0] == 0
+    assert most_shells.here("close", "api", "--yes").returncode == 0
+    assert [each["name"] for each in most_shells.json("ls")] == ["api"]
     rejected = (75, "", "slotwise run: 'api' is closed everywhere\n")
-    assert end(any_shell.start(*run)) == rejected
-    assert any_shell.here("open", "api").returncode == 0
-    assert end(any_shell.start(*run))[0] == 0
+    assert end(most_shells.start(*run)) == rejected
+    assert most_shells.here("open", "api").returncode == 0
+    assert end(most_shells.start(*run))[0] == 0
 
 
 def test_without_a_terminal_close_wants_yes_and_does_nothing(shell: Shell):

@@ -299,13 +299,13 @@ def test_a_signal_that_ends_the_command_is_128_plus_its_number(shell: Shell):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_during_the_wait_ends_it_and_leaves_the_queue(any_shell: Shell, number, code):
-    any_shell.occupy()
-    waiting = any_shell.start("run", "api", "--limit", 1, *sh("echo started"))
-    any_shell.until_waiting(1)
+def test_a_signal_during_the_wait_ends_it_and_leaves_the_queue(most_shells: Shell, number, code):
+    most_shells.occupy()
+    waiting = most_shells.start("run", "api", "--limit", 1, *sh("echo started"))
+    most_shells.until_waiting(1)
     waiting.send_signal(number)
     assert end(waiting)[:2] == (code, "")
-    assert (len(any_shell.holders()), any_shell.waiters()) == (1, [])
+    assert (len(most_shells.holders()), most_shells.waiters()) == (1, [])
 
 
 def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: Shell):
@@ -443,16 +443,16 @@ def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
 
 
 @pytest.mark.parametrize("name", ["mm", "a b"])
-def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(any_shell, name):
-    any_shell.occupy(name, limit=3)
-    ran = any_shell.run("run", name, "--limit", 4, "--", "true")
+def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(most_shells, name):
+    most_shells.occupy(name, limit=3)
+    ran = most_shells.run("run", name, "--limit", 4, "--", "true")
     assert ran.returncode == 125
     typed = "mm" if name == "mm" else "'a b'"
     assert (
         ran.stderr == f"slotwise run: {name!r} is in use with 3 slots: slotwise resize {typed} 4\n"
     )
-    ran = any_shell.run("run", name, "--limit", 4, "--url", any_shell.url, "--", "true")
-    assert ran.stderr.endswith(f"slotwise resize {typed} 4 --url {any_shell.url}\n")
+    ran = most_shells.run("run", name, "--limit", 4, "--url", most_shells.url, "--", "true")
+    assert ran.stderr.endswith(f"slotwise resize {typed} 4 --url {most_shells.url}\n")
 
 
 def test_the_command_that_is_named_has_no_password_in_it():

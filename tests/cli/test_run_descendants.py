@@ -132,36 +132,36 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
     assert end(following)[:2] == (0, "done\n")
 
 
-def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(any_shell: Shell, started):
+def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(most_shells: Shell, started):
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
+    run = Started(most_shells, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
     assert run.run.stderr is not None
     run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
-    following = any_shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
-    any_shell.until_waiting(1)
-    [held] = any_shell.holders()
-    assert any_shell.here("kick", held.acquisition_id, "--yes").returncode == 0
-    any_shell.here("kick", held.acquisition_id, "--yes")  # a second one changes nothing
+    following = most_shells.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
+    most_shells.until_waiting(1)
+    [held] = most_shells.holders()
+    assert most_shells.here("kick", held.acquisition_id, "--yes").returncode == 0
+    most_shells.here("kick", held.acquisition_id, "--yes")  # a second one changes nothing
     code, _, err = end(run.run)
     assert (code, "it was kicked" in err) == (124, True)
     assert run.alive() == [False, False, False]
     assert end(following)[:2] == (0, "done\n")
 
 
-def test_replace_ends_everything_of_the_oldest_run_before_it_starts(any_shell: Shell, started):
+def test_replace_ends_everything_of_the_oldest_run_before_it_starts(most_shells: Shell, started):
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(any_shell, "--grace", 30, then=f"{tidy}; wait")
+    run = Started(most_shells, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
     assert run.run.stderr is not None
     run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
-    waiting = any_shell.start("run", "api", "--limit", 1, "--", "echo", "in line")
-    any_shell.until_waiting(1)
+    waiting = most_shells.start("run", "api", "--limit", 1, "--", "echo", "in line")
+    most_shells.until_waiting(1)
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo replaced it"
-    newcomer = any_shell.start("run", "api", "--replace", "--limit", 1, "--", "sh", "-c", look)
+    newcomer = most_shells.start("run", "api", "--replace", "--limit", 1, "--", "sh", "-c", look)
     code, _, err = end(run.run)
     assert (code, "it was kicked" in err) == (124, True)
     assert run.alive() == [False, False, False]

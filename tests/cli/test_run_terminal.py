@@ -14,9 +14,9 @@ from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, ended, un
 COUNTING = ("run", "api", "--limit", 1, "--", sys.executable, "-c", COUNTS_INTERRUPTS)
 
 
-def test_the_status_line_tells_the_place_in_the_queue_and_who_holds(any_shell: Shell):
-    holder = any_shell.hold("api", "--label", "night shift")
-    terminal = any_shell.terminal("run", "api", "--limit", 1, "--", "echo", "my turn")
+def test_the_status_line_tells_the_place_in_the_queue_and_who_holds(most_shells: Shell):
+    holder = most_shells.hold("api", "--label", "night shift")
+    terminal = most_shells.terminal("run", "api", "--limit", 1, "--", "echo", "my turn")
     terminal.expect_exact("waiting for 'api': 1st of 1 in line; 1 of 1 held, by pid ")
     terminal.expect_exact(f"{holder.pid} 'night shift' for ")
     holder.terminate()

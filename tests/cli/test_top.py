@@ -220,20 +220,20 @@ def test_a_server_that_goes_away_is_told_and_waited_for(tmp_path):
             shell.clean_up()
 
 
-def test_enter_shows_who_holds_and_waits_and_k_kicks_after_asking(any_shell: Shell):
-    any_shell.occupy("api", label="export")
-    waiter = any_shell.start("run", "api", "--limit", 1, "--label", "next", "--", "sleep", "600")
-    any_shell.until_waiting(1)
-    terminal = any_shell.terminal("top", "--every", "0.2")
+def test_enter_shows_who_holds_and_waits_and_k_kicks_after_asking(most_shells: Shell):
+    most_shells.occupy("api", label="export")
+    waiter = most_shells.start("run", "api", "--limit", 1, "--label", "next", "--", "sleep", "600")
+    most_shells.until_waiting(1)
+    terminal = most_shells.terminal("top", "--every", "0.2")
     rows(terminal, "api")
     terminal.send("\r")
     rows(terminal, "holds", "export", "next")
     terminal.send("k")
     terminal.expect_exact("y/n")
-    assert [each.label for each in any_shell.holders()] == ["export"]
+    assert [each.label for each in most_shells.holders()] == ["export"]
     terminal.send("y")
     terminal.expect_exact("was kicked")
-    until(lambda: [each.label for each in any_shell.holders()] == ["next"], "the next holder")
+    until(lambda: [each.label for each in most_shells.holders()] == ["next"], "the next holder")
     terminal.send("\x1b")
     terminal.send("r5\ry")
     terminal.expect_exact("has 5 slots now")
