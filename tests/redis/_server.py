@@ -174,6 +174,16 @@ def patient_config(url: str) -> RedisConfig:
     return RedisConfig(url, cleanup_timeout=30)
 
 
+def keys_that_stay(client: redis.Redis) -> list[str]:
+    """Return the keys that never expire."""
+    keys = client.keys("*")
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.pttl(key)
+        left = pipeline.execute()
+    return [key for key, ms in zip(keys, left, strict=True) if ms <= 0]
+
+
 async def until(condition: Callable[[], object], what: str, *, within: float = 20 * LOAD) -> None:
     """Wait for a state, by looking; the limit is only there for tests that hang."""
     deadline = time.monotonic() + within

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
-from tests.redis._server import FAKE_CLOCK
+from tests.redis._server import FAKE_CLOCK, keys_that_stay
 
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.paths import RankedNeeds
@@ -403,11 +403,20 @@ class Pair:
 
     # ------------------------------------------------------------ do they agree
 
+    def read_keys(self) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+        """Return the fields of the state, and the members and scores of all else."""
+        kinds = [kind for kind in self.key if kind != "state"]
+        with self.client.pipeline(transaction=False) as pipeline:
+            pipeline.hgetall(self.key["state"])
+            for kind in kinds:
+                pipeline.zrange(self.key[kind], 0, -1, withscores=True)
+            state, *found = pipeline.execute()
+        return state, {kind: dict(pairs) for kind, pairs in zip(kinds, found, strict=True)}
+
     def compare(self) -> None:
         ledger = self.ledger
         check(ledger, self.now, resized=self.resized)
-        client, key = self.client, self.key
-        state = client.hgetall(key["state"])
+        state, members = self.read_keys()
         pauses = dict(each.rsplit("=", 1) for each in state.get(".pauses", "").split())
         now_us = round(self.now * 1_000_000)
         assert {name: int(us) for name, us in pauses.items() if int(us) > now_us} == {
@@ -435,14 +444,14 @@ class Pair:
                 taken.setdefault(path.split(",")[widest or 0], []).extend(own)
                 assert own == [*ledger.holders[claim_id].numbers]
         assert int(state.get(".ticket", 0)) == ledger.queue.last_ticket
-        assert set(client.zrange(key["holders"], 0, -1)) == set(ledger.holders)
-        assert set(client.zrange(key["waiters"], 0, -1)) == set(ledger.waiting)
-        assert set(client.zrange(key["ttls"], 0, -1)) == {
+        assert set(members["holders"]) == set(ledger.holders)
+        assert set(members["waiters"]) == set(ledger.waiting)
+        assert set(members["ttls"]) == {
             claim_id for claim_id in ledger.holders if self.ttls[str(claim_id)] is not None
         }
 
         line: dict[str, list[str]] = {}
-        for record in client.zrange(key["queue"], 0, -1):
+        for record in members["queue"]:
             path, _, claim_id = record.split(" ")
             line.setdefault(path, []).append(claim_id)
         assert line == {
@@ -462,7 +471,7 @@ class Pair:
             for group in ledger.groups.values()
         }
         parked, texts = {}, {}
-        for record in client.zrange(key["parked"], 0, -1):
+        for record in members["parked"]:
             node, text, path, *ids = record.split(" ")
             if len(ids) == 2:
                 assert ledger.queue.fair is not None
@@ -484,7 +493,7 @@ class Pair:
                 write_node(fair.tier, each): (share.tag, share.weight)
                 for each, share in fair.shares.items()
             }
-            assert dict(client.zrange(key["shares"], 0, -1, withscores=True)) == {
+            assert members["shares"] == {
                 write_node(fair.tier, each): tag for each, tag in fair.tags.items()
             }
 
@@ -508,17 +517,17 @@ class Pair:
         records = {each: state[each].split(" ") for each in state if each[0].isdigit()}
         assert {node: record[:4] for node, record in records.items()} == nodes
         # Either may have a node on its list at which nothing will be found to do.
-        unfinished = {*client.zrange(key["unfinished"], 0, -1)}
+        unfinished = {*members["unfinished"]}
         for node, name in names.items():
             first = node.first_parked()
             if first is not None and (node.look is not None) is not (name in unfinished):
                 assert not node.has_room(first.need(node), self.now, first)
         self.left_over += ledger.unfinished
-        passed = [int(ticket) for ticket in client.zrange(key["passed"], 0, -1)]
+        passed = [int(ticket) for ticket in members["passed"]]
         assert passed == sorted(ledger.queue.passing)
 
         free: dict[str, list[int]] = {}
-        for node, number in (each.split(" ") for each in client.zrange(key["numbers"], 0, -1)):
+        for node, number in (each.split(" ") for each in members["numbers"]):
             free.setdefault(node, []).extend(numbers_in(number))
         for node in {*taken, *free}:
             every = sorted(taken.get(node, []) + free.get(node, []))
@@ -531,8 +540,7 @@ class Pair:
         recent = {each: ledger.recent.get(each) for each in ledger.recent}
         correctable = {each for each, known in recent.items() if known.until > self.now}
         assert correctable <= {*ended}
-        for each in client.keys("*"):
-            assert client.pttl(each) > 0, f"{each} would stay forever"
+        assert not keys_that_stay(self.client)
 
     def compare_bucket(
         self, node: RateNode, name: str, nodes: dict[str, list[str]], state: dict[str, str]

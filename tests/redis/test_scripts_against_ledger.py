@@ -15,7 +15,7 @@ import pytest
 import redis
 from tests._effort import seeds
 from tests.redis._eval import evaluate
-from tests.redis._server import FAKE_CLOCK
+from tests.redis._server import FAKE_CLOCK, keys_that_stay
 
 from slotwise._core.overload import Overload, overload_of
 from slotwise._ledger import Claim, Ledger
@@ -293,25 +293,21 @@ class Pair:
             for i, number in enumerate(claim.numbers, 1)
         }
         assert taken_numbers(self.client, self.keys) == set(held.values())
+        state = self.client.hgetall(self.keys.state)
         for holder, claim in self.ledger.holders.items():
-            filed = self.client.hget(self.keys.state, holder).split()[4]
+            filed = state[holder].split()[4]
             assert list(expand(filed)) == list(claim.numbers)
         assert set(self.client.zrange(self.keys.main, 0, -1)) == set(held)
         line = [str(claim.key) for claim in self.ledger.in_turn()]
         self.passed += line != [*self.ledger.waiting]
         assert self.client.zrange(self.keys.waiting, 0, -1) == line
         assert set(self.client.zrange(self.keys.waiting_heartbeat, 0, -1)) == set(line)
-        claims = {
-            claim_id
-            for claim_id in self.client.hkeys(self.keys.state)
-            if not claim_id.startswith(".")
-        }
+        claims = {claim_id for claim_id in state if not claim_id.startswith(".")}
         assert claims == {*self.ledger.holders, *line}
         assert set(self.client.zrange(self.keys.ttl, 0, -1)) == {
             claim_id for claim_id in self.ledger.holders if self.ttls[str(claim_id)] is not None
         }
-        for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay forever"
+        assert not keys_that_stay(self.client)
 
 
 class Ranked(Claim):
