@@ -28,7 +28,7 @@ from slotwise import (
 )
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
-from tests.redis._server import Server, patient_config
+from tests.redis._server import Server, patient_config, wait_for_answers
 
 _names = itertools.count(1)
 
@@ -185,3 +185,8 @@ def make(driver: Callable[..., Semaphore], name: str) -> Callable[..., Semaphore
         return driver(value=value, **{"name": name, **options})
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def patient_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_answers(monkeypatch)

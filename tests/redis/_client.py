@@ -11,6 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+from tests.redis._server import LOAD
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,7 +41,7 @@ class Worker:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hears(self, *, within: float = 30) -> str:
+    def hears(self, *, within: float = 30 * LOAD) -> str:
         """The next thing it says."""
         self.said_at, line = self._lines.get(timeout=within)
         return line

@@ -20,7 +20,7 @@ import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
-from slotwise.redis import RedisConfig
+from slotwise.redis import RedisConfig, _paths, _semaphore, _wait_for_grant
 
 # How many times slower than an idle machine this one may be: runnable threads for each processor.
 LOAD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -172,6 +172,13 @@ def as_another_process(config: RedisConfig) -> RedisConfig:
 def patient_config(url: str) -> RedisConfig:
     """A release may take as long as the machine stands still."""
     return RedisConfig(url, cleanup_timeout=30)
+
+
+def wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a server that lives more than a second to answer those who try or have a timeout."""
+    monkeypatch.setattr(_wait_for_grant, "TIMEOUT_LIMIT", 20.0 * LOAD)
+    monkeypatch.setattr(_semaphore, "TRY_LIMIT", 20.0 * LOAD)
+    monkeypatch.setattr(_paths, "TRY_LIMIT", 20.0 * LOAD)
 
 
 def keys_that_stay(client: redis.Redis) -> list[str]:

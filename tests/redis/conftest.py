@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.redis._server import Server, patient_config
+from tests.redis._server import Server, patient_config, wait_for_answers
 
 from slotwise.redis import RedisConfig, _config
 from slotwise.redis._shared_client import _shared_clients
@@ -73,3 +73,10 @@ def nobody_is_left() -> Iterator[None]:
     before = _there()  # of other folders, whose tests leave theirs behind
     yield
     assert _there() <= before
+
+
+@pytest.fixture(autouse=True)
+def patient_callers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the server lives, and how long callers wait for it is not what is tested."""
+    if "faults" not in request.path.name and request.path.parent.name != "faults":
+        wait_for_answers(monkeypatch)

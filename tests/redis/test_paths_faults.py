@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.redis._client import Worker
-from tests.redis._server import FAKE_CLOCK, Server, until
+from tests.redis._server import FAKE_CLOCK, LOAD, Server, until
 from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
 from tests.redis.test_paths import (
     USER_AND_ALL,
@@ -131,7 +131,9 @@ async def test_no_tier_is_exceeded_by_four_processes(server: Server, client: red
         workers = [stack.enter_context(worker(server, tiers, interval=20)) for _ in range(4)]
         for seed, each in enumerate(workers):
             each.tell(f"storm {seed}")
-        words = [(await asyncio.to_thread(each.hears, within=60)).split() for each in workers]
+        words = [
+            (await asyncio.to_thread(each.hears, within=60 * LOAD)).split() for each in workers
+        ]
     assert [word for word, _, _ in words] == ["calm"] * 4
     assert max(int(worst) for _, _, worst in words) == 0, "full at times, and never more"
     assert sum(int(taken) for _, taken, _ in words) > 200

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.processes._files import close_files
-from tests.redis._server import Server, patient_config
+from tests.redis._server import Server, patient_config, wait_for_answers
 
 from slotwise import SlotManager, Tier, Tiers
 
@@ -130,3 +130,8 @@ class Look:
 @pytest.fixture
 def look() -> Look:
     return Look()
+
+
+@pytest.fixture(autouse=True)
+def patient_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_answers(monkeypatch)
