@@ -65,10 +65,15 @@ AMID_STARTS: list[tuple[str, type[BaseException]]] = [
 
 @contextmanager
 def interrupted_start(point: str, error: type[BaseException]) -> Iterator[None]:
-    """Raise ``error`` in the next start of a thread, before or after there is one."""
-    start = getattr(threading, _START)
+    """Raise ``error`` in the next start of a thread, before or after there is one.
 
-    def strike(run: Callable[[], object], *args: object, **options: object) -> None:
+    Only in this thread: those that earlier tests left behind may start others at any time.
+    """
+    start, here = getattr(threading, _START), threading.get_ident()
+
+    def strike(run: Callable[[], object], *args: object, **options: object) -> object:
+        if threading.get_ident() != here:
+            return start(run, *args, **options)
         setattr(threading, _START, start)
         if point == "after":
             dies = issubclass(error, Exception)

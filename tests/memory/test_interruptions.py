@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,9 @@ from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._core.limit import AcquisitionContext
 from slotwise._wait import clock as _clock
 from slotwise._wait import section
-from slotwise.memory import _base_tracker
+from slotwise.memory import _base_tracker, _registry
 from slotwise.memory._registry import Registry
+from slotwise.memory._tracker import Tracker
 from slotwise.testing import FakeClock, settle
 
 
@@ -48,14 +50,24 @@ def held_by_garbage(semaphore: MemorySemaphore, slots: int = 1) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_a_collection_in_the_section_can_end_a_block(slots: int) -> None:
+def test_a_collection_in_the_section_can_end_a_block(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collections = []
+
+    def collect_and_make(*args: Any) -> Tracker:
+        collections.append(gc.collect())
+        return Tracker(*args)
+
+    monkeypatch.setattr(_registry, "Tracker", collect_and_make)
     semaphore = MemorySemaphore(value=2)
     gc.disable()
     try:
         held_by_garbage(semaphore, slots)
-        MemorySemaphore(name=CollectsWhenHashed("collected"), value=1)
+        MemorySemaphore(name=f"collected {slots}", value=1)
     finally:
         gc.enable()
+    assert collections
     assert semaphore.stats_sync() == SemaphoreStats(0, 2)
 
 
