@@ -36,7 +36,7 @@ MOST_SLOTS = 2**53
 
 
 def check_count(what: str, given: object, *, most: int | None = None) -> int:
-    """Return a plain int from 1 to ``most``; of an enum or another subclass, its number."""
+    """Return a plain int from 1 to ``most``; an enum member or the like becomes its number."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 1:

@@ -33,7 +33,7 @@ class Recipe:
 
 
 class SameWhenCopied:
-    """For limits: copied or unpickled they are the limit of that name, never a second one."""
+    """A mixin for limits: a copy, or what is unpickled, is the same limit, never a second one."""
 
     __slots__ = ()
 

@@ -63,7 +63,7 @@ class Event:
 
     @classmethod
     def of(cls, fields: dict[str, object]) -> Event:
-        """Return an event of all its fields: a frozen dataclass sets each by a call."""
+        """Return an event with these fields; a frozen dataclass would set each by a call."""
         event = object.__new__(cls)
         object.__setattr__(event, "__dict__", fields)
         return event

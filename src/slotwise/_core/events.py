@@ -35,7 +35,7 @@ _NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
 
 
-# What an event of an acquisition has.
+# The fields of every event of an acquisition.
 _OF_AN_ACQUISITION = ("acquisition_id", "slots", "tier", "keys", "values", "needs")
 
 # What each kind means, and which fields it has besides `name` and `scope`. The docs have this
@@ -119,7 +119,7 @@ class ReportedAcquisition:
         self.asked = asked
         self.values = values
         self.needs = needs
-        self.holds = holds  # not if it only takes of rates: nothing ends then
+        self.holds = holds  # False if it takes from rates alone: nothing ends then
         self.granted: float | None = None  # None while it waits
         self.early: tuple[Kind, float] | None = None  # it ended before its caller had it
 
@@ -159,7 +159,7 @@ _live: dict[str, ReportedAcquisition] = {}
 
 
 def live() -> list[ReportedAcquisition]:
-    """Those that wait or hold now, and were requested while there was a hook."""
+    """Return those that wait or hold now, and were requested while there was a hook."""
     with _lock:
         return list(_live.values())
 
@@ -330,7 +330,7 @@ def requested(
     needs: Mapping[str, int] = _NOTHING_BY_TIER,
     holds: bool = True,
 ) -> None:
-    """Report that somebody asks for slots; of rates alone, nothing is held afterwards."""
+    """Report that somebody asks for slots; a request for rates alone holds nothing afterwards."""
     if _telling.busy or not _have_hooks():
         return  # a hook's own, or nobody's
     record = ReportedAcquisition(name, scope, slots, tier, keys, now, values, needs, holds)

@@ -98,7 +98,7 @@ def explain_semaphore(
     stats: SemaphoreStats,
     estimate: float | None,
 ) -> Explanation:
-    """``estimate`` is that of a newcomer."""
+    """Explain a request for a semaphore; ``estimate`` is that of a newcomer."""
     found = _find(title, which, waiters, holders)
     if isinstance(found, Explanation):
         return found
@@ -125,7 +125,7 @@ def explain_path(
     look: Callable[[Path], tuple[PathStats, float | None]],
     path: Path | None,
 ) -> Explanation:
-    """Of a path through tiers; ``look`` tells how full one is, and the estimate of a newcomer.
+    """Explain a request for a path; ``look`` returns how full one is, and a newcomer's estimate.
 
     ``path`` is that of a newcomer; a waiter has its own.
     """
@@ -209,7 +209,7 @@ def _find(
     waiters: Sequence[Claimant],
     holders: Sequence[Claimant],
 ) -> Explanation | Claimant | None:
-    """Return the waiter, None for a newcomer, or an explanation if that is all."""
+    """Return the waiter, None for a newcomer, or the explanation of anything else."""
     if which is None:
         return None
     acquisition_id = acquisition_id_of(which)

@@ -16,7 +16,7 @@ from slotwise._core.paths import TierSpec, TierStats
 
 @dataclass(frozen=True, slots=True)
 class FoundTiers:
-    """Tiers as they were declared, how many hold and wait, and what to inspect and change them by.
+    """Tiers as they were declared, how many hold and wait, and the backend to control them with.
 
     ``specs`` is empty where the tiers were closed before anybody used them. The function of a tier
     whose keys have their own values is not known, so ``paths`` must not be asked for a slot.

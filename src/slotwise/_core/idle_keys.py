@@ -31,7 +31,7 @@ class IdleKeys:
         self._idle: dict[int, OrderedDict[str, float]] = {
             index: OrderedDict() for index in self._keyed
         }
-        # Of tiers where each key has its own value: what the user's function said.
+        # For tiers where each key has its own value: what the user's function returned.
         self._values: dict[int, dict[str, int]] = {index: {} for index in self._keyed}
 
     def value_of(self, tier: int, key: str) -> int | None:

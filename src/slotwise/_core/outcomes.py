@@ -28,10 +28,10 @@ class Outcomes(AcquisitionResult):
 
     outcome: Outcome
     retry_after: float  # in seconds
-    options: Adaptive  # of the limit that was asked
+    options: Adaptive  # those of the limit that was asked
 
     def _expect_outcome(self, options: Adaptive) -> None:
-        """Set what holds until somebody says otherwise."""
+        """Set the outcome that counts unless somebody states another."""
         self.outcome, self.retry_after, self.options = "ok", 0.0, options
 
     def dropped(self, *, retry_after: float | None = None) -> None:
@@ -47,7 +47,7 @@ class Outcomes(AcquisitionResult):
 
     @property
     def _pauses_for(self) -> float:
-        """How long the service asked to grant nothing, in seconds."""
+        """For how many seconds the service asked that nothing be granted."""
         is_asked = self.options.pause_on_retry_after and self.outcome == "dropped"
         return self.retry_after if is_asked else 0.0
 
@@ -71,7 +71,7 @@ def asked_pauses(
     return [(seconds, specs[index].name, key) for index, key in pausing(specs, path)]
 
 
-# Those of an acquisition that has `Outcomes`.
+# The slots of a class that inherits from `Outcomes`.
 OUTCOME_SLOTS = ("options", "outcome", "retry_after")
 
 # For a limit that was found by its name, whose options are unknown: the default errors are drops.
@@ -81,7 +81,7 @@ UNKNOWN_OPTIONS = Adaptive(1, 1, 1)
 def outcome_of(
     exc_type: type[BaseException] | None, drop_on: tuple[type[BaseException], ...]
 ) -> Outcome:
-    """How a block ended that was left with this exception, or normally."""
+    """Return how a block ended that was left with this exception, or normally."""
     if exc_type is None:
         return "ok"
     return "dropped" if issubclass(exc_type, drop_on) else "ignored"
@@ -92,7 +92,7 @@ def not_replaceable(title: str) -> TypeError:
 
 
 def too_many_for_adaptive(title: str, slots: int, options: Adaptive) -> ValueError:
-    """The error of a request that a falling value might leave waiting forever."""
+    """Return the error of a request that a falling value might leave waiting forever."""
     return ValueError(
         f"{title} may fall to {options.min} slots: {slots} at once might never be granted"
     )

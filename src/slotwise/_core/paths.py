@@ -188,7 +188,7 @@ def most_of(value: int | Rate | None) -> int:
 
 
 def slots_needed(specs: Sequence[TierSpec], needs: Needs | None) -> int:
-    """How many slots of the widest tier are needed; 1 of rates alone."""
+    """How many slots of the widest tier are needed; 1 for rates alone."""
     if needs is None:
         return 1
     pairs = zip(specs, needs, strict=True)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from slotwise._core.messages import needs_asyncio
 
-_run_variable: Any = None  # of trio: our TrioRun of each of its runs
+_run_variable: Any = None  # trio's RunVar with the TrioRun of each run
 
 
 def running_trio_task() -> object | None:

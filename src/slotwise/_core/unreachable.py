@@ -27,7 +27,7 @@ class UnreachableOptions(NamedTuple):
 
 
 def check_unreachable(policy: object, local_value: object, after: object) -> UnreachableOptions:
-    """Return what a limit does while its server is away, checked but for the tiers' names."""
+    """Return what a limit does while its server is away, checked except for the names of tiers."""
     if not isinstance(policy, str):
         raise TypeError(f"on_unreachable must be {_CHOICES}, not {kind_of(policy)}")
     if policy not in ("raise", "open", "local"):

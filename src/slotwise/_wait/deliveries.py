@@ -43,7 +43,7 @@ def deliver_posted(_: object = None) -> None:
             _delivering.add(me)
             for call in list(posted):
                 _make(call)
-        except BaseException:  # a signal handler's: the others are still woken
+        except BaseException:  # raised by a signal handler: the others are still woken
             _delivering.discard(me)
             deliver_posted()
             raise

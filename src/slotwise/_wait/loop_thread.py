@@ -32,7 +32,7 @@ class LoopThread:
         self._given = loop
         self._lock = fork.new_lock()  # re-entrant: a garbage collection may stop it anywhere
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._started_in = 0  # the process
+        self._started_in = 0  # the pid of that process
         self._end: weakref.finalize[[asyncio.AbstractEventLoop], LoopThread] | None = None
         self._calls: set[_CoroutineCall] = set()
         self._stopped = False

@@ -180,7 +180,7 @@ class LoopWakeups:
                     sender.woken.discard(future)
                     del queue[0]
                     sender.refused(claim)
-        except BaseException:  # a signal handler's: the others are still told
+        except BaseException:  # raised by a signal handler: the others are still told
             self._arriving = False
             self.arrive()
             raise
@@ -194,7 +194,7 @@ class LoopWakeups:
             try:
                 sender, claim, future, *_ = self.queue.popleft()
             except IndexError:
-                return  # another thread's
+                return  # another thread took the last one
             sender.woken.forget(future)
             sender.withdraw(claim)
 

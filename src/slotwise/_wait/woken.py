@@ -113,5 +113,5 @@ class _Turn:
         self._woken.discard(self._place)
 
 
-# What a semaphore has that never had anybody to wake. Shared, so nothing is added to it.
+# For semaphores that never had anybody to wake. Shared, so nothing is added to it.
 NOBODY_WOKEN = Woken()
