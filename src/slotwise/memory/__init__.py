@@ -1,4 +1,4 @@
-"""The memory driver: limits for the tasks of all event loops, and the threads, of this process."""
+"""The memory driver: limits for the tasks and threads of this process."""
 
 from slotwise.memory._semaphore import MemorySemaphore
 

@@ -1,6 +1,7 @@
-"""What the adaptive limits of this process share: how a hold ended, and which values moved since.
+"""What the adaptive limits of this process share: the path from the end of a hold to its report.
 
-How values move is in `slotwise._ledger.adaptation`.
+A block ends with an outcome, which may move a value; hooks are told of that. How values move is in
+`slotwise._ledger.adaptation`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class AdaptingTracker(BaseTracker[C]):
     __slots__ = ()
 
     is_expiring: bool  # whether holds end by their ttl
-    # The arguments of what tells the hooks of each change that they don't know yet.
+    # Changes that the hooks don't know yet: the arguments of the call that tells them.
     unreported: deque[tuple[Any, ...]]
 
     def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:

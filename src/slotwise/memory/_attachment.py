@@ -33,8 +33,8 @@ DETACHED.retire_if_idle()
 def attach(semaphore: MemorySemaphore, name: str, value: int | Adaptive) -> None:
     """Attach a new instance to the tracker of its name, *in the section*.
 
-    In conflict, or while the name is closing, it is one that can't be used: the
-    instance asks again when it needs a slot.
+    If the values conflict, or the name is closing, that is a tracker that can't be used:
+    the instance asks again when it needs a slot.
     """
     tracker = registry.tracker_for(name, value)
     if tracker is None or (tracker.closed and (tracker.is_ended or not tracker.accepts(value))):

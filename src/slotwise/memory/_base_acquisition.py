@@ -105,7 +105,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         try:
             if not self.take():
                 self._wait_sync()
-        except BaseException:  # such as a signal handler's, when it already had its slot
+        except BaseException:  # raised by a signal handler, perhaps when it already had its slot
             self.give()
             raise
         return self

@@ -49,7 +49,7 @@ class BaseTracker(BaseLedger[C]):
     themselves, unless they say that they must be called in it.
     """
 
-    # Those of the subclasses: a class can't inherit from two that have slots.
+    # The subclasses have the slots: a class can't inherit from two that have some.
     __slots__ = ()
 
     name: str | None
@@ -76,7 +76,7 @@ class BaseTracker(BaseLedger[C]):
             # `exclusive_or_later`, inlined
             postponed.append((self._change, (work, args), deliver_posted))
             run_postponed()
-        except BaseException:  # a signal handler's: what was posted is still delivered
+        except BaseException:  # raised by a signal handler: what was posted is still delivered
             deliver_posted()
             raise
 

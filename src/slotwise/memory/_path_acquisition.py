@@ -97,7 +97,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
                 lane.undo(taken, number)
             if isinstance(nothing_free, LookupError):
                 return False
-            raise  # a signal handler's
+            raise  # raised by a signal handler
         if lane.closed:
             # Closed meanwhile: it may have taken what was given back after the close.
             lane.undo(taken, number)

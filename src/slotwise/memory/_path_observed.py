@@ -55,7 +55,7 @@ class _Observed(MemoryPathAcquisition):
     def _tell_acquired(self) -> None:
         try:
             events.acquired(self.acquisition_id, clock.now())
-        except BaseException:  # a signal handler's, and the caller will never know the id
+        except BaseException:  # raised by a signal handler: the caller will never know the id
             self.give()
             raise
 

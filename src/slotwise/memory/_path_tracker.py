@@ -241,7 +241,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
             self._ring_by(when)
 
     def _is_roomy(self) -> bool:
-        """Whether nothing is lost if the check is as late as a loop's timer can be."""
+        """Return whether a check that is as late as a loop's timer can be loses nothing."""
         refills = self.refills
         assert refills
         node = refills[0][2]
@@ -340,7 +340,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
     def undo(self, taken: Sequence[Node], number: int) -> None:
         """Put back what the quick lane took in vain: a node had nothing, or it was closed.
 
-        ``number`` is that of the last; which one the others get does not matter.
+        ``number`` is that of the last tier; which numbers the others get does not matter.
         """
         for node in taken:
             heappush(node.free, number)

@@ -1,6 +1,6 @@
-"""MemoryRateAcquisition: what was taken at once of a single rate, which holds nothing.
+"""MemoryRateAcquisition: a cost that was taken from a single rate without waiting.
 
-Waiters are claims of the ledger, as everywhere.
+It holds nothing. Waiters are claims of the ledger, as everywhere.
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         try:
             if not acquisition.take():
                 await self._acquire(acquisition)
-        except BaseException:  # such as a signal handler's, when it already had its slot
+        except BaseException:  # raised by a signal handler, perhaps when it already had its slot
             acquisition.give()
             raise
         return acquisition
@@ -404,7 +404,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def _note_acquired(self, acquisition: MemoryAcquisition, started: float) -> None:
         try:
             _log.acquired(acquisition, self._tracker, started)
-        except BaseException:  # a signal handler's, and the caller will never know the id
+        except BaseException:  # raised by a signal handler: the caller will never know the id
             acquisition.give()
             raise
 

@@ -56,7 +56,7 @@ _HOLDERS_LOOKED_AT = 100
 
 
 class _AllHoldTimes(HoldTimes):
-    """Those of a tracker that times every hold."""
+    """The hold times of a tracker that times every hold."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.retired = False
         # Set once it is retired: whether the instances that still refer to it are closed.
         self.generation: Generation | None = None
-        # While it is closed everywhere. One that is closed without was closed for good.
+        # While it is closed everywhere. A tracker that is closed without one was closed for good.
         self.closure: Closure | None = None
         self.last_used = glance.time
         self.alarm = NEVER  # when `_ring` is called next
@@ -570,7 +570,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         return messages.no_slot(display(self.name), claim.timeout or 0, full)
 
     def _oldest_holders(self) -> str:
-        """Name the oldest holders, of those that say what they hold for or since when.
+        """Name the oldest of the holders that have a label or a time.
 
         Named semaphores share their table of holders, so only the first few are looked at.
         """

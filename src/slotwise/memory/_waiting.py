@@ -1,6 +1,6 @@
 """Wait for a claim in this process: in a task, or in a plain thread.
 
-The same for semaphores and tiers; what they wait for is decided by the tracker.
+It is the same for semaphores and tiers; the tracker decides what they wait for.
 """
 
 from __future__ import annotations
