@@ -65,7 +65,7 @@ class ProcessAcquisition(AcquisitionResult):
         self._acquisition_id = acquisition_id
         self._slot_number = 0
         self.file = file
-        self.wanted = wanted  # slots; of tiers, see `_path_state`
+        self.wanted = wanted  # a number of slots; for tiers, see `_path_state`
         self.ttl = ttl
         self.timeout = timeout
         self.label = label
@@ -88,7 +88,7 @@ class ProcessAcquisition(AcquisitionResult):
         return display(self.file.public_name)
 
     def closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
-        """Return the error of one whose limit is closed, everywhere if there is a ``closure``."""
+        """Return the error for a closed limit, closed everywhere if there is a ``closure``."""
         return closed_error(f"{self.title} is", closure)
 
     def pauses(self) -> Sequence[events.Pause]:
@@ -119,7 +119,7 @@ class ProcessAcquisition(AcquisitionResult):
 
 
 class OutcomeProcessAcquisition(Outcomes, ProcessAcquisition):
-    """One of an adaptive limit; its subclasses have the slots."""
+    """An acquisition of an adaptive limit; its subclasses have the slots."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Write the adaptation of a value into snapshots, and read it: its rules, fields and changes."""
+"""Convert the adaptation of a value to what snapshots have, or back: rules, fields and changes."""
 
 from __future__ import annotations
 

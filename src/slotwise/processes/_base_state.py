@@ -115,7 +115,7 @@ class BaseState(BaseLedger[C]):
     CLAIM: ClassVar[type[Any]]
 
     name: str
-    boot: str  # of the machine: its monotonic clock restarts at every boot
+    boot: str  # the boot of the machine: its monotonic clock restarts with each
     closure: Closure | None
     fence: int
     owners: dict[str, tuple[int, int]]  # number of claims, and the pid
@@ -203,7 +203,7 @@ class BaseState(BaseLedger[C]):
     def takes_at_once(self, wanted: Any, declared: Any) -> bool:
         """Return whether a newcomer is admitted and granted what it wants without any wait.
 
-        That is quick to say of most requests. False says nothing: the caller checks all rules.
+        For most requests that is quick to tell. False says nothing: the caller checks all rules.
         """
 
     @abstractmethod

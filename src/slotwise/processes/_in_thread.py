@@ -1,4 +1,4 @@
-"""Run a call in a thread of its own, when it could block the event loop for long.
+"""Run a call that could block the event loop for long in a thread of its own.
 
 Not in a pool: any number of calls may be waiting for a file's lock, and none of them may keep
 the interpreter from exiting.

@@ -43,7 +43,7 @@ def names(directory: str, suffix: str = SUFFIX) -> list[str]:
     filenames = [
         entry.name
         for entry in process.directory.entries()
-        if entry.name.endswith(suffix) and not _is_empty(entry)  # that has no state yet
+        if entry.name.endswith(suffix) and not _is_empty(entry)  # it has no state yet
     ]
     found = (name_from(filename) or process.name_of(filename) for filename in filenames)
     return sorted(name for name in found if name is not None)

@@ -1,4 +1,4 @@
-"""Which state is in a file: that of a semaphore or that of tiers, by the suffix of its name."""
+"""Which state a file has, by the suffix of its name: that of a semaphore or that of tiers."""
 
 from __future__ import annotations
 

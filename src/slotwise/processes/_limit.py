@@ -247,5 +247,5 @@ class ProcessLimit:
         self._tell_steered("reopened")
 
     def _forget_sync(self) -> bool:
-        """Delete it if nobody uses it, with all that it remembers; return whether it was."""
+        """Delete it with all that it remembers, unless somebody uses it; return whether it was."""
         return self._attachment.call(operations.forget)

@@ -34,7 +34,7 @@ class ProcessPathClaim(ProcessClaim, LargePathClaim):
 
     @property
     def wanted(self) -> PathRequest:
-        # The values that came with it have been learnt.
+        # Without the values that came with it: they are known by now.
         return PathRequest(self.path, self.needs, (), self.head_start, self.weight)
 
     def _want(self, wanted: Any) -> None:

@@ -1,4 +1,4 @@
-"""Write a PathState into its file as plain values, and read it.
+"""Convert a PathState to the plain values of a snapshot, or back.
 
 A restored state decides everything as the written one does. Full buckets are left out: an unknown
 one is full.

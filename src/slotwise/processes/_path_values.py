@@ -1,4 +1,4 @@
-"""Write tiers and their values into records and snapshots, and read them: a rate is a list."""
+"""Convert tiers and their values to what records and snapshots have, or back: a rate is a list."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _ScannerSettings:
-    """What the C scanner asks for: those of `json.loads` without arguments."""
+    """The settings that the C scanner reads: those of `json.loads` without arguments."""
 
     strict = True
     object_hook = object_pairs_hook = None

@@ -1,4 +1,4 @@
-"""LocalProcess: the identity of this process in a directory, and the files that it has open.
+"""LocalProcess: this process in a directory: its identity, and the files that it has open.
 
 Its identity is drawn at random for each process and after each fork, so that a reused pid is
 never mistaken for the process that had it before.

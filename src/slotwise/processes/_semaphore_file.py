@@ -521,7 +521,7 @@ class SemaphoreFile:
     # -------------------------------------------------------------------- time
 
     def _next_deadline(self) -> float:
-        """Return when time alone changes something next; `NEVER` if others have to care for it.
+        """Return when time alone changes something next; `NEVER` if that is left to others.
 
         A hold or a wait expires then, a pause ends, or a bucket has enough for a waiter.
         """

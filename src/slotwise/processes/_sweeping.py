@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slotwise.processes._semaphore_file import SemaphoreFile
 
 IDLE_TIME = 60.0  # seconds since the last use; the other drivers keep an idle name as long
-FORGET_TIME = 24 * 3600.0  # after which even a private one's resize is forgotten
+FORGET_TIME = 24 * 3600.0  # after that, even the resize of a private one is forgotten
 
 # How many files stay open that this process doesn't use any more.
 MAX_IDLE_FILES = 128
@@ -41,7 +41,7 @@ MAX_IDLE_FILES = 128
 # they become fewer. The first time it is more, as many processes create only one name.
 _BATCH = 3
 _FIRST_BATCH = 20
-_FIRST_ENTRIES = 1000  # of the directory that are looked at for them
+_FIRST_ENTRIES = 1000  # entries of the directory that are examined for that
 _SCAN_INTERVAL = 10.0  # seconds between the starts of two scans of the directory
 
 

@@ -1,7 +1,7 @@
-"""Wake the waiters of other processes, and notice that another process has ended.
+"""Wake-ups between processes: a FIFO for each, and a thread that sleeps on it.
 
-Each process has a FIFO in the directory, and one daemon thread that sleeps until something
-is written to it, or until a process ends that our waiters wait for. A message names a
+The FIFO is in the directory. The daemon thread sleeps until something is written to it, or
+until a process ends that our waiters wait for. A message names a
 semaphore and means only "read its file": a message too many or too few does no harm.
 
 The ledger in the semaphore's file decides who is granted what. FIFOs are used instead
@@ -219,7 +219,7 @@ class Wakeups:
             self._poller.remove(removed)  # not earlier: other threads use the descriptor
 
     def _check(self, file: SemaphoreFile, *, thorough: bool) -> bool:
-        """Check a file, whose trouble is not that of others; return False if it was locked."""
+        """Check a file; its errors don't affect others. Return False if it was locked."""
         try:
             is_checked = file.check(thorough=thorough)
         except BackendError as error:
