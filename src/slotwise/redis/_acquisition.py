@@ -87,7 +87,7 @@ class Settling:
             self._future.exception()  # nobody has to await it
 
 
-# Those under way, so that they are not collected meanwhile.
+# Those under way, so that they are not garbage-collected meanwhile.
 _settled: set[asyncio.Task[None]] = set()
 
 
@@ -157,9 +157,9 @@ class RedisAcquisition(AcquisitionResult):
         self.path = path  # empty for a semaphore
         self.seen = False  # whether anybody has seen the grant
         self.settling: Settling | None = None  # what was settled in this tick
-        self.needs = needs  # of a path; None for one slot of each tier
-        self.written_path = ""  # as the scripts have it
-        self.written_values = ""  # those of keys with their own value, likewise
+        self.needs = needs  # what a path takes of each tier; None for one slot of each
+        self.written_path = ""  # in the form that the scripts have
+        self.written_values = ""  # the values of keys that have their own, likewise
         self.ttl = limit._ttl
         self.interval = limit._interval
         self.expires_at = math.inf
@@ -167,7 +167,7 @@ class RedisAcquisition(AcquisitionResult):
         # When it was requested, and when the request was last sent: the server has had a sign
         # of life since then, if it has answered.
         self.requested_at = self.alive_at = time.monotonic()
-        # Of a holder whose heartbeats are sent in parts: each, and when it was last renewed.
+        # For a holder whose heartbeats are sent in parts: each part, and when it was last renewed.
         self.parts: dict[str, float] | None = None
         self.round_trip = 0.0  # how long the reply took that queued it; 0 if it never was queued
         self.queued = False
@@ -182,12 +182,13 @@ class RedisAcquisition(AcquisitionResult):
             count = f"^{'n' if head_start < 0 else ''}{abs(head_start)}*{slots}"
         super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
         self.call: Call | None = None  # its request, once it is on its way
-        self.in_batch = False  # whether that is a request of others too
+        self.in_batch = False  # whether that call carries requests of others too
         self.waits = True
         self._confirmation: Call | None = None
         self._withdrawal: asyncio.Future[Released] | None = None
         self._ended = False
-        self._timer: asyncio.TimerHandle | None = None  # while it is the head that lacks only time
+        # Set while it is the head and lacks only time.
+        self._timer: asyncio.TimerHandle | None = None
 
     def _keys(self) -> dict[str, str]:
         limit: Any = self.limit
@@ -259,7 +260,7 @@ class RedisAcquisition(AcquisitionResult):
 
     def on_queued(self, due_ms: int) -> None:
         """Wait: the next check is due in ``due_ms``."""
-        # Also of one that gave up before it read this: its release has to know.
+        # Noted even if it gave up before it read this: its release has to know.
         self.round_trip = time.monotonic() - self.alive_at
         if not self.future.done():
             self._mark_queued()
@@ -293,7 +294,7 @@ class RedisAcquisition(AcquisitionResult):
     def _come_back(self, seconds: float) -> None:
         """Have the server serve this one when it no longer lacks time: it is a first head.
 
-        By a timer of its own loop. If that is blocked then, some heartbeat thread does it later.
+        A timer of its own loop does that; if the loop is blocked then, some heartbeat thread.
         """
         self.record.attended_at = time.monotonic()
         if self._timer is not None:
@@ -348,7 +349,7 @@ class RedisAcquisition(AcquisitionResult):
         """
         if self._confirmation is not None:
             return  # the answer is on its way
-        self.unconfirmed = False  # unless a message says so again
+        self.unconfirmed = False  # unless another message asks for it
         sent_at = time.monotonic()
 
         def answered(_: Call, reply: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._loop_client import LoopClient
 
-# Seconds between two questions whether a server is back.
+# Seconds between two attempts to find out whether a server is back.
 _ASK_EVERY = 0.25
 # How long it may take to read a reply that waits in the socket.
 _LOOK_AGAIN = 0.02
@@ -127,4 +127,4 @@ def ask_until_back(client: LoopClient, slot: int | None, limits: CallLimits) -> 
 
 
 def _ignore(_: Call, __: Any) -> None:
-    """Only the silence counts."""
+    """Ignore a reply: only the silence counts."""

@@ -115,7 +115,7 @@ class RedisConfig:
     def with_options(self, **options: Any) -> RedisConfig:
         """Return a copy with other options."""
         if "url" in options:
-            options.setdefault("endpoint", None)  # it is what the old url named
+            options.setdefault("endpoint", None)  # the new one comes from the new url
         return replace(self, **options)
 
 

@@ -89,8 +89,8 @@ def unusable(server: object, error: BaseException) -> BackendError:
     return Unusable(f"{server} can't be used: {type(error).__name__}: {said}")
 
 
-# What an error reply may begin with. Of one to a greeting with a password nothing else is quoted:
-# it may repeat the password, in whatever form.
+# What an error reply may begin with. If it answers a greeting with a password, nothing else of it
+# is quoted: it may repeat the password, in whatever form.
 _CODES = frozenset(
     {
         *("ERR", "WRONGPASS", "NOAUTH", "NOPERM", "NOPROTO", "DENIED", "MISCONF", "BUSY"),
@@ -110,7 +110,7 @@ def said_by(server: object, words: object) -> str:
 def not_redis(server: object, where: str, answer: object) -> BackendError:
     """Return the error for a port where something other than Redis listens.
 
-    ``answer`` None is not quoted.
+    With None for ``answer``, nothing is quoted.
     """
     if isinstance(answer, bytes):
         answer = answer.partition(b"\n")[0].strip()[:60].decode(errors="backslashreplace")

@@ -41,7 +41,7 @@ _held: dict[str, FallbackAcquisition] = {}
 
 
 class FallbackAcquisition(AcquisitionResult):
-    """An acquisition that the server doesn't know: of no limit, or of one of this process."""
+    """An acquisition that the server doesn't know: unlimited, or from a limit of this process."""
 
     __slots__ = ("_free", "inner", "record")
 
@@ -57,7 +57,7 @@ class FallbackAcquisition(AcquisitionResult):
     ) -> None:
         """``inner`` is that of the local limit, and ``free`` releases it.
 
-        Of rates alone nothing is held, and nothing is released.
+        An acquisition of rates alone holds nothing, and releases nothing.
         """
         number = 0 if inner is None else inner.slot_number
         super().__init__(f"{scope}-{_token}-{_next_number()}", number, waited=waited)
@@ -220,6 +220,6 @@ def _release(local: Any, inner: AcquisitionResult) -> bool:
 def memory_driver(module: str, name: str) -> Any:
     """Return a class of the memory driver.
 
-    By its name: drivers don't know each other, and only here one stands in for another.
+    Imported by name: drivers don't know each other, and only here does one stand in for another.
     """
     return getattr(import_module(f"slotwise.memory{module}"), name)

@@ -84,7 +84,7 @@ class HeartbeatThread:
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
-        self._is_ending = False  # whether the process ends
+        self._is_ending = False  # whether the process is ending
         self._callers: set[object] = set()  # one for each thread that is blocked in `run`
         self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
         self._stops_when_idle = False  # set by the last close
@@ -173,7 +173,7 @@ class HeartbeatThread:
     def on_silence(self, address: Address | None, since: float) -> None:
         """Find out whether the server answers: a connection has had no reply ``since`` then.
 
-        Each node of a cluster is asked for itself: another one's answer says nothing about it.
+        Each node of a cluster is asked separately: another node's answer says nothing about it.
         """
         if address is None and self._shared.is_in_doubt():  # the silence is longer than a moment
             self.heartbeat_soon()

@@ -205,7 +205,7 @@ class HeartbeatSender:
                 self._failed(record, outcomes[0].removeprefix(b"failed "), waiters)
                 continue
             self._warned.discard(record)
-            if outcomes == [b"repairing"]:  # a part of that is all that was done for it
+            if outcomes == [b"repairing"]:  # the call did a part of the repair, and nothing else
                 self.hurry(record)
                 continue
             if waiters:
@@ -284,7 +284,7 @@ class HeartbeatSender:
             return await reply
         patience = self._reply_timeout(batch, time.monotonic())
         while not reply.done():
-            # Of the connection that carries it: the time that it took to open one doesn't count.
+            # The silence of the connection that carries it: the time to open that doesn't count.
             silence = client.silence(slot)
             if silence < patience:
                 await asyncio.wait([reply], timeout=patience - silence)
@@ -298,7 +298,7 @@ class HeartbeatSender:
     def _reply_timeout(self, batch: Batch, now: float) -> float:
         """Return how long to wait for the reply to a heartbeat: half of the time that is left."""
         ends = [each.heard_at + each.interval for each in self._named_in(batch)]
-        first_end = min((end for end in ends if end > now), default=math.inf)  # others are lost
+        first_end = min((end for end in ends if end > now), default=math.inf)  # the others are lost
         patience = min(self._shared.settings.config.reply_timeout, (first_end - now) / 2)
         return max(patience, _LEAST_REPLY_TIMEOUT)
 

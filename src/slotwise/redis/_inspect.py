@@ -13,7 +13,7 @@ from slotwise._core.results import Claimant
 
 
 def read_claimants(flat: list[Any]) -> list[Claimant]:
-    """What semaphore/inspect.lua listed: id, since, claim; id, since, claim; ..."""
+    """Read what semaphore/inspect.lua listed: id, since, claim; id, since, claim; ..."""
     return [
         _read_or_name(acquisition_id, since, claim)
         for acquisition_id, since, claim in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -21,7 +21,7 @@ def read_claimants(flat: list[Any]) -> list[Claimant]:
 
 
 def _read_or_name(acquisition_id: bytes, since: bytes, claim: bytes) -> Claimant:
-    """One that can't be read is named, so that the others can be listed."""
+    """Return a claimant; one that can't be read is named, so that the others can be listed."""
     try:
         return _read(acquisition_id.decode(), since.decode(), claim.decode())
     except (ValueError, OverflowError, OSError):

@@ -74,7 +74,7 @@ class LoopClient:
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         # Names for which a call is under way that serves waiters; see `continue_serving`.
         self.serving: set[Any] = set()
-        # Of limits that do something else while the server is away; see `_away`.
+        # For limits that do something else while the server is away; see `_away`.
         self.watches: dict[tuple[int | None, float], AwayWatch] = {}
         self.asking: set[str] = set()
         self.closing_idle = False  # whether its loop was asked to close them
@@ -125,12 +125,12 @@ class LoopClient:
     async def command(
         self, *words: object, address: Address | None = None, limits: CallLimits | None = None
     ) -> Any:
-        """A plain command, to one node if this is a cluster."""
+        """Submit a plain command, to one node if this is a cluster."""
         reply = self.reconnector_to(address).command(*words, limits=limits)
         return await reply_within(INSPECT, reply, self, None)
 
     def connection_for(self, slot: int | None) -> Connection | None:
-        """The open connection that a call would travel by, if there is one."""
+        """Return the open connection that a call would use, if there is one."""
         if self._only is not None:
             return self._only.connection
         assert self._cluster is not None
@@ -139,19 +139,19 @@ class LoopClient:
         return None if reconnector is None else reconnector.connection
 
     def silence(self, slot: int | None) -> float:
-        """For how many seconds replies are due on the connection that a call travels by."""
+        """Return for how many seconds replies have been due on the connection that a call uses."""
         connection = self.connection_for(slot)
         return 0.0 if connection is None else connection.silence()
 
     def drop_connection(self, slot: int | None) -> None:
-        """Give up the connection that a call travels by; what it owes is asked over a new one."""
+        """Give up the connection that a call uses; calls without a reply are sent over another."""
         connection = self.connection_for(slot)
         if connection is not None:
             connection.lose(TimeoutError())
 
     @property
     def silent_at(self) -> float:
-        """When replies were missed, if none came since; else inf. From any thread."""
+        """Return when replies were missed, if none came since; else inf. From any thread."""
         connection = None if self._only is None else self._only.connection
         return math.inf if connection is None else connection.silent_at
 
@@ -190,7 +190,7 @@ class LoopClient:
         )
 
     def trouble(self, slot: int | None) -> BackendError | None:
-        """Why calls do not get through at the moment; None if they do."""
+        """Return why calls do not get through at the moment; None if they do."""
         if self._only is not None:
             reconnector: Reconnector | None = self._only
         else:
@@ -234,7 +234,7 @@ class LoopClient:
         return reconnector
 
     def blocking_reconnector(self) -> Reconnector:
-        """A separate connection to the one server, for calls that would hold others up."""
+        """Return a separate connection to the server, for calls that would hold others up."""
         if self._blocking is None:
             self._blocking = Reconnector(
                 self._settings,
@@ -281,7 +281,7 @@ class LoopClient:
     # --------------------------------------------------------------- cluster
 
     async def primaries(self) -> list[Address | None]:
-        """Every node that has keys; [None] for a plain server."""
+        """Return every node that has keys; [None] for a plain server."""
         if self._cluster is None:
             return [None]
         if not self._cluster.primaries():

@@ -49,8 +49,8 @@ class LostHolds:
     def lose_silent(self, now: float) -> float:
         """Mark holders as lost that the server must consider dead: no heartbeat got through.
 
-        The time is counted from the last sign of life, which a grant is not: it may be from the
-        wait. Return when the next holder is lost if no heartbeat gets through.
+        The time is counted from the last sign of life, which may have been sent during the wait;
+        a grant is none. Return when the next holder is lost if no heartbeat gets through.
         """
         soonest = math.inf
         for holder in list(self._shared.holders.values()):

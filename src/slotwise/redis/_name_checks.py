@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
-# How many seconds after the time that a script tells a name is checked: not by all processes at
-# once, and never too early.
+# How many seconds after the time that a script states a name is checked: not by all processes
+# at once, and never too early.
 _LEAST_JITTER, _MOST_JITTER = 0.002, 0.03
 
 # The shortest time between two checks of one name.

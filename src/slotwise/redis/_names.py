@@ -31,7 +31,7 @@ _NOTE = load("names/note")
 
 
 class NameNotes:
-    """What is to be noted by one process. Methods but `add` are for the heartbeat thread."""
+    """What one process has to note. All methods except `add` are for the heartbeat thread."""
 
     def __init__(
         self, shared: SharedClient, spawn: Callable[[Coroutine[Any, Any, None]], object]
@@ -88,5 +88,5 @@ class NameNotes:
 
 
 def member_of(kind: str, name: str) -> bytes:
-    """How a name is noted: what it is, and the name."""
+    """Return how a name is noted: its kind, and the name."""
     return f"{kind} {name}".encode()

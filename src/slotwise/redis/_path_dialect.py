@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PathDialect(Dialect):
-    """That of `RedisPaths`. Each script takes one request, or one release, or many."""
+    """The dialect of `RedisPaths`. Each script takes one request, or one release, or many."""
 
     kind = "tiers"
     control = ControlScripts.of("tiers")

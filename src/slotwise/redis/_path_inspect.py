@@ -43,9 +43,9 @@ def _by_node(numbers: Sequence[int]) -> Iterable[Sequence[int]]:
 def read_path_claimants(
     claims: Mapping[bytes, tuple[bytes, bytes]], tiers: Sequence[TierSpec]
 ) -> list[Claimant]:
-    """Holders in the order of their grants, waiters in that of their tickets.
+    """Return holders in the order of their grants, or waiters in that of their tickets.
 
-    ``claims`` has by id the claim, and the node that it lacks, or what it has after corrections.
+    ``claims`` has the claim by id, and the node that it lacks, or what it has after corrections.
     """
     found = [_read(each, claim, more, tiers) for each, (claim, more) in claims.items()]
     return [claimant for _, claimant in sorted(found, key=lambda pair: pair[0])]
@@ -58,7 +58,7 @@ def _read(
     try:
         _, ttl, ticket, granted, numbers, _, path, owner = claim.decode().split(" ", 7)
         holds = granted != "0" and not granted.startswith("-")
-        # Of a waiter it is when it began to wait, with a sign; older clients wrote 0.
+        # For a waiter this is when it began to wait, with a sign; older clients wrote 0.
         began = abs(float(granted))
         since = datetime.fromtimestamp(began, UTC) if began else None
         settled, lacking = (f"*{more.decode()}", b"") if holds and more else ("", more)

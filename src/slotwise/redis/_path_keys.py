@@ -22,8 +22,8 @@ KINDS = (
 )
 
 
-# How many written paths are kept, those used last, of a few hundred bytes each: to write one costs
-# the client a twentieth of a block.
+# How many written paths are kept, those used last, of a few hundred bytes each: writing one takes
+# a twentieth of the client's time for a block.
 _REMEMBERED_PATHS = 2_000
 
 
@@ -48,7 +48,7 @@ def read_node(node: bytes) -> tuple[int, str]:
 
 
 def write_needs(needs: Sequence[int]) -> str:
-    """Return the end of an id whose request needs other than one slot of each tier.
+    """Return the suffix of an id whose request needs anything but one slot of each tier.
 
     It is followed by its head start in microseconds, if it has one.
     """
@@ -75,7 +75,7 @@ def write_value(value: int | Rate) -> str:
 
 
 def write_rule(tier: TierSpec) -> str:
-    """The value of a tier, its rate, or how it adapts: "min_max_start_window_samples"."""
+    """Return the value of a tier, its rate, or how it adapts: "min_max_start_window_samples"."""
     return tier.rules.replace(" ", "_") if tier.adaptive is not None else write_value(tier.value)
 
 

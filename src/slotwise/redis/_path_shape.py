@@ -21,7 +21,7 @@ _MARKS = _KEYED + _BY_KEY + _FAIR_BY + _FAIR_COST
 
 
 def write_shape(tiers: Sequence[TierSpec]) -> str:
-    """The names of the tiers, narrow to wide, and whether they have keys, with their own values."""
+    """Return the names of the tiers, narrow to wide, and which have keys, or values by key."""
     return ",".join(
         quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
         + _KEYED * tier.keyed
@@ -33,7 +33,7 @@ def write_shape(tiers: Sequence[TierSpec]) -> str:
 
 
 def read_shape(shape: str, declared: str) -> tuple[TierSpec, ...]:
-    """The tiers of a shape and the values they were declared with; none of an empty shape.
+    """Return the tiers of a shape and the values they were declared with; none for an empty one.
 
     Raises:
         ValueError: none of our code wrote that.

@@ -98,7 +98,7 @@ def read_tier_stats(
 
 
 def _read_pauses(text: bytes, now_us: int) -> dict[tuple[int, str | None], float]:
-    """In how many seconds the pauses of keys end, and with None those of whole tiers."""
+    """Return in how many seconds the pauses of keys end; those of whole tiers are under None."""
     paused_for: dict[tuple[int, str | None], float] = {}
     for pause in text.split():
         name, _, until_us = pause.rpartition(b"=")

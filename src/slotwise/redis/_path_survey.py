@@ -30,9 +30,9 @@ TiersSurvey = tuple[dict[str, FoundTiers], list[BackendError]]
 
 
 def survey_tiers_sync(names: Iterable[str] | None, config: RedisConfig) -> TiersSurvey:
-    """Tiers by name, and what is wrong with those that can't be read.
+    """Return tiers by name, and what is wrong with those that can't be read.
 
-    Of all names, those that are used or closed; of ``names``, all that the server
+    Without ``names``, those that are used or closed; with ``names``, all of them that the server
     knows.
     """
     shared = shared_client_for(config)
@@ -74,7 +74,7 @@ async def _describe(shared: SharedClient, config: RedisConfig, name: str) -> lis
 
 
 def read(name: str, reply: list[Any], config: RedisConfig) -> FoundTiers:
-    """What tiers/describe.lua replies.
+    """Read a reply of tiers/describe.lua.
 
     Raises:
         ValueError: none of our code wrote that.

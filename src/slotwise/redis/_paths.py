@@ -211,7 +211,7 @@ class RedisPaths(RedisLimit, PathBackend):
         *,
         at_once: float | None = None,
     ) -> Awaitable[AcquisitionResult]:
-        """Acquire on the server, or as the policy says while that is away."""
+        """Acquire on the server, or as the policy says while it is away."""
         self._check_fits(path, needs)
         return fallback.acquire(
             self,
@@ -480,7 +480,7 @@ class RedisPaths(RedisLimit, PathBackend):
         return bool(found)
 
     def _write_costs(self, costs: Mapping[str, int]) -> str:
-        """As the scripts have them; raises unless these are the names of rates, with costs."""
+        """Write costs as the scripts take them; raise unless these are rates with costs."""
         check_costs(self._specs, costs, self._title)
         for cost in costs.values():
             check_max_value(cost)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
 
 # How often the sentinel is asked in addition: messages get lost, and connections die silently. More
-# often while the primary doesn't answer: a sentinel knows the next one up to seconds before it says
-# so, when all other replicas follow it.
+# often while the primary doesn't answer: a sentinel knows the next one up to seconds before it
+# announces it, which it does once all other replicas follow it.
 _ASK_EVERY, _ASK_EVERY_IN_DOUBT = 2.0, 0.25
 # The longest time it may take to reply, and the pause before another attempt.
 _ANSWER = 1.0

@@ -30,8 +30,8 @@ _jitter = SystemRandom()
 
 # The pause before a server is asked a second time because of one silence; it doubles each time.
 _PAUSE, _MOST_PAUSE = 0.3, 5.0
-# Of silences shorter than `_SHORT` seconds, the first `_AT_ONCE` are followed by a probe, and then
-# one every `_EVERY` seconds. A dead connection is noticed within a second all the same.
+# The first `_AT_ONCE` silences shorter than `_SHORT` seconds are each followed by a probe, later
+# ones every `_EVERY` seconds. A dead connection is noticed within a second all the same.
 _SHORT, _AT_ONCE, _EVERY = 0.55, 4, 2.0
 
 

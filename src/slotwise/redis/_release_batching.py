@@ -1,4 +1,4 @@
-"""Send releases: one call for one release, one call for all releases of a tick.
+"""Send releases, those of one tick in one call.
 
 Releases that tasks make in the same tick of a loop are sent as one script call, which
 costs the server little more than a single one. Nothing here waits; the futures have the

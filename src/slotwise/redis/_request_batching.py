@@ -1,7 +1,7 @@
-"""Send requests: each by itself, mostly packed in advance, or several of one name in one call.
+"""Send requests, each by itself or several of one name in one call.
 
-Which way a request goes is decided here, for every kind of limit. Its acquisition acts on
-the reply.
+Which way a request goes is decided here, for every kind of limit; most are packed in advance.
+The acquisition acts on the reply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def send_request(acquisition: RedisAcquisition, *, again: bool) -> None:
         if simple and batch[0].limit is acquisition.limit:
             batch.append(acquisition)
             return
-        send_requests(client, record)  # nobody passes them
+        send_requests(client, record)  # behind them: nobody passes them
     elif simple and (not record.dialect.has_one_queue or record in client.queued_by_name):
         # If all waiters are in one queue, a request that has to wait anyway can be sent with
         # the next release of this loop, or with those of this tick: before them, so that it is
@@ -94,7 +94,7 @@ def _send_together(client: LoopClient, record: NameRecord, batch: list[RedisAcqu
             each.on_reply(call, own)
 
     args = dialect.request_many_args(batch, _due(batch[0]))
-    limits = batch[0].limit._limits  # that of all: they are requests of one object
+    limits = batch[0].limit._limits  # the same for all: they are requests of one object
     call = Call(dialect.request_many, keys.all, args, answered, keys.slot, limits)
     call.again_at = dialect.request_many_again_at
     for each in batch:
@@ -104,7 +104,7 @@ def _send_together(client: LoopClient, record: NameRecord, batch: list[RedisAcqu
 
 
 def _due(acquisition: RedisAcquisition) -> bytes:
-    """Whether to be told when the next check is due: only if none is scheduled."""
+    """Return whether to ask when the next check is due: only if none is scheduled."""
     if acquisition.limit._rates:
         return b"due"  # the time that it waits for may come before that
     has_check = acquisition.shared.heartbeat_thread.checks.is_scheduled(acquisition.record)

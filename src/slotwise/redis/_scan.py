@@ -1,4 +1,4 @@
-"""Find names on a server by its keys, in steps of SCAN, and ask for many of them at once."""
+"""Find names on a server by its keys, in steps of SCAN."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class KeyKind(NamedTuple):
 class NameKind(NamedTuple):
     """A kind of limit, by the keys that those in use have."""
 
-    words: str  # as messages name one of unknown name
+    words: str  # what messages call one whose name is unknown
     keys: Sequence[KeyKind]
 
 
 async def scan_names(
     shared: SharedClient, config: RedisConfig, kind: NameKind
 ) -> tuple[list[str], list[BackendError]]:
-    """The names that have such a key; and the errors of those that are not in UTF-8."""
+    """Return the names that have such a key, and the errors of those that are not in UTF-8."""
     names: dict[str, None] = {}
     unnamed: dict[bytes, None] = {}
     scans = [
@@ -65,8 +65,8 @@ async def ask_each(
 ) -> tuple[dict[str, T], list[BackendError]]:
     """Ask for each of the names, ``at_once`` in one write; return the replies by name.
 
-    Also the errors of names that can't be read: the others can. ``words`` go before the name
-    there.
+    Also return the errors of names that can't be read: the others can. ``words`` go before the
+    name there.
 
     Raises:
         BackendError: the server can't be asked.
@@ -90,7 +90,7 @@ async def ask_each(
 async def _scan_one(
     shared: SharedClient, config: RedisConfig, kind: KeyKind, address: Address | None
 ) -> list[bytes]:
-    """The names in the keys of one kind on one node."""
+    """Return the names in the keys of one kind on one node."""
     client = shared.client()
     prefix = f"{config.namespace}:{kind.prefix}:"
     pattern = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in prefix) + "*"
@@ -114,7 +114,7 @@ async def _scan_one(
 async def _stopped_of(
     client: LoopClient, keys: list[bytes], address: Address | None, limits: CallLimits
 ) -> list[bytes]:
-    """Those of the states that say that the name is closed or paused, or that are not a hash."""
+    """Return the states that say that the name is closed or paused, or that are not a hash."""
     asked = (
         client.command("HMGET", key, ".closed", ".paused", address=address, limits=limits)
         for key in keys

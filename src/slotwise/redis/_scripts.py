@@ -71,12 +71,12 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """The script ``lua/<name>.lua``, with what it includes."""
+    """Return the script ``lua/<name>.lua``, with what it includes."""
     return Script(name, _read(f"{name}.lua", set()))
 
 
 def _read(file: str, included: set[str]) -> str:
-    """The text of a file; what it includes is put in place, once in a script."""
+    """Return the text of a file; what it includes is inserted, once per script."""
     if file in included:
         return ""
     included.add(file)

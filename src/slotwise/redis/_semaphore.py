@@ -332,7 +332,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             raise too_many_slots(self._title, slots, self.value)
 
     def _check_slots(self, slots: object) -> int:
-        if slots == 1 and type(slots) is int:  # True is 1 too, but not a number of slots
+        if slots == 1 and type(slots) is int:  # True equals 1, but is not a number of slots
             return slots
         count = check_count("slots", slots)
         if self._adaptive is not None and count > self._adaptive.min:
@@ -527,7 +527,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._run_blocking(self.changes())
 
     def _rules_sync(self, at_most: float | None = None) -> Adaptive | None:
-        """The rules of the semaphore on the server, if it adapts; it may take that long."""
+        """Return the rules of the semaphore on the server, if it adapts, within that time."""
         *_, rules, _, _ = self._run_blocking(self._inspect("changes", at_most=at_most))
         return Adaptive.read(rules.decode()) if rules else None
 

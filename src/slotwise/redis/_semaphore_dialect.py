@@ -47,7 +47,7 @@ def _word(acquisition: RedisAcquisition, *, wait: bool) -> str:
 
 
 class SemaphoreDialect(Dialect):
-    """That of `RedisSemaphore`."""
+    """The dialect of `RedisSemaphore`."""
 
     kind = "semaphore"
     control = ControlScripts.of("semaphore")

@@ -74,14 +74,14 @@ class NameRecord:
         self.keys = keys
         self.name = keys.name
         self.value = 0  # the last that the server told; 0 before that
-        # Those that instances may be made with: values, or the rules of one that adapts.
+        # What instances may be made with: values, or the rules of one that adapts.
         self.values: frozenset[int | str] = frozenset()
         self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self.has_rates = False
-        # If it has: when the server last served everybody, and told a waiter here of it.
+        # If it has rates: when the server last served everybody, and told a waiter here of it.
         self.attended_at = -math.inf
-        self.noted_until = -math.inf  # when it is to be noted again that it is used; see `_names`
+        self.noted_until = -math.inf  # when to note again that it is in use; see `_names`
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
         self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
 
@@ -341,7 +341,7 @@ class SharedClient:
             self.heartbeat_thread.checks.schedule(waiter.record, 0)
             return
         if word in ("gone", "kicked"):
-            # In this thread, at once: its loop may be about to read a grant of before.
+            # In this thread, at once: its loop may be about to read an earlier grant.
             waiter.unconfirmed = True
         try:
             if asyncio._get_running_loop() is waiter.client.loop:
@@ -448,7 +448,7 @@ fork_epoch = ForkEpoch()
 
 
 def shared_client_for(config: RedisConfig) -> SharedClient:
-    """The one of this process for the server; it is patient enough for ``config`` from now on."""
+    """Return this process's client for the server, patient enough for ``config`` from now on."""
     with _lock:
         shared = _shared_clients.get(config.endpoint)
         if shared is None:

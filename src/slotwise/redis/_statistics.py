@@ -1,4 +1,4 @@
-"""Collect the statistics of the semaphores of a server, found by SCAN and counted in batches."""
+"""Collect the statistics of the semaphores of a server, which are found by SCAN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEMAPHORES = NameKind(
     (
         KeyKind("semaphore_main"),
         KeyKind("semaphore_waiting"),
-        KeyKind("semaphore_state", stopped_only=True),  # those of idle ones stay for a while
+        KeyKind("semaphore_state", stopped_only=True),  # the keys of idle ones stay for a while
     ),
 )
 
@@ -40,7 +40,7 @@ async def collect(
     limit: int,
     at_most: float | None = None,
 ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
-    """Statistics by name, fullest first, and what is wrong with those that can't be read.
+    """Return statistics by name, fullest first, and what is wrong with those that can't be read.
 
     ``at_most`` is how long to wait for a reply, if not as long as usual.
     """

@@ -1,7 +1,7 @@
 """Wait until a request is granted, times out or is cancelled.
 
-The same for every kind of limit. The acquisition and its dialect know what is requested and what
-replies mean.
+It is the same for every kind of limit. The acquisition and its dialect know what is requested and
+what replies mean.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Deadline:
             self._asked_at = None
 
     def silence(self) -> float:
-        """For how long the server has not answered, if that is longer than it usually takes."""
+        """Return for how long the server has been silent, if that is longer than usual."""
         if self._asked_at is None:
             return 0.0
         silence = time.monotonic() - self._asked_at
@@ -85,7 +85,7 @@ async def wait_for_grant(
     """
     answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
     deadline = None if timeout is None else _Deadline(acquisition, timeout or answer_limit)
-    # By another thread, which may not have seen it among the waiters.
+    # Closed by another thread, which may not have seen it among the waiters.
     if acquisition.limit._generation.closed and acquisition.close():
         acquisition.send_withdrawal()
     try:

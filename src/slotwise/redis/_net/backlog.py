@@ -2,7 +2,7 @@
 
 The owner says when an attempt to connect begins and when it has failed. An attempt may take
 longer than a caller's ``connect_timeout``, and the next one may come sooner than a caller's
-backoff. Only those failures count against a call that it would have had on its own.
+backoff. A failure counts against a call only if the call would have had it on its own.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Call:
         self.args = args  # or what makes them, for a call that is packed beforehand
         self.on_done = on_done
         self.slot = slot
-        self.limits = limits  # its caller's; None for a call that isn't made for a caller
+        self.limits = limits  # those of its caller; None for a call that isn't made for a caller
         self.waits_since = 0.0  # when its present attempt to reach the server began
         self.number = 0  # its position among the calls of a loop, on a cluster
         self.sent = False  # the server may have received it

@@ -96,7 +96,7 @@ class Reconnector:
         self._opening = False
         self._opening_since = 0.0  # when the last attempt began
         self._attempt = 0  # number of the attempt to open; results of earlier ones are ignored
-        self._primary: Address | None = None  # that a sentinel named last
+        self._primary: Address | None = None  # the primary that a sentinel named last
         # With sentinels: the server that answered last, and when it confirmed which releases.
         self._served_by: Address | None = None
         self._released: deque[tuple[float, Call]] = deque(maxlen=_MOST_REMEMBERED)
@@ -485,4 +485,4 @@ def _load(script: Script) -> Call:
 
 
 def _ignore(_: Call, reply: Any) -> None:
-    """Nobody waits for this reply."""
+    """Ignore a reply that nobody waits for."""

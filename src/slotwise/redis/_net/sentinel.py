@@ -86,7 +86,7 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
                 return handshake, primary
             errors = [*refusals, *([reply] if isinstance(reply, ReplyError) else [])]
             last = errors[0] if errors else None
-        except OSError as error:  # BackendError included
+        except OSError as error:  # includes BackendError
             last = error
         if handshake is not None:
             handshake.sock.close()
