@@ -1,4 +1,4 @@
-"""choose_backend: choose the driver that keeps the slots of a Tiers object."""
+"""Choose the driver that keeps the slots of a Tiers object."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Which = str | AcquisitionResult | None
 async def explain(
     tiers: Tiers, path: Path | None, which: Which, *, sync: bool = False
 ) -> Explanation:
-    """``path`` is that of a newcomer; with ``sync`` it never suspends, and calls for a thread."""
+    """Explain a wait; ``path`` is that of a newcomer. With ``sync`` it never suspends."""
     backend = tiers._backend
     specs, name = backend._specs, backend.reported_name
     title = tiers._title if name is None else repr(name)

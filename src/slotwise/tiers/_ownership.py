@@ -21,7 +21,7 @@ class Ownership:
         self._owners: dict[str, tuple[AcquisitionResult, tuple[object, What]]] = {}
 
     def add(self, acquired: AcquisitionResult, what: What) -> None:
-        """The calling task or thread has it from now on."""
+        """Note that the calling task or thread has it from now on."""
         owner = caller(), what
         acquisition_id = acquired.acquisition_id
         with self._lock:
@@ -29,7 +29,7 @@ class Ownership:
             self._owners[acquisition_id] = acquired, owner
 
     def latest(self, what: What) -> str | None:
-        """The id of the latest that the calling task or thread has."""
+        """Return the id of the latest that the calling task or thread has."""
         with self._lock:
             stack = self._stacks.get((caller(), what))
             return stack[-1] if stack else None

@@ -144,7 +144,7 @@ class PathArguments:
         return {name: need for name, need in pairs if name in self.rates}
 
     def path(self, keys: dict[str, Any]) -> Path:
-        """The path of these keys; those that are no plain str are replaced by their text."""
+        """The path of these keys; an enum member or another subclass of str becomes plain text."""
         if keys.keys() != self.keyed:
             missing, unknown = self.keyed - keys.keys(), keys.keys() - self.keyed
             wrong = [f"missing: {', '.join(sorted(missing))}"] if missing else []

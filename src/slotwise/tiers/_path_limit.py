@@ -184,7 +184,7 @@ class PathLimit(Limit):
         """Grant nothing for ``seconds`` to paths with the same narrowest key.
 
         That is the key of the first tier that has one: for ``tiers.at(host=…)`` only the host is
-        paused, not the wider tiers. Without keys everything is; see `Tiers.pause` for more.
+        paused, not the wider tiers. Without keys everything is paused, as by `Tiers.pause`.
         """
         await self._tiers._backend.pause(
             check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)

@@ -1,7 +1,7 @@
 """SlotManager: slots for downloads, and for uploads per user and in total.
 
-A use of Tiers: one object for downloads and one for uploads, and with them the
-documented verbs, and the clean-up of users that have not been seen for long.
+It uses Tiers: one object for downloads and one for uploads. It adds the documented verbs,
+and the clean-up of users that have not been seen for long.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class SlotManager(SameWhenCopied):
         return found is not None and self._uploads.release_sync(found)
 
     def _which(self, acquisition_id: str | AcquisitionResult | None, what: What) -> str | None:
-        """The id of what is to be released, no longer owned by anybody."""
+        """Return the id of what is to be released, which nobody owns from now on."""
         if acquisition_id is None:
             found = self._ownership.latest(what)
         else:

@@ -84,7 +84,7 @@ class SlotOptions:
                 continue
             try:
                 value = _READERS[field.name](text)
-                cls(**{field.name: value})  # checks it alone, so that the right one is named
+                cls(**{field.name: value})  # checked alone, so that the error names the right one
             except (ValueError, TypeError) as wrong:
                 # Without the text: a credential may have slipped into the wrong variable.
                 raise ValueError(f"{variable}: {redact(str(wrong))}") from None

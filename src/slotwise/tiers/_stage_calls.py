@@ -66,10 +66,10 @@ async def call_all(sync: bool, targets: Sequence[Semaphore], verb: str) -> list[
 
 
 async def look(find_thread: FindThread, what: Look[T]) -> T:
-    """Look at semaphores; a server has to be done within the limit, all calls together.
+    """Look at semaphores; a server has to answer all calls together within the limit.
 
     Raises:
-        BackendError: it was not, or it can't be used.
+        BackendError: it did not, or it can't be used.
     """
     if find_thread is None:
         return await what(sync=False)

@@ -1,6 +1,6 @@
-"""StagedPaths: one tier after the other, narrow to wide, each a Semaphore.
+"""StagedPaths: take one tier after the other, narrow to wide, each a Semaphore.
 
-The order of the document: a request that waits for a wide tier holds its slots of the
+A request that waits for a wide tier holds its slots of the
 narrower ones meanwhile. If it fails or is cancelled at one stage, the earlier ones are
 released; slots are released in the order in which they were acquired. The semaphore of a
 tier decides who gets a slot of it, and knows who holds and who waits, in its whole scope:
@@ -153,7 +153,7 @@ class StagedPaths(PathBackend):
         sync: bool,
         at_once: float = TIMEOUT_LIMIT,
     ) -> AcquisitionResult:
-        """``at_once`` is how long the answers of a server may take in total if ``timeout`` is 0."""
+        """Acquire; with ``timeout`` 0, a server's answers may take ``at_once`` seconds in total."""
         until = None if timeout is None else clock.now() + timeout
         answers_until = clock.now() + at_once
         acquisition_id = f"{self._prefix}{next(self._numbers)}"
@@ -262,7 +262,7 @@ class StagedPaths(PathBackend):
         return await end_all(held, verb, sync=sync, find_thread=find_thread, seconds=seconds)
 
     async def _find(self, acquisition_id: str, *, sync: bool) -> HeldStages[str]:
-        """What an acquisition of another process holds; nothing if it does not hold all tiers."""
+        """Return what another process's acquisition holds; nothing unless it holds all tiers."""
         for holder in await self._holders(sync=sync):
             if holder.acquisition_id == acquisition_id:
                 break
@@ -334,7 +334,7 @@ class StagedPaths(PathBackend):
         for (stage, _), stats in zip(stages, replies, strict=True):
             if stage in self._tiers:
                 held, value = stats.acquired_slots, limit_of(stats.max_slots)
-                # Nobody passes who waits for the stage, so what is free there is theirs.
+                # Nobody passes those who wait for the stage, so what is free there is theirs.
                 kept = max(value - held, 0) if stats.waiting else 0
                 nodes.append(
                     NodeStats(held, stats.waiting, value, kept, paused_for=stats.paused_for)
@@ -353,7 +353,7 @@ class StagedPaths(PathBackend):
         return look_sync(self._source.find_thread, partial(self._estimate, path, needs))
 
     async def _estimate(self, path: Path, needs: Needs | None, *, sync: bool) -> float | None:
-        """The waits for the stages, one after the other."""
+        """Add up the waits for the stages, one after the other."""
         seconds = 0.0
         for index, (stage, key) in enumerate(self._path(path)):
             slots = 1 if needs is None or index >= len(needs) else needs[index]
@@ -401,7 +401,7 @@ class StagedPaths(PathBackend):
     async def _semaphores(
         self, *, sync: bool
     ) -> list[tuple[Semaphore, SemaphoreStats | None, Stage]]:
-        """The semaphores of the scope, their statistics where they are known, and their stages.
+        """Return the semaphores of the scope, their statistics where known, and their stages.
 
         Those without keys, widest first; then those of keys that are in use or closed.
         """
@@ -528,7 +528,7 @@ class StagedPaths(PathBackend):
             await call(sync, semaphore, "reopen")
 
     def _closed_at_stage(self, closed: SemaphoreClosed) -> SemaphoreClosed:
-        """Return the error of tiers of which the semaphore of one is closed."""
+        """Return the error for tiers when the semaphore of one of them is closed."""
         if self._generation.closed:
             return self._closed_error()
         words = f"{subject_of(self._specs, self._name)} closed: {closed}"
@@ -536,7 +536,7 @@ class StagedPaths(PathBackend):
 
 
 def _lose(holding: _HeldByName, acquisition_id: str, lost: Lost, reason: str) -> None:
-    """A slot of one stage was lost: tell the holder, and release those of the others."""
+    """Tell the holder that a slot of one stage was lost, and release those of the others."""
     # The pop decides: a release or a kick of all stages may be under way.
     held, visited = holding.pop(acquisition_id, ([], []))
     lost.set(reason)
@@ -552,7 +552,7 @@ def _leave(visited: list[StageKey]) -> None:
 
 
 def _left(until: float | None, timeout: float | None) -> float | None:
-    """What is left of a timeout; 0, which does not wait, only if it was 0."""
+    """Return what is left of a timeout; 0, which does not wait, only if it was 0."""
     if until is None or not timeout:
         return timeout
     return max(until - clock.now(), _LEAST)

@@ -25,7 +25,7 @@ Make = Callable[[str | None, int], Semaphore]
 class SemaphoreSource(NamedTuple):
     """Where the semaphores are, and what makes and lists them there."""
 
-    key: Hashable  # equal for the same place: elsewhere the same name is another one
+    key: Hashable  # equal for the same place: elsewhere, the same name is another semaphore
     make: Make
     kind: type[Any]  # has get_acquired_stats, to be called with `where`
     where: dict[str, Any]
@@ -83,7 +83,7 @@ class Stage:
             self.visit(None).leave()
 
     def full_name(self, key: str | None) -> str | None:
-        """What the semaphore of a key is called, None if it is private.
+        """Return the name of the semaphore of a key, None if it is private.
 
         Keys may be any text at all, so they are encoded; braces would change
         where a cluster puts them.
@@ -94,7 +94,7 @@ class Stage:
         return f"{self._name}:{self.spec.name}{encoded}"
 
     def key_in(self, full_name: str) -> str | None:
-        """The key in the name of a semaphore; None if that is not one of this keyed stage."""
+        """Return the key in the name of a semaphore; None if it isn't one of this keyed stage."""
         prefix = f"{self._name}:{self.spec.name}:"
         if not full_name.startswith(prefix):
             return None

@@ -14,7 +14,7 @@ from slotwise._core.redaction import kind_of, redacted_repr
 
 # Parameters of `Tiers.acquire` that can't be keys too.
 RESERVED = frozenset({"self", "slots", "timeout", "label", "costs", "priority", "on_full"})
-# As those are of `Tiers.pause`, which takes keys, and of `Tiers.settle`, which takes costs.
+# The same for `Tiers.pause`, which takes keys, and for `Tiers.settle`, which takes costs.
 _OF_PAUSE, _OF_SETTLE = "seconds", "acquisition_id"
 
 

@@ -564,14 +564,14 @@ class Tiers(SameWhenCopied):
         """
         self._arguments.check_adaptive(tier, key)
         if key is None and self._tiers[tier].keyed:
-            raise TypeError(f"tier {tier!r} has keys, each with its own changes")
+            raise TypeError(f"tier {tier!r} has keys, each with its own changes: give one")
         return await self._backend.changes(tier, key)
 
     def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
         """Like `changes`."""
         self._arguments.check_adaptive(tier, key)
         if key is None and self._tiers[tier].keyed:
-            raise TypeError(f"tier {tier!r} has keys, each with its own changes")
+            raise TypeError(f"tier {tier!r} has keys, each with its own changes: give one")
         return self._backend.changes_sync(tier, key)
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
