@@ -24,7 +24,7 @@ class Inbox:
     """Stands between the server's ``receive`` and the app.
 
     Args:
-        receive: the server's.
+        receive: that of the server.
         on_disconnect: called when the client has left, once, while it is watched.
     """
 
@@ -120,7 +120,7 @@ class Inbox:
                     self._kept.append(message)
                     self._size += len(message.get("body", b""))
                 self._wake_app()
-        except Exception:  # the server's own: the app gets it when it asks
+        except Exception:  # the server's own error: the app gets it when it asks
             self._watched = False
         finally:
             self._pump = None

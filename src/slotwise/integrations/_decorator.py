@@ -410,7 +410,7 @@ def _wrapped_async_generator(function: Callable[..., Any], hold: Hold) -> Callab
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is really called: the function of a method or partial, the ``__call__`` of an object."""
+    """Return what is really called: the function of a method or partial, or a ``__call__``."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs_extra(name: str) -> Iterator[None]:
-    """Around the imports of a framework: say how to install it if it is missing."""
+    """Wrap the imports of a framework: say how to install it if it is missing."""
     try:
         yield
     except ImportError as error:

@@ -1,7 +1,6 @@
-"""Holding: take slots of a limit for one piece of work, and say what to do if it is full.
+"""Holding: slots of a limit for one piece of work, or what happens if it is full.
 
-Every adapter holds its slots through this. Which limit that is, is decided by
-`_source` and `_names`.
+Every adapter holds its slots through this. `_source` and `_names` decide which limit that is.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _CHOICES: Final = get_args(OnFull)
 def check_on_full(given: object, choices: tuple[str, ...] = _CHOICES) -> None:
     if given not in choices:
         known = ", ".join(repr(each) for each in choices)
-        raise ValueError(f"on_full must be one of {known}; not {redacted_repr(given)}")
+        raise ValueError(f"on_full must be one of {known}, not {redacted_repr(given)}")
 
 
 def check_replaceable(limit: Limit | None) -> None:
@@ -33,7 +32,7 @@ def check_replaceable(limit: Limit | None) -> None:
 
 
 class Holding:
-    """A block that holds ``slots`` of a limit, good for one ``async with`` or one ``with``.
+    """A block that holds ``slots`` of a limit, valid for one ``async with`` or one ``with``.
 
     It is entered without a slot if ``limit`` is None, which means unlimited, and if the limit
     is full and ``on_full`` is "skip" or "requeue"; then ``skipped`` is True.

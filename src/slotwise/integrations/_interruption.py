@@ -1,4 +1,4 @@
-"""Interruption: end what a task is doing, and continue in the same task."""
+"""Interruption: end what a task is doing without ending the task."""
 
 from __future__ import annotations
 

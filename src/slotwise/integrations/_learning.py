@@ -119,7 +119,7 @@ class Learning:
                 calls.append(_LimitCall(limit, "pause", (lesson.retry_after,), lesson))
             if lesson.quota is not None:
                 calls += self._resizes(limit, lesson.quota, lesson)
-        except Exception as error:  # such as one of the user's function of a key
+        except Exception as error:  # such as one from the user's function of a key
             self._failed("learning from a response", error)
             return []
         return calls
@@ -216,9 +216,9 @@ class _LimitCall:
 
 
 def _tier_of_quota(limit: PathLimit) -> tuple[str, str | None, int] | None:
-    """The tier that a quota of concurrent requests is of, its key, and its own value.
+    """Return the tier that a quota of concurrent requests applies to, its key, and its value.
 
-    As a pause, it is of the narrowest tier with a key, if that has slots of a fixed number.
+    Like a pause, it applies to the narrowest tier with a key, if its number of slots is fixed.
     """
     specs = [tier.spec for tier in limit.tiers._tiers.values()]
     with_slots = [

@@ -1,6 +1,6 @@
 """Refusals over HTTP: the status, the fields and the body for a request that gets no slot.
 
-The same for every web framework. The field names and problem types are those of the IETF's
+They are the same for every web framework. The field names and problem types are those of the IETF's
 draft "RateLimit header fields for HTTP". Nothing here sends anything.
 """
 
@@ -34,7 +34,7 @@ UNUSABLE = (BackendError, SemaphoreClosed, ValueConflict)
 # How often an operator is told of them, in seconds.
 _LOG_EVERY = 60.0
 logger = logging.getLogger("slotwise.integrations")
-# What a quoted string of a header field may contain, but for the percent sign itself.
+# What a quoted string of a header field may contain, except for the percent sign itself.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in '%"\\')
 
 
@@ -73,7 +73,7 @@ class Refusal:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header fields of the response, but for those of its body."""
+        """The header fields of the response, except for those of its body."""
         fields = {"Retry-After": str(self.retry_after)}
         if self.policies:
             fields["RateLimit-Policy"] = ", ".join(policy.field for policy in self.policies)
@@ -122,14 +122,14 @@ class RequestTimes:
         self._mean = seconds if mean is None else mean + (seconds - mean) / 8
 
     def estimate(self, value: int, waiting: int) -> float | None:
-        """In how many seconds a newcomer would be served: holders leave one after the other."""
+        """Return in how many seconds a newcomer would be served: holders leave one by one."""
         if self._mean is None:
             return None
         return self._mean * (waiting + 1) / max(value, 1)
 
 
 class Troubles:
-    """Logs what an operator has to mend: limits that can't be reached or used as they are.
+    """Logs what an operator has to fix: limits that can't be reached or used as they are.
 
     All requests meet it, so it is logged at most once a minute.
     """

@@ -1,7 +1,7 @@
 """RequestSlot: the slot of one request, for frameworks that say when its response is closed.
 
-Entering returns either that or the refusal to answer with. Waiting in line while watching the
-client is in `asgi`.
+Entering returns the slot, or the refusal to answer with. `asgi` waits in line while it watches
+the client.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from slotwise.integrations._source import KeyFunction, LimitArgument, limit_find
 
 __all__ = ["LimitMiddleware"]
 
-Scope = Any  # of the server's making: a mutable mapping
+Scope = Any  # made by the server: a mutable mapping
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -174,7 +174,7 @@ class _Exchange:
         self._acquired: AcquisitionResult | None = None
         self._granted_at = 0.0
         self._trailers = False
-        self._watch: asyncio.Handle | None = None  # a call of `Inbox.watch` to come
+        self._watch: asyncio.Handle | None = None  # the coming call of `Inbox.watch`
 
     async def run(self) -> None:
         try:
@@ -235,7 +235,7 @@ class _Exchange:
         """Wait for a slot, unless that is interrupted."""
         middleware, interruption = self._middleware, self._interruption
         middleware._waiting.add(interruption)
-        # Soon, not now: who gets a slot at once needs no watch.
+        # Soon, not now: a request that gets a slot at once needs no watch.
         self._watch = asyncio.get_running_loop().call_soon(self._inbox.watch)
         try:
             if not middleware.draining:  # or meanwhile, in another thread
@@ -257,7 +257,7 @@ class _Exchange:
             kind = "websocket.http"
             await self._inbox.receive()  # websocket.connect
             if "websocket.http.response" not in (self._scope.get("extensions") or {}):
-                # 1013: try again later. The server makes a status of its own of it.
+                # 1013: try again later. The server turns it into a status of its own.
                 await self._send({"type": "websocket.close", "code": 1013, "reason": ""})
                 return
         fields = [

@@ -159,13 +159,13 @@ class _LeakWatch:
         self._watching = True
 
     def pause(self, paused: bool) -> None:
-        """Whether what is acquired now belongs to several tests."""
+        """Set whether what is acquired now belongs to several tests."""
         self._watching = not paused
 
     def _note(self, event: Event) -> None:
         if event.acquisition_id is None:
             return
-        # Nobody releases what is of rates alone: that has no values.
+        # Acquisitions of rates alone are never released: they have no values.
         if event.kind == "requested" or (event.kind == "acquired" and event.values):
             if self._watching and event.acquisition_id not in self._lines:
                 name = "a private limit" if event.name is None else repr(event.name)
@@ -176,7 +176,7 @@ class _LeakWatch:
     def end(self, item: pytest.Item) -> None:
         self._watching = False
         if self._lines:
-            gc.collect()  # what is unreachable is not a leak
+            gc.collect()  # what is only garbage is not a leak
         leaks = sorted(self._lines.values())
         self._lines.clear()
         if not leaks:
