@@ -61,7 +61,7 @@ class Rates:
 
     def note_deletion(self, seconds: float) -> None:
         before = self.seconds_per_deletion
-        # The last one has a quarter of the weight: what it waited for may be over, or go on.
+        # The last one has a quarter of the weight: what it waited for may be over, or may continue.
         seconds = seconds if before is None else (3 * before + seconds) / 4
         self.seconds_per_deletion = seconds
         self.most_ahead = max(_FEW_LEFT, _AHEAD / seconds)

@@ -1,4 +1,4 @@
-"""Write a removal to the audit before it is done and, if it fails, that it failed."""
+"""Audit a removal: one line before it is done, another if it fails."""
 
 from __future__ import annotations
 

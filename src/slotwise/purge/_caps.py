@@ -4,7 +4,7 @@ Each is exact, however many threads use it. Operations in flight are limited in 
 
 Neither is one of slotwise's own limits. A cap counts successes, and its waiters learn when
 the last one has been used; a semaphore counts what is held. Our rates need asyncio even in threads,
-and importing it makes the start of a purge take more than half as long again.
+and importing it makes a purge start more than half as slowly again.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from slotwise.purge._descriptors import Descriptors
 from slotwise.purge._identity import identity_of
 from slotwise.purge._tree import DirectoryNode
 
-# If the root is renamed between the two questions, both are asked again, this often.
+# If the root is renamed between the two questions, both are repeated, up to this many times.
 _TRIES = 3
 # This many "../" still fit into a path.
 _STEPS = 1000

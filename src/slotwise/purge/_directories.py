@@ -91,7 +91,7 @@ class Directories:
                         done = True
                     else:
                         others.append(name)
-                except OSError:  # in use, most likely: the visit will tell
+                except OSError:  # most likely in use: the visit will tell
                     others.append(name)
                 finally:
                     gates.delete_out()

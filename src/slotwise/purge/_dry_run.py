@@ -2,7 +2,7 @@
 
 The checks are in the kernel's order: is the directory frozen, may this user write to it, is
 it sticky with both directory and file owned by somebody else, is the file itself immutable
-or append-only. The decision of a security module or of a network file server can't be predicted.
+or append-only. What a security module or a network file server decides can't be predicted.
 """
 
 from __future__ import annotations

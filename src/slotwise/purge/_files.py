@@ -165,7 +165,7 @@ class Files:
         return taken
 
     def _purge_without_gates(self, node: DirectoryNode, names: list[str]) -> int:
-        """Do the same for a worker that is alone: here every microsecond counts.
+        """Delete the old ones for a worker that is alone: here every microsecond counts.
 
         It enters the gates once for all names: one worker does one thing at a time, and waits for
         nobody. Returns how many names were processed before others had to help, or the run was
@@ -319,7 +319,7 @@ class Files:
         self._tally.seconds_per_operation = seconds
 
     def _read_again(self, name: str, fd: int) -> tuple[os.stat_result, float]:
-        """Do the same after a wait.
+        """Read an age again after a wait.
 
         Raises:
             Touched: it is not old any more.

@@ -2,7 +2,7 @@
 
 On a loaded machine an operation takes as long as on a slow file system. This tells them
 apart: a thread that waits for its disk sleeps, one that waits for a processor is queued.
-Elsewhere than on Linux nothing is known, and no thread is ever said to wait.
+Outside Linux nothing is known, and no thread ever counts as waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ProcessorQueue:
     def look(self, thread_id: int, seconds: float) -> float:
         """Return how long ``thread_id`` was queued in the ``seconds`` since the last look.
 
-        It is 0 if that look was at another thread, or if there is no thread: 0.
+        0 if that look was at another thread, or if there is no thread (``thread_id`` 0).
         """
         known = thread_id == self._thread_id
         queued_before, turns_before = self._queued, self._turns

@@ -28,7 +28,7 @@ class Tally:
         self.symlinks = 0
         self.special_files = 0
         self.bytes_freed = 0
-        # Of the latest operation, batch or directory, until the supervisor has read it.
+        # Seconds per operation in the latest batch or directory, until the supervisor has read it.
         self.seconds_per_operation: float | None = None
         self.thread_id = 0  # of the worker, for the kernel
 

@@ -68,7 +68,7 @@ class Walker:
         self._kept_back = 0  # names in the todo of all visits
 
     def visit(self, entry: Entry | None) -> None:
-        """Visit a directory (None: the root), and those below that nobody else has room for."""
+        """Visit a directory (None: the root), and those below it that the stack has no room for."""
         # A list and not a recursion: trees are deeper than Python's stack.
         visits: list[Visit] = []
         visit = self._list(self._run.root, 0) if entry is None else self._enter(*entry)
@@ -225,7 +225,7 @@ class Walker:
                 files = [each.name for each in entries if each.is_file(follow_symlinks=False)]
                 if len(files) == len(entries):
                     return files, [], more, failed
-            except OSError:  # seen to below
+            except OSError:  # handled below
                 pass
             files, directories, kept = self._sort(visit.node, entries)
         finally:

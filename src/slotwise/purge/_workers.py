@@ -276,7 +276,7 @@ class Workers:
                     return False
                 if self._stack or (reading := self._take_age()) is not None:
                     break
-                if not self.busy:  # nobody is left who could push something: the end
+                if not self.busy:  # nobody is left who could push something: this is the end
                     self.over.set()
                     self._wake(self._idle)
                     return False
