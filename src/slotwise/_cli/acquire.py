@@ -1,5 +1,4 @@
-"""``slotwise acquire`` and ``slotwise release``: hold slots for a script, from one line of it to
-another.
+"""``slotwise acquire`` and ``slotwise release``: hold slots between two lines of a script.
 
 A process in the background holds them, and watches the script: when that ends, however it ends, the
 slots are released.
@@ -197,7 +196,7 @@ class _Holder:
         os.dup2(0, 2)
 
     def _close_files(self) -> None:
-        """Keep nothing open that others may wait for the end of, but stderr for errors."""
+        """Close everything that others may wait to see closed; stderr stays open for errors."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1):
             os.dup2(nowhere, fd)

@@ -260,7 +260,7 @@ class _RedisBackend(Backend):
         return semaphore
 
     def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:
-        import asyncio  # commands for this machine do without
+        import asyncio  # commands for this machine don't need it
 
         from slotwise.redis._diagnosis import Refused
         from slotwise.redis._shared_client import shared_client_for
@@ -392,7 +392,7 @@ def _limits(
 
 
 def similar(wanted: str, known: Collection[str]) -> str:
-    """``; did you mean 'api'?``, or nothing."""
+    """Return ``; did you mean 'api'?``, or nothing."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
     near = get_close_matches(wanted, known, n=3)

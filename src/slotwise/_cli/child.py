@@ -26,7 +26,7 @@ from slotwise._cli.signals import in_foreground
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of shells
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_GO = b"\0"  # before each variable of the environment, so that even no variables mean: start
+_GO = b"\0"  # before each variable of the environment, so that an empty one means start, too
 
 
 class CannotStart(Exception):
@@ -50,7 +50,7 @@ class Child:
         self.only_command = only_command
         self.stopped = False
         self.exit_code: int | None = None  # as a shell counts: 128 + n for signal n
-        environment, self._environment = os.pipe()  # nothing but EOF: don't run the command
+        environment, self._environment = os.pipe()  # EOF alone: don't run the command
         self._error, error = os.pipe()  # the errno if it could not be started; closed by exec
         # While SIGCHLD is ignored, the exit status of a child is lost.
         self._ignores_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN

@@ -123,7 +123,7 @@ def offer(arguments: Sequence[str]) -> int:
 
 
 def _split(line: str) -> tuple[list[str], str, str]:
-    """The words before the one to complete, that one, and the quote that it begins with."""
+    """Return the words before the one to complete, that word, and the quote it begins with."""
     for closing in ("", "'", '"'):
         try:
             words = shlex.split(line + closing)
@@ -136,7 +136,7 @@ def _split(line: str) -> tuple[list[str], str, str]:
 
 
 def offers(words: Sequence[str], incomplete: str) -> list[Offer]:
-    """What may follow these words, which begin with the command."""
+    """Return what may follow these words, which begin with the command."""
     if not words:
         if incomplete.startswith("-"):
             return [Offer("--help"), Offer("--version")]
@@ -188,7 +188,7 @@ def _arguments(
 
 
 def _offered(find: Callable[[dict[str, str]], list[str]], given: dict[str, str]) -> list[str]:
-    """What can be offered of what is found: printable, and not like a flag."""
+    """Return what of the words found can be offered: printable, and not like a flag."""
     try:
         names = find(given)
     except Exception:  # a shell that completes a word can't show it
@@ -207,7 +207,7 @@ def _tiers(given: dict[str, str]) -> list[str]:
 
 
 def _keys(given: dict[str, str]) -> list[str]:
-    """The busiest keys of a tier, or of all."""
+    """Return the busiest keys of a tier, or of all."""
     from slotwise._cli.tier_view import view
 
     tiers = [
@@ -219,7 +219,7 @@ def _keys(given: dict[str, str]) -> list[str]:
 
 
 def _found(given: dict[str, str]) -> FoundTiers:
-    """The tiers that were named; a KeyError if there are none."""
+    """Return the tiers that were named; a KeyError if there are none."""
     from slotwise._cli.backends import open_backend
 
     return open_backend(given.get("url")).tiers([given["name"]])[0][given["name"]]

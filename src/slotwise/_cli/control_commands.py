@@ -21,7 +21,7 @@ from slotwise.errors import SlotwiseError
 
 class _ResizeParser(Parser):
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """A tier may have 0 slots, which is no limit, or a rate."""
+        """Parse a value: a tier may have 0 slots, which is no limit, or a rate."""
         given = super().parse(words)
         try:
             if "/" in given.value:
@@ -204,7 +204,7 @@ def thaw(given: argparse.Namespace) -> int:
     found = tier_view.find(given)
     if isinstance(found, FoundTiers):
         tier = _adaptive_tier(found, given)
-        tier_view.view(found).only(tier.name, given.key)  # nothing is to be thawed otherwise
+        tier_view.view(found).only(tier.name, given.key)  # otherwise there is nothing to thaw
         found.paths.thaw_sync(tier.name, given.key)
         _print(f"{_subject(tier, given)} moves again")
         return 0
@@ -221,7 +221,7 @@ def _steer(do: Callable[..., None], given: argparse.Namespace, *args: int | None
 
 
 def _adaptive_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec:
-    """The tier that the flags name, or the only adaptive one."""
+    """Return the tier that the flags name, or the only adaptive one."""
     adaptive = [spec for spec in found.specs if spec.adaptive is not None]
     tier = tier_view.chosen_tier(found, given)
     if tier is None and len(adaptive) == 1:
@@ -311,7 +311,7 @@ def close(given: argparse.Namespace) -> int:
     """Reject waiters and newcomers, wherever they are, until ``slotwise open``.
 
     Raises:
-        Declined: it was not agreed to; nothing has changed.
+        Declined: the answer was no; nothing has changed.
     """
     name = given.name
     found = tier_view.find(given)
@@ -414,7 +414,7 @@ def kick(given: argparse.Namespace) -> int:
 
     Raises:
         NotFound: no holder has that id.
-        Declined: it was not agreed to.
+        Declined: the answer was no.
     """
     name, held_of, holder = find_holder(open_backend(given.url), given.id)
     keys = "".join(f" {tier}={key!r}" for tier, key in holder.keys.items())

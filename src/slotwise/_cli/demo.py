@@ -1,8 +1,8 @@
 """``slotwise demo``: what slotwise is for, in three acts, with no server.
 
 Everything shown happens: real tasks, real processes and a real ``kill -9``. Each act has a
-headline and the lines of code that it runs. With ``--web`` there are no acts but an endless
-load, and the page that shows it.
+headline and the lines of code that it runs. With ``--web``, there is an endless load instead,
+and the page that shows it.
 """
 
 from __future__ import annotations

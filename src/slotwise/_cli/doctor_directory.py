@@ -26,7 +26,7 @@ _LITTLE = 10_000_000  # bytes of free space that count as little
 _TOO_LITTLE = 1_000_000
 _ELSEWHERE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 
-# Tries the lock that another process has, as that process's end is seen by its lock.
+# Tries a lock that another process has: that is how the end of a process is noticed.
 _TRY = """
 import fcntl, os, sys
 try:
@@ -154,7 +154,7 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
 
 
 def _tiers(directory: OpenDirectory) -> Iterator[Check]:
-    """Read all tiers, likewise."""
+    """Read all tiers, which also ends the holds of dead processes."""
     found, errors = survey_tiers(None, directory.path)
     for error in errors:
         yield Check("tiers", FAILED, *_split(error))

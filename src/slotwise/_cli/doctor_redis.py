@@ -28,10 +28,10 @@ from slotwise.redis._scripts import OURS, load
 
 _PINGS = 20
 _SLOW = 0.1  # seconds of a round trip; heartbeats have three
-_CLOCKS_APART = 1.0  # seconds between clocks from which times in tables look wrong
+_CLOCKS_APART = 1.0  # seconds between two clocks; from there on, times in tables look wrong
 _PATIENCE = 30.0  # for all answers of one server
-_MOST_KEYS = 100_000  # searched for leftovers
-_SCAN = 1000  # keys in one step of it
+_MOST_KEYS = 100_000  # keys that are searched for leftovers
+_SCAN = 1000  # keys in one step of that search
 
 
 def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
@@ -109,7 +109,7 @@ def _role(handshake: Handshake) -> Check:
 
 
 def _replication(handshake: Handshake) -> Check:
-    """Whether a primary that was cut off from its replicas stops granting."""
+    """Check whether a primary that was cut off from its replicas stops granting."""
     replication = _info(handshake, "replication")
     if not replication:
         return Check("replication", WARNING, "this user may not ask for it", "allow it +info")

@@ -60,7 +60,7 @@ def export(given: argparse.Namespace) -> int:
     except OSError as error:
         print_error("export", f"can't listen at {given.host}:{given.port}: {error.strerror}")
         return 1
-    with suppress(SlotwiseError):  # a scrape says so, and the server may come back
+    with suppress(SlotwiseError):  # a scrape will report it, and the server may come back
         backend.look()  # now, since the first look at a server searches it for names
     host, number = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else host

@@ -92,7 +92,7 @@ def ls(given: argparse.Namespace) -> int:
 def _print_list(
     semaphores: list[tuple[str, SemaphoreStats]], tiers: list[TiersView], most: int
 ) -> None:
-    """One line for each semaphore, and one for each tier or key; columns only if they are used."""
+    """Print a line for each semaphore, tier or key; columns that are not used are left out."""
     titles = ["name", "tier", "key", ">value", ">held", ">waiting", ">left", ">full in", "closed"]
     rows: list[tuple[str, ...]] = []
     for name, one in semaphores:
@@ -123,7 +123,7 @@ def _print_list(
 
 
 def _cells(counts: TierCounts) -> tuple[str, str, str, str, str, str]:
-    """Key, value, held, waiting, what is left of a rate, and how long until it is full."""
+    """Return key, value, held, waiting, what is left of a rate, and how long until it is full."""
     return (
         "" if counts.key is None else counts.key or "''",
         str(counts.value) if counts.value else "-",
@@ -250,7 +250,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
 
 
 def _changes_of(semaphore: Semaphore) -> list[Change] | None:
-    """How an adaptive value has moved; None of a fixed one."""
+    """Return how an adaptive value has moved; None for a fixed one."""
     try:
         return semaphore.changes_sync()
     except TypeError:
@@ -258,7 +258,7 @@ def _changes_of(semaphore: Semaphore) -> list[Change] | None:
 
 
 def _changes_of_tiers(view: TiersView, key: str | None) -> list[tuple[str, str | None, Change]]:
-    """How adaptive tiers have moved, and the busiest keys of those that have keys."""
+    """Return how adaptive tiers have moved, or the busiest keys of those that have keys."""
     found: list[tuple[str, str | None, Change]] = []
     for tier in view.tiers:
         if tier.spec.adaptive is None:

@@ -49,7 +49,7 @@ examples:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what ``slotwise`` with these words does, and return the exit code."""
+    """Run ``slotwise`` with these words, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with UnprintedLog():
@@ -60,7 +60,7 @@ def _main(words: Sequence[str]) -> int:
     name = words[0] if words and words[0] in SUMMARIES else ""
     try:
         code = _dispatch(name, words)
-        if code == 0:  # else it is known already that something is wrong
+        if code == 0:  # otherwise something has already failed
             sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Suggest the flag or the command that was meant: from a typo, or from another tool's word for it.
+"""Suggest the flag or command that was meant by a typo, or by another tool's word.
 
 The words of other tools stand here and nowhere else. They are only suggested: a word that changes
 what a command does should be one that its help explains. Imported only for messages.

@@ -76,7 +76,7 @@ def print_json(data: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: Collection[str] = ()
 ) -> None:
-    """Rows under their columns; those whose title begins with ``>`` are numbers.
+    """Print rows under their columns; a title that begins with ``>`` is that of numbers.
 
     In a terminal too narrow for them, the columns ``shorten`` lose the middle of their longest
     cells.
@@ -102,7 +102,7 @@ def _shortened(
     while at and sum(widths) > room:
         widest = max(at, key=lambda index: widths[index])
         if widths[widest] <= _SHORTEST:
-            break  # it is not for these columns that it doesn't fit
+            break  # these columns aren't the reason that it doesn't fit
         others = sum(widths) - widths[widest]
         second = max((widths[index] for index in at if index != widest), default=0)
         # No shorter than the second widest, if that is also shortened: they share what is missing.
@@ -133,7 +133,7 @@ class Fact:
 def print_facts(
     title: str, facts: Sequence[Fact], stream: TextIO, *, numbers: bool = False
 ) -> None:
-    """A title, and under it one line for each fact; numbers are aligned on the right."""
+    """Print a title, and under it a line for each fact; numbers are aligned on the right."""
     if stream.isatty() and have_rich():
         from rich.console import Console
         from rich.table import Table
@@ -169,7 +169,7 @@ def rich_table(
     styles: Sequence[str] = (),
     **more: Any,
 ) -> Any:
-    """``styles`` are those of the rows, the first ones at least."""
+    """Return a table of rich; ``styles`` are those of the first rows."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -260,7 +260,7 @@ def age(since: datetime | None, now: datetime | None = None) -> float | None:
 
 
 def units(left: float) -> str:
-    """What is left of a rate, in words: 12, 0.4 or -19.9."""
+    """Return what is left of a rate as text: 12, 0.4 or -19.9."""
     return f"{round(left, 1) + 0.0:.1f}".removesuffix(".0")  # + 0.0: not -0
 
 

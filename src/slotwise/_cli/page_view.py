@@ -1,4 +1,4 @@
-"""What the page shows: all limits, and some of them in detail, with what earlier snapshots showed.
+"""What the page shows: all limits, some of them in detail, with their history.
 
 The snapshots themselves are taken by `snapshot`. Everything here becomes JSON.
 """
@@ -27,7 +27,7 @@ from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
-_SAMPLED = 50  # of these, the fullest in use, the page has rates, waits and a strip
+_SAMPLED = 50  # for this many, the fullest in use, the page has rates, waits and a strip
 _SPARK = 60  # snapshots in a sparkline: a minute
 _ESTIMATED = 8  # paths through tiers for which a backend is asked when they are served
 _TIER_KEYS = 10  # the busiest of each tier
@@ -46,7 +46,7 @@ class PageSnapshot:
     errors: list[str]
 
     def as_dict(self, name: str | None = None, search: str = "") -> dict[str, Any]:
-        """As JSON: at most 200 limits, those whose names contain ``search``."""
+        """Return it for JSON: at most 200 limits, those whose names contain ``search``."""
         wanted = search.casefold()
         rows = [row for row in self.limits if wanted in row["name"].casefold()]
         return {

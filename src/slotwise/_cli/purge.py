@@ -71,7 +71,7 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     except _StdoutFailed as error:
         print_error("purge", error)
         return error.exit_code
-    except Exception as error:  # not done, which Python's 1 would not say
+    except Exception as error:  # "not done", which Python's own 1 would not say
         print_error("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
         return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that has begun ends in order
@@ -170,7 +170,7 @@ def _sample(plan: Plan) -> PurgeReport:
 
     logger = logging.getLogger("slotwise.purge")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # what fails now fails again, and is reported then
+    logger.setLevel(logging.CRITICAL)  # what fails now will fail again, and is reported then
     try:
         run = Run(dry, enough)
         sample = _with_signals(run)

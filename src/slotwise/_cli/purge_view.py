@@ -1,4 +1,4 @@
-"""What is shown of ``slotwise purge``: the plan, progress meanwhile, a table at the end."""
+"""The output of ``slotwise purge``: the plan, the progress, a table at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_event(stream: TextIO, event: str, fields: dict[str, Any]) -> None:
 
 
 class ProgressLines:
-    """Writes a line of JSON every so often, for whoever has no terminal; 0 seconds: never.
+    """Writes a line of JSON every ``interval`` seconds, where there is no terminal; 0 is never.
 
     It never waits for a reader: a line that can't be written now is left out.
     """
@@ -84,7 +84,7 @@ def bar(*, dry_run: bool) -> Iterator[Show]:
         yield show
 
 
-_BESIDE_COUNTS = 13  # the spinner, the elapsed time of up to 9 columns, and what parts them
+_BESIDE_COUNTS = 13  # the spinner, the elapsed time of up to 9 columns, and the gaps between them
 
 
 def counts(report: PurgeReport, in_flight: int, memory_mb: float, room: int) -> str:

@@ -1,4 +1,4 @@
-"""Make commands that scripts call all the time start and exit quickly.
+"""Shorten the start and the exit of commands that scripts call all the time.
 
 A shell loop pays for the start of ``slotwise run`` on every iteration. Most of that time went
 into importing modules that other modules import, but that a command never uses. Stand-ins delay

@@ -108,7 +108,7 @@ class Sampler:
         waits = sorted(waited for _, waited in seen.grants)
         watched = min(at - seen.began, WINDOW)
         holds = [lasted for each in sample.holders if (lasted := age(each.since, now)) is not None]
-        is_rate = sample.level is not None  # of which nothing is held
+        is_rate = sample.level is not None  # nothing is held of those
         return Row(
             subject.name,
             sample.value,
@@ -144,7 +144,7 @@ class Sampler:
 
 
 def _slots(claimant: Claimant, tier: str | None) -> int:
-    """What it takes of a semaphore, or of a tier."""
+    """Return what a claimant takes of a semaphore, or of a tier."""
     return claimant.slots if tier is None else claimant.needs.get(tier, 1)
 
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def ending_on_signals() -> Iterator[threading.Event]:
-    """The event is set by SIGINT, SIGTERM or SIGHUP, which then end nothing by themselves."""
+    """Yield an event, which SIGINT, SIGTERM or SIGHUP sets instead of ending the process."""
     ended = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:

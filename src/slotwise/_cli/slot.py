@@ -112,7 +112,7 @@ class Slot:
         """Leave the queue; release what was granted at the same moment."""
         self.semaphore.close_sync()
         if not self.is_decided and not readable(self._reading, timeout=_CANCEL_LIMIT):
-            return  # a stuck server: it notices that this process has ended
+            return  # the server is stuck: it will notice that this process has ended
         if self._result is not None:
             self.release()
 

@@ -159,7 +159,7 @@ def check_nested(semaphore: Semaphore, slots: int, time_left: TimeLeft) -> None:
     """Raise if this was started by a run that holds what it would wait for.
 
     Raises:
-        WaitsForItself: so it is; the slots can't come free while this waits.
+        WaitsForItself: it was; the slots can't become free while this waits.
     """
     outer = {os.environ.get(ID), *os.environ.get(_OUTER_IDS, "").split()} - {None, ""}
     if not outer:

@@ -1,7 +1,7 @@
-"""The snapshot: all limits of a directory or a server at one moment, for everything that shows it.
+"""The snapshot: all limits of a directory or a server at one moment.
 
 ``ls`` and ``show`` take one; ``top``, ``export`` and the page take one a second, and a `Watcher`
-makes rates, waits and a history of them. How it is shown is up to each of them.
+derives rates, waits and a history from them. How it is shown is up to each of them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def claimants(limit: Semaphore | FoundTiers) -> Claimants:
 
 
 def claimant_as_dict(claimant: Claimant, *, tiers: bool = False) -> dict[str, Any]:
-    """What is shown of a holder or waiter as JSON; of tiers, its keys too."""
+    """Return what JSON shows of a holder or waiter; for tiers, its keys too."""
     shown: dict[str, Any] = {
         "id": claimant.acquisition_id,
         "since": None if claimant.since is None else claimant.since.isoformat(),
@@ -104,7 +104,7 @@ class Watcher:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.errors: list[SlotwiseError] = []  # of what can't be read
+        self.errors: list[SlotwiseError] = []  # the errors of what can't be read
         self._sampler = Sampler()
         self._known: dict[str, Semaphore] = {}
 

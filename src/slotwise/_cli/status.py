@@ -1,4 +1,4 @@
-"""The status line while ``slotwise run`` waits on a terminal: the place in the queue, who holds.
+"""The status line while ``slotwise run`` waits on a terminal: its place, and who holds.
 
 It is overwritten every second, and removed when the wait ends.
 """

@@ -69,7 +69,7 @@ class Supervisor:
                 poller.register(each, select.POLLIN)
         while True:
             wake_at = min(self._ttl_ends_at, self._kill_at)
-            if child.fileno() < 0 and self._kill_at != _NEVER:  # nothing tells of what it started
+            if child.fileno() < 0 and self._kill_at != _NEVER:  # no report of its leftovers
                 wake_at = min(wake_at, time.monotonic() + _RETRY)
             wait = min(max(wake_at - time.monotonic(), 0.0), _LONGEST_WAIT)
             ready = {fd for fd, _ in poller.poll(int(wait * 1000) + 1)}

@@ -107,7 +107,7 @@ def _live(source: Watcher, every: float) -> None:
 
 
 class _Suspended(BaseException):
-    """Ctrl-Z: the shell is to find its terminal as it was."""
+    """Ctrl-Z was pressed: the shell should find its terminal as it was."""
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([terminal], [], [], max(seconds, 0.0))
         if not ready:
             return ""
-        return os.read(terminal, 1024).decode(errors="replace") or "q"  # its end quits
+        return os.read(terminal, 1024).decode(errors="replace") or "q"  # the end of the input quits
 
     tty.setcbreak(terminal)
     try:
@@ -148,7 +148,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
-    """All of it; a semaphore has no tier and no key, and only a rate has a level."""
+    """Return all of a row; a semaphore has no tier and no key, and only a rate has a level."""
     fields = asdict(row)
     if row.tier is None:
         del fields["tier"], fields["key"]

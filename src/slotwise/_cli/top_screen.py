@@ -181,7 +181,7 @@ class Screen:
 
     @property
     def _chosen_part(self) -> dict[str, str | None]:
-        """Of tiers, the tier and the key that were chosen."""
+        """Return the tier and the key that were chosen, if the row is one of tiers."""
         row = self._chosen
         return {} if row is None or row.tier is None else {"tier": row.tier, "key": row.key}
 
@@ -192,7 +192,7 @@ class Screen:
     # ----------------------------------------------------------------- drawing
 
     def picture(self, height: int) -> Group:
-        """What the screen shows, in ``height`` lines."""
+        """Return what the screen shows, in ``height`` lines."""
         from rich.console import Group
         from rich.text import Text
 
@@ -294,7 +294,7 @@ def columns(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[str]]:
-    """The cells of some of the rows."""
+    """Return the cells of some of the rows."""
     return [_cells(row, every)[: len(columns(rows))] for row in shown]
 
 
@@ -314,7 +314,7 @@ def _cells(row: Row, every: float) -> list[str]:
 
 
 def _state(row: Row) -> str:
-    """What keeps it from moving on, behind its title."""
+    """Return what is shown after its title: whether it is closed, paused or frozen."""
     if row.closed:
         return " (closed)"
     if row.paused_for_seconds > 0:

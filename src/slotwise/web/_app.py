@@ -51,9 +51,9 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
-        self._encoded_of: PageSnapshot | None = None
-        self._encoded: dict[tuple[str | None, str], bytes] = {}  # of that look
-        self._streams: set[_Stream] = set()  # that are open
+        self._encoded_of: PageSnapshot | None = None  # the snapshot that those were made from
+        self._encoded: dict[tuple[str | None, str], bytes] = {}
+        self._streams: set[_Stream] = set()  # the open ones
         # A mounted application isn't told that its server shuts down, and would keep it waiting.
         self._sigterm = SigtermListener(self.end_streams)
 
@@ -161,7 +161,7 @@ class App:
                 await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
     async def _shown(self, name: str | None, search: str) -> bytes:
-        """The snapshot as JSON; pages that show the same share it."""
+        """Return the snapshot as JSON; pages that show the same share it."""
         look = await self._feed.look(name)
         if look is not self._encoded_of:
             self._encoded_of, self._encoded = look, {}
@@ -314,7 +314,7 @@ def _length(data: bytes) -> tuple[str, str]:
 
 @cache
 def page() -> str:
-    """The page, with ``{nonce}`` as the placeholder for that of each response."""
+    """Return the page; ``{nonce}`` stands for the nonce of each response."""
     folder = files("slotwise.web")
     text, style, script = (
         (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")

@@ -1,4 +1,4 @@
-"""Feed: at most one snapshot a second, however many pages are open, and none while none is open."""
+"""Feed: at most one snapshot a second, however many pages are open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Feed:
 
     def __init__(self, url: str | None) -> None:
         self._url = url
-        self._names: Counter[str] = Counter()  # that pages show in detail
+        self._names: Counter[str] = Counter()  # the names that pages show in detail
         self._lock = fork.new_lock()  # held while a thread takes a snapshot
         self._last: PageSnapshot | None = None
         self._looked_at = float("-inf")

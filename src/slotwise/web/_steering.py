@@ -1,4 +1,4 @@
-"""Make the changes that are requested on the page, and log who requested them."""
+"""Make the changes that are requested on the page; the log says who requested them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     return made;
   };
-  // Names and labels are anybody's: what can't be seen, or turns the text around, is written out.
+  // Anybody may choose names and labels: characters that are invisible, or reverse the text, are escaped.
   const hidden = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]/gu;
   const shown = (text) => String(text).replace(hidden, (each) => {
     const code = each.codePointAt(0).toString(16);
@@ -23,7 +23,7 @@
     value < 99.5 ? value.toFixed(value < 9.95 ? 1 : 0) + " s" :
     value < 5970 ? Math.round(value / 60) + " min" : (value / 3600).toFixed(1) + " h";
 
-  const wait = (value) => value === 0 ? "<1 s" : seconds(value);  // it came and went between two looks
+  const wait = (value) => value === 0 ? "<1 s" : seconds(value);  // it began and ended between two samples
 
   let chosen = null, search = "", stream = null, last = null;
 
@@ -169,7 +169,7 @@
   };
   const reasonOf = (each, row) => {
     if (each.lacks) return `lacks ${each.lacks}`;
-    if (each.place > 1) return `${each.place - 1} ahead of it`;
+    if (each.place > 1) return `${each.place - 1} ahead`;
     if (row.paused_for) return `paused for another ${seconds(row.paused_for)}`;
     const free = Math.max(row.value - row.held, 0);
     return free ? `needs ${each.slots} slots, ${free} free` : row.value === 1 ? "the slot is held" : `all ${row.value} slots held`;
@@ -179,7 +179,7 @@
     $("b", item).textContent = `${each.place}.`;
     $(".label", item).textContent = shown(each.label || "");
     $(".who", item).textContent = shown([keysOf(each), whoOf(each)].filter(Boolean).join(" "));
-    $(".age", item).textContent = each.age === null ? "" : `waits for ${seconds(each.age)}`;
+    $(".age", item).textContent = each.age === null ? "" : `waiting for ${seconds(each.age)}`;
     $(".why", item).textContent = shown([reasonOf(each, row), each.slots > 1 ? `needs ${each.slots}` : "",
       each.estimate === null ? "" : `about ${seconds(each.estimate)} to go`].filter(Boolean).join(" · "));
   };
@@ -191,11 +191,11 @@
       lanes.get(number).push(each);
     }
     const numbers = [...lanes.keys()].sort((a, b) => a - b).slice(0, 40);
-    if (!numbers.length) { box.replaceChildren(make("p", "who", "no hold was seen")); return; }
+    if (!numbers.length) { box.replaceChildren(make("p", "who", "no holds were seen")); return; }
     const rows = numbers.map((number) => {
       const row = make("div", "row"), track = make("div", "track");
       lanes.get(number).sort((a, b) => a.from - b.from).forEach((each, at) => {
-        const isWide = each.to - each.from > 4;  // else only letters of it would be seen
+        const isWide = each.to - each.from > 4;  // otherwise only a few letters would be visible
         const hold = make("div", at % 2 ? "hold odd" : "hold", isWide ? shown(each.label) : "");
         hold.title = shown(`${each.label}, ${seconds(each.to - each.from)}${each.ended ? "" : ", still holds"}`);
         hold.style.left = percent(each.from + 60, 60);
@@ -284,7 +284,7 @@
     const tags = $("#tags"), blame = $("#blame");
     tags.replaceChildren();
     blame.hidden = true;
-    if (!row) { $("#facts").textContent = "there is no limit of that name now"; return; }
+    if (!row) { $("#facts").textContent = "no limit has this name any more"; return; }
     const full = row.full >= 1;
     if (row.closed) tags.append(tag("red", "closed"));
     else if (row.paused_for) tags.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
@@ -297,7 +297,7 @@
     const oldest = row.oldest;
     if (!row.waiting || !oldest || oldest.age === null) return;
     blame.hidden = false;
-    blame.replaceChildren(document.createTextNode("Longest in the way: "), make("b", "", shown(titleOf(oldest))),
+    blame.replaceChildren(document.createTextNode("Held longest: "), make("b", "", shown(titleOf(oldest))),
       document.createTextNode(shown(`${oldest.label && whoOf(oldest) ? ` at ${whoOf(oldest)}` : ""}` +
         `${oldest.slot_number ? `, in slot ${oldest.slot_number}` : ""}, for ${seconds(oldest.age)}`)));
   };
@@ -368,7 +368,7 @@
   });
   $("[data-action=resize]").addEventListener("click", () => {
     const value = Number($("#value").value);
-    if (value >= 1) ask(`Give '${shown(chosen)}' ${value} slots?`, {action: "resize", name: chosen, value});
+    if (value >= 1) ask(`Resize '${shown(chosen)}' to ${value} slots?`, {action: "resize", name: chosen, value});
   });
   const questions = {
     close: (name) => `Close ${name} for everybody? Waiters and newcomers are refused.`,
@@ -397,7 +397,7 @@
     last = data;
     if (data.errors.length) say(shown(data.errors[0]), "bad");
     else say(`live, ${new Date(data.at * 1000).toLocaleTimeString()}`, "live");
-    // Nobody should have to search for what is in the way.
+    // Nobody should have to search for what holds others up.
     const waited = data.limits.find((each) => each.waiting);
     if (chosen === null && !asked && !search && waited && !isNarrow())
       choose(waited.name);
@@ -415,7 +415,7 @@
     if (search) query.set("q", search);
     stream = new EventSource(`events?${query}`);
     stream.onmessage = (event) => show(JSON.parse(event.data));
-    // A stream ends from time to time and is opened again: only if that takes long it is told.
+    // A stream ends from time to time and is opened again: that is shown only if it takes long.
     stream.onerror = () => {
       clearTimeout(silence);
       silence = setTimeout(() => say("reconnecting …", "bad"), 3000);
@@ -425,7 +425,7 @@
   const choose = (name) => {
     chosen = name;
     history.replaceState(null, "", `#${encodeURIComponent(name)}`);
-    if (isNarrow()) scrollTo(0, 0);  // there it stands above the list
+    if (isNarrow()) scrollTo(0, 0);  // there, the detail is above the list
     if (last) { showList(last); showDetail({...last, limit: last.limit && last.limit.name === name ? last.limit : null}); }
     connect();
   };
