@@ -1,4 +1,4 @@
-"""Programs that yield effects, and the interpreters that run, simulate and explore them.
+"""Effects: programs that yield what they want, for interpreters that run or explore them.
 
 `slotwise.effects.Semaphore` is the handle of a semaphore inside such a program;
 it is not `slotwise.Semaphore`, which asyncio tasks and threads use.

@@ -222,7 +222,7 @@ class WithPermit(Effect[T]):
 
 
 class SemaphoreInfo(Effect["SemaphoreState"]):
-    """The state of a semaphore, as a `SemaphoreState`."""
+    """Answer the state of a semaphore, as a `SemaphoreState`."""
 
     __slots__ = ("semaphore",)
 
@@ -266,7 +266,7 @@ class Spawn(Effect["Task[T]"]):
 
 
 class Wait(Effect[T]):
-    """The value of a task or promise, once it has one; its error is raised."""
+    """Wait for a task or promise, and answer its value; its error is raised."""
 
     __slots__ = ("target",)
 
@@ -275,7 +275,7 @@ class Wait(Effect[T]):
 
 
 class Gather(Effect[list[T]]):
-    """The values of all, in the order given.
+    """Wait for all, and answer their values in the order given.
 
     The first failure is raised at once, and the others keep running. Programs are spawned, and
     cancelled if the gathering task is cancelled.
@@ -288,9 +288,9 @@ class Gather(Effect[list[T]]):
 
 
 class Race(Effect[T]):
-    """The value or error of whichever ends first.
+    """Wait for whichever ends first, and answer its value; its error is raised.
 
-    The others are cancelled, and have ended when it arrives.
+    The others are cancelled, and have ended by then.
     """
 
     __slots__ = ("targets",)
@@ -351,13 +351,13 @@ class Sleep(Effect[None]):
 
 
 class Now(Effect[float]):
-    """The time in seconds: since the start of the run, or of the event loop's clock."""
+    """Answer the time in seconds: since the start of the run, or by the event loop's clock."""
 
     __slots__ = ()
 
 
 class Await(Effect[T]):
-    """The result of an awaitable; under `run_async` only."""
+    """Await something, and answer its result; under `run_async` only."""
 
     __slots__ = ("awaitable",)
 

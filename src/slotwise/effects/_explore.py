@@ -57,7 +57,7 @@ def explore(
     handlers: Mapping[Any, Handler] | None = None,
     max_turns: int = MAX_TURNS,
 ) -> Exploration:
-    """Run a program along its schedules until one fails or none is left.
+    """Run a program under its schedules until one fails or none is left.
 
     Schedules with few preemptions are tried first: most bugs show there.
 

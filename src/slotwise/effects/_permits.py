@@ -59,7 +59,7 @@ Holdings = OrderedDict[HeldPermits, None]
 
 
 def place_of(steps: Steps[Any], instruction: int) -> tuple[str, int]:
-    """The file and line of an instruction of a generator."""
+    """Return the file and line of an instruction of a generator."""
     code: CodeType = steps.gi_code  # type: ignore[attr-defined]
     for start, end, line in code.co_lines():
         if start <= instruction < end and line is not None:

@@ -38,7 +38,7 @@ class Program(Generic[T]):
         return name_of(self.function)
 
     def start(self) -> Steps[T]:
-        """A new generator that runs this program from its beginning."""
+        """Return a new generator that runs this program from its beginning."""
         return self.function(*self.args, **self.kwargs)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ def _as_steps(function: Callable[..., Any]) -> Callable[..., Steps[Any]]:
 
 @cache
 def _performer_of(kind: str) -> Callable[..., Steps[Any]]:
-    """A program of a single effect; tasks are named after the effect's class."""
+    """Return a program of a single effect; tasks are named after the effect's class."""
 
     def perform(effect: Effect[T]) -> Steps[T]:
         return cast("T", (yield effect))

@@ -60,14 +60,14 @@ async def run_async(
 
 
 class Bridge:
-    """Between a scheduler and the event loop it runs on."""
+    """Connects a scheduler with the event loop that it runs on."""
 
     def __init__(self, ready: deque[Task[Any]]) -> None:
         self.loop = asyncio.get_running_loop()
         self.ready = ready
-        self.turns = 1  # the root's
+        self.turns = 1  # one for the root
         self.alarm: asyncio.Future[None] | None = None
-        self.looked = False  # for a deadlock, since a task has run
+        self.looked = False  # whether a deadlock was looked for since a task last ran
         self.next_look = 0.0
 
     def attach(self, scheduler: Scheduler) -> None:

@@ -1,6 +1,6 @@
 """Drive a run from the root's first step to the end of its last task.
 
-Common to all interpreters. They differ in what they do when nothing is ready:
+It is the same for all interpreters. They differ in what they do when nothing is ready:
 `drive` is an iterator that stops there.
 """
 

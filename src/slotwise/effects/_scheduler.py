@@ -97,14 +97,14 @@ class Scheduler:
         self.live: dict[Task[Any], None] = {}
         self.failed: list[Task[Any]] = []
         self.left_behind: dict[Semaphore, None] = {}
-        # Spawned for a task that has been cancelled: cancelled next.
+        # Tasks spawned for a task that has been cancelled: they are cancelled next.
         self.orphans: list[Task[Any]] = []
         self.timers = Timers()
-        self.bridge: Callable[[Task[Any], Any], Blocker] | None = None  # to awaitables
+        self.bridge: Callable[[Task[Any], Any], Blocker] | None = None  # parks tasks on awaitables
         self.awaiting = 0  # how many tasks are parked on those
         self.abort: BaseException | None = None  # why the run is stopped early
         self.spawned = self.promises = self.unnamed_semaphores = self.tickets = self.ends = 0
-        self.next_order = count().__next__  # which acquire is the older
+        self.next_order = count().__next__  # tells which acquire is the older
         # For tools that show what happened:
         self.made_semaphores: list[Semaphore] | None = None
         self.before_unwinding: Callable[[], None] | None = None

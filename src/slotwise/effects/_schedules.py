@@ -100,7 +100,7 @@ class Failure:
 
 
 class ScheduleRun:
-    """One run: along a schedule as far as it goes, then by the simplest choices.
+    """One run: it follows a schedule to its end, and then makes the simplest choices.
 
     The simplest choice is the same task again or, if that isn't ready, the one that has been ready
     longest. A task that has been chosen for very long has to let the others go first: it may be
@@ -136,7 +136,7 @@ class ScheduleRun:
         # whether any of the others would have been a preemption.
         self.options: list[tuple[list[int], bool]] = []
         self.previous: Task[Any] | None = None
-        self.streak = 0  # how often it went on though others were ready
+        self.streak = 0  # how often in a row it continued though others were ready
         self.broken: BaseException | None = None  # an error of the invariant itself
         watch = None if invariant is None else self.check
         self.scheduler = Scheduler(self.ready, self.take, handlers, watch=watch)

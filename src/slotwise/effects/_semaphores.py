@@ -28,7 +28,7 @@ _FEW_LEFT = 64
 
 
 class Semaphore(SameWhenCopied):
-    """The handle of a semaphore; made by `CreateSemaphore`, good for the run that made it."""
+    """The handle of a semaphore; made by `CreateSemaphore`, valid in the run that made it."""
 
     __slots__ = (
         "__weakref__",
@@ -51,7 +51,7 @@ class Semaphore(SameWhenCopied):
     _ledger: Ledger[Ticket]
     _left: Holdings  # permits of tasks that have ended
     _outstanding: Holdings | None  # all of them; see outstanding_of
-    _places_left: int  # how many places in the line were left
+    _places_left: int  # how many waiters have left the line
 
     # Between any two effects:
     #   S1  the numbers that are not free are those of the tasks and of _left

@@ -29,8 +29,8 @@ class _Search:
     """Spreads from the tasks that can go on to those that they can wake."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.able: set[Task[Any]] = set()  # they can go on
-        self.cancelled: set[Task[Any]] = set()  # because somebody is there to cancel them
+        self.able: set[Task[Any]] = set()  # those that can go on
+        self.cancelled: set[Task[Any]] = set()  # and those that somebody can cancel
         self.to_do: list[Task[Any]] = []
         self.waiting_for: dict[Task[Any], list[Task[Any]]] = {}
         self.queues: dict[Semaphore, list[Task[Any]]] = {}

@@ -40,7 +40,7 @@ class Blocker(Protocol):
         """The task no longer waits, or will not see what it was woken with."""
 
     def _awaited(self) -> object:
-        """What it waits for, for the diagnosis of a deadlock."""
+        """Return what it waits for, for the diagnosis of a deadlock."""
 
 
 class Observer(Protocol):
@@ -68,7 +68,7 @@ class Future(Generic[T]):
     _value: T | None
     _error: BaseException | None
     _traceback: TracebackType | None  # of the error, as it was when it ended
-    _end_order: int  # set at the end: who was first
+    _end_order: int  # set at the end; tells who was first
     _retrievals: int  # how many have seen the error
     _observers: dict[Observer, None] | None
 
@@ -188,7 +188,7 @@ class Task(Future[T]):
         return isinstance(self._error, TaskCancelledError) and self._error.task is self
 
     def cancel(self) -> Cancel:
-        """The effect that cancels it: ``yield task.cancel()``."""
+        """Return the effect that cancels it: ``yield task.cancel()``."""
         return Cancel(self)
 
     def ended(self, target: Future[Any]) -> None:

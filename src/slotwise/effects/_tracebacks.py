@@ -57,7 +57,7 @@ def is_handling(task: Task[Any], error: BaseException) -> bool:
 
 
 def _variables(steps: GeneratorType[Any, Any, Any]) -> list[object]:
-    """What the variables of a generator refer to: keeping an exception is not handling it."""
+    """Return what a generator's variables refer to: keeping an exception is not handling it."""
     frame = steps.gi_frame
     if frame is None:
         return []
@@ -67,7 +67,7 @@ def _variables(steps: GeneratorType[Any, Any, Any]) -> list[object]:
 
 
 def _refers(objects: list[Any], error: BaseException) -> int:
-    """How many of them are the exception, or one that was raised while it was handled."""
+    """Count those that are the exception, or one that was raised while it was handled."""
     return sum(
         isinstance(held, BaseException) and any(e is error for e in _chain(held))
         for held in objects

@@ -47,7 +47,7 @@ def wait(scheduler: Scheduler, task: Task[Any], effect: Wait[Any]) -> object:
 
 
 def answer(target: Future[Any]) -> object:
-    """The value of an ended task or promise; its error is raised."""
+    """Return the value of an ended task or promise, or raise its error."""
     if target._error is None:
         return target._value
     target._retrievals += 1
@@ -89,7 +89,7 @@ class MultiWait:
                 self.targets.append(child)
 
     def _check(self, item: object, wanted_by: str) -> None:
-        """Before anything is spawned: a bad argument changes nothing."""
+        """Check before anything is spawned: a bad argument changes nothing."""
         if isinstance(item, Wait):
             item = item.target
             if not isinstance(item, Future):
@@ -136,7 +136,7 @@ class MultiWait:
 
 
 class Gathering(MultiWait):
-    """All of them, or the first failure."""
+    """Waits for all of them, or for the first failure."""
 
     __slots__ = ("missing",)
 
@@ -160,7 +160,7 @@ class Gathering(MultiWait):
 
 
 class Racing(MultiWait):
-    """The first of them, when the others have ended too."""
+    """Waits for the first of them, and until the others have ended too."""
 
     __slots__ = ("losers", "winner")
 
