@@ -1,11 +1,12 @@
-"""Celery tasks of tenants, at most 2 at once for each, in all workers together.
+"""Celery tasks for tenants: at most 2 at once for each tenant, in all workers together.
 
     pip install 'slotwise[celery]'
     export REDIS_URL=redis://localhost:6379
     celery -A celery_tasks worker --concurrency 8
     python celery_tasks.py acme other acme
 
-A task that finds its tenant's limit full goes back to the queue, and leaves the worker to others.
+A task that finds its tenant's limit full goes back to the queue. The worker is
+free for others meanwhile.
 """
 
 import os
@@ -31,7 +32,7 @@ app.conf.update(
 @app.task
 @limited("tenant:{tenant}", 2, url=URL, on_full="requeue")
 def synchronise(tenant: str) -> str:
-    time.sleep(0.2)  # what would be a slow API
+    time.sleep(0.2)  # stands in for a slow API
     return f"{tenant} is up to date"
 
 

@@ -4,7 +4,8 @@
     uvicorn fastapi_tenants:app --workers 4
 
 All workers share the limits, on this machine and without a server: SLOTWISE_URL=redis://… makes
-them limits of a fleet. A tenant that asks for too much gets 429, and 503 if all slots are taken.
+them limits of a fleet. A tenant that exceeds its own limit gets 429; if all 10 slots are taken,
+everybody gets 503.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ app = FastAPI()
 
 @app.get("/report", dependencies=[Depends(guard)], responses=guard.responses)
 async def report(seconds: float = 0.1) -> dict[str, str]:
-    await asyncio.sleep(seconds)  # what would be a slow query
+    await asyncio.sleep(seconds)  # stands in for a slow query
     return {"report": "done"}
 
 

@@ -3,7 +3,7 @@
     pip install slotwise gunicorn
     gunicorn --workers 8 gunicorn_prefork:app
 
-A semaphore of the machine is enough for a prefork server: its workers find each other by the name,
+A semaphore of the machine is enough for a prefork server: its workers share it by its name,
 and a worker that is killed frees its slots.
 """
 
@@ -20,7 +20,7 @@ LIMIT = semaphore("gunicorn-prefork", 3, url="process://")
 def work(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain")])
     if environ["PATH_INFO"] != "/healthz":
-        time.sleep(0.2)  # what would be a slow query
+        time.sleep(0.2)  # stands in for a slow query
     return [b"done\n"]
 
 

@@ -3,7 +3,7 @@
     pip install 'slotwise[httpx]'
     python llm_client.py http://localhost:8000/complete first-prompt second-prompt
 
-Each call reserves the tokens that it may use, and settles what it really used afterwards. With
+Each call reserves the tokens that it may use, and afterwards settles what it really used. With
 SLOTWISE_URL=redis://… all processes of a fleet share the budget.
 """
 
