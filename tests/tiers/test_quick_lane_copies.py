@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -208,9 +210,14 @@ def test_asking_does_what_the_rule_does(how: str, timeout: float | None) -> None
     assert rule[3] == expected
 
 
+# The same time for all whose outcomes are compared, and later than any test runs.
+_BEGIN = math.ceil(time.monotonic()) + 1_000_000.0
+
+
 def joined(ask: Callable[..., bool], how: str, timeout: float | None) -> dict[str, object]:
     """What asking behind others of the same path returns or raises, and what it leaves behind."""
     with FakeClock() as clock:
+        clock.advance(_BEGIN - clock.now())
         paths = MemoryPaths(FAIR if how == "fair" else SPECS)
         tracker = paths._tracker
         for _ in range(1 if how == "nobody waits" else 3):
