@@ -122,7 +122,7 @@ def leaked_slots() -> dict[int, Leak]:
 
     It covers all semaphores and tiers in memory, private ones too; the keys tell them apart.
     """
-    gc.collect()  # what is unreachable is not a leak
+    gc.collect()  # what is only garbage is not a leak
     found = {}
     # Not isinstance: what other packages make may answer that with an error.
     for tiers in [thing for thing in gc.get_objects() if issubclass(type(thing), PathTracker)]:

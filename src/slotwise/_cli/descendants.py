@@ -1,4 +1,4 @@
-"""Find and signal all descendants of a process.
+"""Signal all descendants of a process, daemons included.
 
 A process whose parent ends, as when it daemonises, becomes a child of the nearest ancestor that
 has called `adopt_orphans`. So no descendant of such an ancestor can escape it. Linux only.

@@ -42,7 +42,7 @@ GAIN = 0.5
 BOLD = 2.0
 # A step of more than this is a move; the next probe follows without a rest.
 MOVE = 0.1
-# Of the slots of a probe, this share must have been in use. Otherwise demand was the limit, and the
+# This share of the slots of a probe must have been in use. Otherwise demand was the limit, and the
 # comparison would say nothing about the service.
 BOUND = 0.8
 # Two measurements whose use differs by less are the same one.
@@ -82,8 +82,8 @@ class Adaptation(ABC):
 
     Between any two calls:
       A1  options.min <= value <= options.max, and so is limit
-      A2  limit is value, except during a probe A3  while it is frozen, nothing but freeze and thaw
-      changes limit
+      A2  limit is value, except during a probe
+      A3  while it is frozen, nothing but freeze and thaw changes limit
     """
 
     __slots__ = (
@@ -454,6 +454,6 @@ class ErrorsAdaptation(Adaptation):
 
 
 def adaptation(options: Adaptive, now_us: int) -> Adaptation:
-    """The moving value that options describe."""
+    """Return the moving value that options describe."""
     kind = LatencyAdaptation if isinstance(options.algorithm, Latency) else ErrorsAdaptation
     return kind(options, now_us)

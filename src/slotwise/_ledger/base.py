@@ -26,7 +26,7 @@ C = TypeVar("C", bound=BaseClaim)
 class BaseLedger(ABC, Generic[C]):
     """Holders and waiters by their keys, some of which have deadlines."""
 
-    # Those of the subclasses: a class can't inherit from two that have slots.
+    # The subclasses have the slots: a class can't inherit from two that have some.
     __slots__ = ()
 
     holders: dict[Hashable, C]

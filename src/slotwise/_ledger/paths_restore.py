@@ -1,4 +1,4 @@
-"""Save where the waiters of a PathLedger are parked, and restore a ledger from what was saved.
+"""Plain values of a PathLedger: taken for a snapshot, restored from one.
 
 A restored ledger decides everything as the saved one would. What is left out makes no
 difference to that: which slot numbers circulate, and idle nodes. The contents of buckets have to

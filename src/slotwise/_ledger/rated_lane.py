@@ -1,6 +1,7 @@
-"""The most frequent case of a ledger with rates, in few steps: nobody waits, one slot of each.
+"""The most frequent case of a ledger with rates, in few steps: one slot of each, nobody waits.
 
-They do what `PathLedger.try_request` and `PathLedger.give` do, or nothing; the tests compare them.
+These functions do what `PathLedger.try_request` and `PathLedger.give` do, or nothing; tests compare
+them.
 """
 
 from __future__ import annotations

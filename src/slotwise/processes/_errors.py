@@ -1,4 +1,4 @@
-"""Exceptions that this driver raises to itself, and turns into public ones for callers."""
+"""Exceptions that this driver raises to itself; callers get public ones instead."""
 
 from __future__ import annotations
 

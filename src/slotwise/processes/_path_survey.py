@@ -1,4 +1,4 @@
-"""Find the tiers in a directory, and read from their files what they are."""
+"""Find the tiers in a directory by their files."""
 
 from __future__ import annotations
 

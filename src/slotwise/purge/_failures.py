@@ -1,4 +1,4 @@
-"""Count errors by kind, and keep the first ones as samples."""
+"""Failures: the errors of a purge, counted by kind, with samples of the first ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the tiers on a server, and read from its keys what they are."""
+"""Find the tiers on a server by its keys."""
 
 from __future__ import annotations
 
