@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -22,8 +23,14 @@ def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[Non
     give_up = time.monotonic() + 30
 
     def inside(method: Any) -> bool:
+        # CPython holds a lock of its own in `_current_frames`. A collection there runs callbacks, which
+        # may let another thread in that waits for this lock with the GIL: then all threads hang.
+        gc.disable()
+        try:
+            frame: object = sys._current_frames()[caller]
+        finally:
+            gc.enable()
         # That thread goes on meanwhile: what it has just left may be something else by now.
-        frame: object = sys._current_frames()[caller]
         while isinstance(frame, FrameType):
             if frame.f_code is method.__code__:
                 return True
