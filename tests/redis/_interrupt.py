@@ -23,8 +23,8 @@ def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[Non
     give_up = time.monotonic() + 30
 
     def inside(method: Any) -> bool:
-        # CPython holds a lock of its own in `_current_frames`. A collection there runs callbacks, which
-        # may let another thread in that waits for this lock with the GIL: then all threads hang.
+        # CPython holds a lock of its own in `_current_frames`. A collection there runs callbacks,
+        # which may let a thread in that waits for this lock with the GIL: then all threads hang.
         gc.disable()
         try:
             frame: object = sys._current_frames()[caller]
