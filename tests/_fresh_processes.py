@@ -1,92 +1,233 @@
-"""Run programs in processes of their own, without the time that Python takes to load others' code.
+"""Popen and run: start Python programs without the time that Python takes to load others' code.
 
 A process that has imported what slotwise imports of the standard library and of redis-py, and
-nothing of slotwise, forks for each program. So a program finds what a fresh interpreter would.
+nothing of slotwise, forks for each program. So a program finds what a fresh interpreter would, as
+a child of the process that started it, which can wait for it and send it any signal. But all
+modules are loaded: what depends on when they are imported needs `subprocess`.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import inspect
 import json
 import os
-import select
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+# Started with the number of a socket, and the process id of whoever has the other end.
 _FORKS = r"""
-import gc, json, os, sys
-import asyncio, concurrent.futures, dataclasses, heapq, inspect, ssl, subprocess, typing
+import gc, io, json, os, runpy, signal, socket, sys, warnings
+import argparse, asyncio, concurrent.futures, contextvars, ctypes, dataclasses, datetime, fcntl
+import hashlib, heapq, inspect, ipaddress, logging, mmap, pathlib, pickle, pwd, random, secrets
+import select, shutil, ssl, stat, struct, subprocess, tempfile, textwrap, threading, traceback
+import typing, urllib.parse, uuid, weakref
 import redis, redis.asyncio, hiredis
 
+requests = socket.socket(fileno=int(sys.argv[1]))
+parent = int(sys.argv[2])
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the tests
 gc.collect()
 gc.freeze()
-while line := sys.stdin.readline():
-    child = os.fork()
-    if not child:
+while True:
+    message, streams, _, _ = socket.recv_fds(requests, 1_000_000, 3)
+    if not message:
+        sys.exit()
+    between = os.fork()
+    if not between:
+        if os.fork():
+            os._exit(0)  # makes the child one of the subreaper's
         break
-    _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-else:
-    sys.exit()
+    os.waitpid(between, 0)
+    for each in streams:
+        os.close(each)
+
 # What follows is the child: it ends as any interpreter does.
-wanted = json.loads(line)
-os.chdir(wanted["folder"])
-os.environ.clear()
-os.environ.update(wanted["environment"])
-for descriptor, file in enumerate((os.devnull, wanted["out"], wanted["err"])):
-    flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if descriptor else 0)
-    os.dup2(os.open(file, flags), descriptor)
-sys.stdin = open(0, closefd=False)
-sys.argv = ["-c"]
-sys.warnoptions.append("error")
-__import__("warnings").simplefilter("error")
+wanted = json.loads(message)
+try:
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+        os.close(each)
+    os.chdir(wanted["folder"])
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    if wanted["start_new_session"]:
+        os.setsid()
+    if wanted["process_group"] >= 0:
+        os.setpgid(0, wanted["process_group"])
+    while os.getppid() != parent:
+        os.sched_yield()
+finally:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    requests.send(str(os.getpid()).encode())
+    requests.close()
+
+is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    mode, buffering = ("wb", 0 if is_unbuffered else -1) if number else ("rb", -1)
+    file = open(number, mode, buffering, closefd=False)
+    stream = io.TextIOWrapper(
+        file,
+        errors="backslashreplace" if number == 2 else None,
+        line_buffering=number == 2 or file.isatty(),
+        write_through=is_unbuffered,
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+words = wanted["words"]
+while words[0] == "-W":
+    sys.warnoptions.append(words[1])
+    warnings._processoptions(words[1:2])
+    del words[:2]
+flag, program = words[:2]
+sys.argv = [flag, *words[2:]]
 main = type(sys)("__main__")
+main.__builtins__ = __builtins__
 sys.modules["__main__"] = main
-code = compile(wanted["code"], "<string>", "exec")
-exec(code, main.__dict__)
+if flag == "-m":
+    sys.path[0] = os.getcwd()
+    runpy._run_module_as_main(program)
+else:
+    exec(compile(program, "<string>", "exec"), main.__dict__)
 """
 
 
-class FreshProcesses:
-    """Runs programs, one after the other; warnings are errors in them."""
+class Popen(subprocess.Popen[Any]):
+    """Like `subprocess.Popen`; ``python -c`` and ``python -m`` are forks of a loaded process."""
+
+    def _execute_child(self, *given: Any) -> None:
+        start: Any = super()._execute_child  # type: ignore[misc]
+        options = inspect.signature(start).bind(*given).arguments
+        words = [os.fsdecode(word) for word in options["args"]]
+        environment = dict(os.environ if options["env"] is None else options["env"])
+        if not _can_fork(words, environment, options):
+            start(*given)
+            return
+        streams = [options["p2cread"], options["c2pwrite"], options["errwrite"]]
+        self.pid = _loaded_process().fork(
+            {
+                "words": words[1:],
+                "folder": os.fspath(options["cwd"] or Path.cwd()),
+                "environment": environment,
+                "start_new_session": options["start_new_session"],
+                "process_group": options["process_group"],
+            },
+            [number if each == -1 else each for number, each in enumerate(streams)],
+        )
+        self._child_created = True
+        self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+def run(
+    words: Sequence[str | Path],
+    *,
+    capture_output: bool = False,
+    input: str | None = None,  # noqa: A002 - as `subprocess.run` has it
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Like `subprocess.run`, with `Popen`."""
+    if capture_output:
+        options["stdout"] = options["stderr"] = subprocess.PIPE
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with Popen(words, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    ended = subprocess.CompletedProcess(words, process.returncode, out, err)
+    if check:
+        ended.check_returncode()
+    return ended
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_OPTIONS = {  # which a fork can't have, and their values
+    "executable": None,
+    "gid": None,
+    "gids": None,
+    "pass_fds": (),
+    "preexec_fn": None,
+    "shell": False,
+    "uid": None,
+    "umask": -1,
+}
+
+
+def _can_fork(
+    words: list[str], environment: dict[str, str], options: Mapping[str, object]
+) -> bool:
+    rest = words[1:]
+    while rest[:1] == ["-W"]:
+        rest = rest[2:]
+    return (
+        sys.platform == "linux"
+        and words[0] == sys.executable
+        and len(rest) > 1
+        and rest[0] in ("-c", "-m")
+        and all(options[name] == value for name, value in _OPTIONS.items())
+        and _read_at_the_start(environment) == _read_at_the_start(os.environ)
+    )
+
+
+def _read_at_the_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what an interpreter reads of its environment before it runs a program."""
+    prefixes = ("LANG", "LC_", "LD_", "MALLOC_", "OTEL_", "PYTHON")
+    return {name: value for name, value in environment.items() if name.startswith(prefixes)}
+
+
+class _LoadedProcess:
+    """Our end of the process that forks."""
 
     def __init__(self) -> None:
-        self._forking = subprocess.Popen(
-            [sys.executable, "-c", _FORKS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # to end all that it has started
-        )
+        self.parent = os.getpid()
+        self._lock = threading.Lock()
+        self._requests, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _FORKS, str(its_end.fileno()), str(self.parent)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[its_end.fileno()],
+            )
+        atexit.register(self._end)
 
-    def run(
-        self, code: str, folder: Path, environment: Mapping[str, str], *, timeout: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end; return its exit code, and what it printed."""
-        assert self._forking.stdin is not None
-        assert self._forking.stdout is not None
-        out, err = Path(f"{folder}.out"), Path(f"{folder}.err")
-        wanted = {
-            "code": code,
-            "folder": str(folder),
-            "environment": dict(environment),
-            "out": str(out),
-            "err": str(err),
-        }
-        print(json.dumps(wanted), file=self._forking.stdin, flush=True)
-        ready, _, _ = select.select([self._forking.stdout], [], [], timeout)
-        if not ready:
-            os.killpg(self._forking.pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(code, timeout, out.read_text(), err.read_text())
-        status = int(self._forking.stdout.readline())
-        return subprocess.CompletedProcess([], status, out.read_text(), err.read_text())
+    def fork(self, wanted: Mapping[str, object], streams: list[int]) -> int:
+        """Start a program; return its process id once it is a child of ours."""
+        with self._lock:
+            # Only for now: otherwise what others leave behind would become ours, and not init's.
+            _become_subreaper(True)
+            try:
+                socket.send_fds(self._requests, [json.dumps(wanted).encode()], streams)
+                return int(self._requests.recv(100))
+            finally:
+                _become_subreaper(False)
 
-    def __enter__(self) -> FreshProcesses:
-        return self
+    def _end(self) -> None:
+        if os.getpid() == self.parent:
+            self._requests.close()
+            self._process.wait()
 
-    def __exit__(self, *exc_info: object) -> None:
-        with self._forking:
-            assert self._forking.stdin is not None
-            self._forking.stdin.close()
+
+_loaded: _LoadedProcess | None = None
+
+
+def _loaded_process() -> _LoadedProcess:
+    global _loaded
+    if _loaded is None or _loaded.parent != os.getpid():  # or this is a fork of the tests
+        _loaded = _LoadedProcess()
+    return _loaded
+
+
+def _become_subreaper(is_one: bool) -> None:
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(is_one), 0, 0, 0)

@@ -13,6 +13,8 @@ import itertools
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +23,7 @@ import pytest
 
 from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.flags import UsageError
-from tests._fresh_processes import FreshProcesses
+from tests import _fresh_processes
 from tests.redis._server import Server
 
 ROOT = Path(__file__).parent.parent
@@ -63,12 +65,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def fresh_processes() -> Iterator[FreshProcesses]:
-    with FreshProcesses() as processes:
-        yield processes
-
-
 def test_the_readme_and_the_docs_have_programs() -> None:
     assert {"README.md", "index.md", "redis.md", "tutorial.md"} <= {each.page for each in PROGRAMS}
 
@@ -77,7 +73,6 @@ def test_the_readme_and_the_docs_have_programs() -> None:
 def test_a_program_of_the_docs_runs_and_prints_what_the_page_says(
     program: Program,
     tmp_path: Path,
-    fresh_processes: FreshProcesses,
     request: pytest.FixtureRequest,
 ) -> None:
     code = program.code
@@ -87,7 +82,15 @@ def test_a_program_of_the_docs_runs_and_prints_what_the_page_says(
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("SLOTWISE_")}
     # The empty lines make a traceback name the line of the page.
     code = "\n" * program.line + code
-    outcome = fresh_processes.run(code, tmp_path, environment | ours, timeout=60)
+    outcome = _fresh_processes.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=environment | ours,
+        timeout=60,
+    )
     # On a busy machine the server may be slow, and a warning says so.
     said = [line for line in outcome.stderr.splitlines() if not line.startswith("Redis at ")]
     assert (outcome.returncode, said) == (0, []), program.name

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests._fresh_processes import Popen
 from tests.redis._server import LOAD
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 class Worker:
     def __init__(self, *, module: str = "tests.redis._worker", **options: object) -> None:
-        self.process = subprocess.Popen(
+        self.process = Popen(
             [sys.executable, "-m", module, json.dumps(options)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
