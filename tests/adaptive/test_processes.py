@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
@@ -236,7 +236,7 @@ def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:
     )
     for expected in ("7", "4"):
         command = [sys.executable, "-c", program, url]
-        ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        ran = _fresh_processes.run(command, check=True, capture_output=True, text=True, timeout=60)
         assert ran.stdout.strip() == expected
     assert limit.stats_sync().max_slots == 4
     assert limit.stats_sync().acquired_slots == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from tests import _fresh_processes
 from tests.adaptive._service import NAME, rules
 from tests.redis._server import Server
 from tests.redis.conftest import server, shared_server  # noqa: F401 - fixtures
@@ -25,7 +26,7 @@ PROCESSES = 4
 @contextmanager
 def running(*words: object) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.adaptive._service", *map(str, words)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = _fresh_processes.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -22,6 +22,7 @@ import slotwise
 from slotwise import Claimant
 from slotwise._cli.backends import NotFound, open_backend
 from slotwise._cli.main import main as command_line
+from tests import _fresh_processes
 
 HANG = 30.0  # seconds after which a test is hopeless; none should come near
 
@@ -78,7 +79,8 @@ class Shell:
         return self._run([sys.executable, "-c", program, *words])
 
     def _run(self, typed: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-        ran = subprocess.run(
+        run = subprocess.run if self._is_delayed(typed) else _fresh_processes.run
+        ran = run(
             typed,
             capture_output=True,
             text=True,
@@ -90,6 +92,15 @@ class Shell:
         )
         assert "Traceback" not in ran.stderr
         return ran
+
+    def _is_delayed(self, typed: list[str]) -> bool:
+        """Whether a command delays imports, which shows only where nothing is loaded.
+
+        It does on a server as well, but there `tests/cli/test_quick_start.py` is enough: loading
+        redis-py takes four times as long as the rest.
+        """
+        is_quick = not {"run", "acquire", "release", "purge"}.isdisjoint(typed)
+        return is_quick and not self.url.startswith("redis")
 
     def here(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
         """Like `run` but in this process, which is quicker."""
@@ -118,7 +129,7 @@ class Shell:
     def stopped_amid_a_change(self, name: str) -> Iterator[int]:
         """A process that has the lock of a semaphore's file and was stopped: its pid."""
         [file] = (self.folder / "slots").glob(f"{name}*")
-        hog = subprocess.Popen(
+        hog = _fresh_processes.Popen(
             [sys.executable, "-m", "tests.processes._lock_hog", str(file)],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
@@ -146,8 +157,10 @@ class Shell:
             "stdin": subprocess.DEVNULL,
             **more,
         }
-        started = subprocess.Popen(
-            [*before.split(), *command(*words)],
+        typed = [*before.split(), *command(*words)]
+        popen = subprocess.Popen if self._is_delayed(typed) else _fresh_processes.Popen
+        started = popen(
+            typed,
             text=True,
             env=self.environment,
             cwd=self.folder,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import HANG
+from tests.cli._shell import HANG, Shell, command
 
 import slotwise
 
@@ -159,6 +159,29 @@ def test_a_command_that_needs_other_packages_has_all_of_typing(
         env={**os.environ, "SLOTWISE_URL": url},
     )
     assert ran.stdout == f"{has_stand_in}\n"
+
+
+def test_on_a_server_commands_do_what_they_do_with_everything_loaded(
+    redis_shell: Shell,
+) -> None:
+    """Other tests start them where redis-py and what they delay is loaded already."""
+
+    def fresh(*words: object) -> str:
+        ran = subprocess.run(
+            command(*words),
+            *(), capture_output=True, text=True, check=False, timeout=HANG,
+            env=redis_shell.environment,
+        )  # fmt: skip
+        assert (ran.returncode, ran.stderr) == (0, ""), words
+        return ran.stdout
+
+    acquired = fresh("acquire", "api", "--limit", 2).strip()
+    [held] = redis_shell.holders()
+    assert held.acquisition_id == acquired
+    assert fresh("run", "api", "--", "echo", "ran") == "ran\n"
+    assert "api" in fresh("ls")
+    fresh("release", acquired)
+    assert redis_shell.holders() == []
 
 
 # ------------------------------------------------------------------- a quick end

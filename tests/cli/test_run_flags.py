@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from tests import _fresh_processes
 from tests.cli._shell import Shell, command, end, line_of, until
 from tests.redis._server import Server
 
@@ -143,7 +144,7 @@ def test_a_file_that_somebody_keeps_locked_is_125_and_not_busy(shell: Shell):
     shell.occupy()()
     [path] = shell.folder.glob("slots/api*")
     words = [sys.executable, "-m", "tests.processes._lock_hog", str(path)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog:
+    with _fresh_processes.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog:
         assert hog.stdout is not None
         assert hog.stdout.readline() == b"locked\n"
         ran = shell.run("run", "api", "--limit", 1, "--wait", 1, "--", "true")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of
 
 from slotwise import Rate, Tier, Tiers
@@ -24,7 +25,7 @@ HOSTILE = "evil \x1b[31m,;*?:%{}\n'\"$(touch x) é"
 @contextmanager
 def program(shell: Shell, *tenants: str, name: str = "api") -> Iterator[subprocess.Popen[str]]:
     """A program in a process of its own; yielded when all it asks for is held or waited for."""
-    started = subprocess.Popen(
+    started = _fresh_processes.Popen(
         [sys.executable, "-m", "tests.cli._tiers_program", shell.url, name, *tenants],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

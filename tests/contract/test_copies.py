@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -24,6 +23,7 @@ from slotwise import (
     Tiers,
 )
 from slotwise.effects import CreateSemaphore, Program, do, run
+from tests import _fresh_processes
 from tests.redis._server import Server
 
 Make = Callable[..., Semaphore]
@@ -88,7 +88,7 @@ def in_another_process(thing: Any, program: str) -> str:
     loads = "thing = pickle.loads(base64.b64decode(sys.argv[1]))"
     code = f"import base64, pickle, sys\n{loads}\n{program}"
     pickled = base64.b64encode(pickle.dumps(thing)).decode()
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [sys.executable, "-c", code, pickled],
         capture_output=True,
         text=True,

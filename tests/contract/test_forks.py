@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import _fresh_processes
 from tests.redis._server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def fork_amid_busy_threads(folder: Path, server: Server, children: int) -> None:
     program = [sys.executable, "-m", "tests.contract._forks"]
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [*program, str(folder), server.url, str(children)],
         cwd=ROOT,
         capture_output=True,

@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+from tests import _fresh_processes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -434,7 +435,7 @@ def test_the_processes_of_one_machine_share_a_decorated_function(tmp_path) -> No
         "    return 'ran'\n"
     )
     inner = program + "print(work())"
-    outcome = subprocess.run(
+    outcome = _fresh_processes.run(
         [sys.executable, "-c", f"{program}print(work({inner!r})); print(work())"],
         capture_output=True,
         text=True,

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -14,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._core.limit import AcquisitionContext
@@ -129,7 +129,7 @@ def test_a_signal_handler_that_raises_does_not_keep_the_lock() -> None:
     MemorySemaphore(name="after", value=2).acquire_sync(2)
     print("goes on")
     """
-    outcome = subprocess.run(
+    outcome = _fresh_processes.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
 import sys
 import textwrap
 import threading
@@ -13,6 +12,7 @@ from heapq import heappop
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests._interrupting import AMID_STARTS, interrupted_start
 from tests.memory._raising_handlers import Interrupt, interrupted
 
@@ -236,7 +236,7 @@ def test_an_interrupt_costs_one_acquisition_at_most_and_repeats_no_number(way: s
     code = textwrap.dedent(program).replace("WAY", WAYS[way])
     code = code.replace("VALUE", "Adaptive(16, 1, 16)" if "adaptive" in way else "16")
     code = code.replace("WORTH", "2" if way == "wide" else "0" if way == "mint" else "1")
-    outcome = subprocess.run(
+    outcome = _fresh_processes.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,

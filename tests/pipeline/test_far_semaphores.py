@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import Freezes, IsSlow
 
@@ -213,7 +214,7 @@ def locked(file: Path) -> Iterator[None]:
             print("locked", flush=True)
             sys.stdin.read()
     """
-    with subprocess.Popen(
+    with _fresh_processes.Popen(
         [sys.executable, "-c", textwrap.dedent(script), str(file)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise import MemorySemaphore, WouldBlockLoop
 from slotwise.pipeline import (
@@ -326,7 +327,7 @@ def test_ctrl_c_ends_a_run_in_order(tmp_path) -> None:
             print("report", stop.report.done, stop.report.in_flight, flush=True)
             sys.exit(130)
     """
-    process = subprocess.Popen(
+    process = _fresh_processes.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
         stdout=subprocess.PIPE,
         text=True,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
+from tests import _fresh_processes
 from slotwise import SemaphoreStats
 from slotwise.processes import ProcessSemaphore
 
@@ -17,7 +17,7 @@ PROCESSES, ROUNDS, VALUE = 8, 200, 3
 
 
 def test_never_over_the_value_and_tokens_in_order(directory: Path) -> None:
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [
             *(sys.executable, "-m", "tests.processes._contention", str(directory)),
             *map(str, (PROCESSES, ROUNDS, VALUE)),

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 
 ROOT = Path(__file__).parents[2]
 
 
 def crashes(directory: Path, verb: str) -> list[dict[str, Any]]:
     directory.mkdir(mode=0o700)
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [sys.executable, "-m", "tests.processes._crash", str(directory), verb],
         cwd=ROOT,
         capture_output=True,

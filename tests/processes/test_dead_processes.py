@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 from tests.redis._client import Worker
 
 from slotwise import SemaphoreClosed, SemaphoreStats
@@ -207,7 +207,7 @@ async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> 
 
 
 def test_a_fork_in_the_middle_of_another_threads_change_does_no_harm(directory: Path) -> None:
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [sys.executable, "-m", "tests.processes._forks", str(directory)],
         cwd=ROOT,
         capture_output=True,

@@ -15,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise.processes import ProcessSemaphore
@@ -49,7 +50,7 @@ def in_another_process(directory: Path, code: str) -> str:
         f"try: {code}\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    return subprocess.run(
+    return _fresh_processes.run(
         [sys.executable, "-c", program, str(directory)],
         capture_output=True,
         text=True,
@@ -338,7 +339,7 @@ def test_a_private_semaphore_is_shared_with_forked_children(directory: Path) -> 
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
         "assert p.release_sync(a) is True\n"
     )
-    subprocess.run(
+    _fresh_processes.run(
         [sys.executable, "-W", "ignore", "-c", program, str(directory)], check=True, timeout=60
     )
     assert [*directory.iterdir()] == []

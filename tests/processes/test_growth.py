@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise.processes import ProcessSemaphore, _sweeping
 from slotwise.processes._filenames import filename_of
@@ -117,7 +118,7 @@ def test_private_files_are_deleted_at_exit_whatever_their_ttls(directory: Path) 
         "    semaphore = ProcessSemaphore(value=1, ttl=0.05, directory=sys.argv[1])\n"
         "    semaphore.acquire_sync()\n"
     )
-    subprocess.run(
+    _fresh_processes.run(
         [sys.executable, "-c", program, str(directory)], check=True, timeout=60, capture_output=True
     )
     assert [*directory.iterdir()] == []

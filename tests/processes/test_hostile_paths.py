@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise import BackendError
 from slotwise.processes import ProcessSemaphore, _wakeups
@@ -38,7 +39,7 @@ def test_nothing_is_written_elsewhere_while_directories_are_swapped(
     link.symlink_to(victim)
     make(name="known").acquire_sync()
     program = [sys.executable, "-m", "tests.processes._swap", directory, link, loose]
-    with subprocess.Popen(
+    with _fresh_processes.Popen(
         program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as swapping:
         assert swapping.stdin is not None
@@ -195,7 +196,7 @@ def test_it_works_under_any_umask(open_to_all: Path, user: str, umask: str) -> N
     if user == "other" and os.getuid() != 0:
         pytest.skip("only root can become somebody else")
     directory = open_to_all / "slots"
-    done = subprocess.run(
+    done = _fresh_processes.run(
         [sys.executable, "-W", "ignore", "-c", USES_ALL, str(directory), user, umask],
         capture_output=True,
         text=True,

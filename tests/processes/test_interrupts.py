@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 from tests._interrupting import AMID_STARTS, interrupted_start
 from tests.redis._client import Worker
 
@@ -24,7 +25,7 @@ UNAVOIDABLE = ROUNDS // 6
 
 
 def test_an_interrupt_leaves_no_lock_and_hardly_ever_a_slot(directory: Path) -> None:
-    with subprocess.Popen(
+    with _fresh_processes.Popen(
         [sys.executable, "-m", "tests.processes._interrupts", str(directory), str(ROUNDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

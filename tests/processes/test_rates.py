@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests.redis._client import ROOT, Worker
 
 from slotwise import Rate, RateLimit, Tier, Tiers
@@ -59,7 +59,7 @@ alone = RateLimit("alone", SLOW, url={url!r})
 {code}
 """
     arguments = [sys.executable, "-c", program]
-    done = subprocess.run(
+    done = _fresh_processes.run(
         arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
 from slotwise.processes import ProcessSemaphore, _semaphore_file
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def stuck(directory: Path) -> Iterator[int]:
     """Run a process that has the lock, and yield its pid."""
-    hog = subprocess.Popen(
+    hog = _fresh_processes.Popen(
         [sys.executable, "-m", "tests.processes._lock_hog", str(directory / filename_of("s"))],
         cwd=ROOT,
         stdin=subprocess.PIPE,

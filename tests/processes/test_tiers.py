@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests.redis._client import ROOT, Worker
 
 from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers, ValueConflict
@@ -249,7 +249,7 @@ while done < 40:
 
 def test_processes_overshoot_no_tier_and_all_come_to_their_end(directory, limits):
     running = [
-        subprocess.Popen([sys.executable, "-c", STORM, str(directory), str(seed)], cwd=ROOT)
+        _fresh_processes.Popen([sys.executable, "-c", STORM, str(directory), str(seed)], cwd=ROOT)
         for seed in range(3)
     ]
     assert [process.wait(120) for process in running] == [0, 0, 0]

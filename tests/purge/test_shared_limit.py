@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 
 import slotwise
 from slotwise.purge import purge
@@ -70,7 +71,7 @@ def test_machines_that_purge_together_share_the_deletion_limit(root, old, url) -
     async def hold_all_while_purging() -> tuple[int, subprocess.Popen[str]]:
         shared = RedisSemaphore(name="scratch", value=3, config=RedisConfig(url=url))
         held = await shared.acquire(3)
-        purging = subprocess.Popen(  # noqa: ASYNC220  # it only starts here
+        purging = _fresh_processes.Popen(  # noqa: ASYNC220  # it only starts here
             command(root, url, "--max-concurrency-deletion", "3"),
             stdout=subprocess.PIPE,
             text=True,
@@ -91,7 +92,7 @@ def test_machines_that_purge_together_share_the_deletion_limit(root, old, url) -
 
 def test_a_server_that_is_not_there_is_a_purge_that_is_not_done(root, old, tmp_path) -> None:
     path = old(root / "x")
-    ran = subprocess.run(
+    ran = _fresh_processes.run(
         command(root, f"unix://{tmp_path}/nothing"),
         capture_output=True,
         text=True,
@@ -106,7 +107,7 @@ def test_the_environment_says_where_a_named_limit_is(root, old, tmp_path) -> Non
     path = old(root / "x")
     words = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
     environment = {**os.environ, "SLOTWISE_URL": f"unix://{tmp_path}/nothing"}
-    ran = subprocess.run(
+    ran = _fresh_processes.run(
         [*words, "--name", "scratch"], env=environment, capture_output=True, timeout=60, check=False
     )
     assert ran.returncode == 2

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from benchmarks._api_limits import REQUESTS, TOKENS, run
 from benchmarks._windows import Taken, fullest_window
+from tests import _fresh_processes
 from tests.redis._server import Server
 from tests.tiers import _api_worker
 
@@ -24,7 +25,7 @@ Change = tuple[float, int, bool, int]  # when, units, whether by a grant, tier
 def test_no_window_is_above_the_rates_of_a_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.tiers._api_worker", f"process://{tmp_path}", "1.0"]
     processes = [
-        subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE) for seed in range(3)
+        _fresh_processes.Popen([*command, str(seed)], stdout=subprocess.PIPE) for seed in range(3)
     ]
     histories = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
     taken = _put_together(histories)

@@ -10,6 +10,7 @@ import sys
 import time
 from urllib.request import Request, urlopen
 
+from tests import _fresh_processes
 from tests.cli._shell import Shell, end, line_of
 
 
@@ -35,7 +36,7 @@ def test_open_pages_of_a_mounted_application_do_not_delay_sigterm(shell: Shell) 
         "import sys, uvicorn, slotwise.web; uvicorn.run(slotwise.web.app(sys.argv[1]), port=0)"
     )
     command = [sys.executable, "-c", program, shell.url]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = _fresh_processes.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while not (found := re.findall(r"running on (http://\S+)", line := process.stderr.readline())):
         assert line

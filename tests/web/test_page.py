@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests import _fresh_processes
 from tests.cli._shell import Shell, line_of, until
 
 from slotwise import Adaptive, Tier, Tiers, semaphore
@@ -205,7 +206,7 @@ def test_a_thousand_limits_and_ten_thousand_waiters_stay_smooth(
     redis_shell: Shell, tab: Any
 ) -> None:
     command = [sys.executable, "-c", MANY, redis_shell.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    with _fresh_processes.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert line_of(program) == "ready\n"
             tab.goto(serve(redis_shell))

@@ -8,13 +8,13 @@ documented keys, and shares no code with the scripts or the client.
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import _fresh_processes
 from tests.redis._client import ROOT
 from tests.redis._server import Server
 
@@ -85,7 +85,7 @@ def test_a_random_run_of_four_processes_keeps_its_promises(tmp_path: Path) -> No
         recording = threading.Thread(target=record)
         recording.start()
         processes = [
-            subprocess.Popen(
+            _fresh_processes.Popen(
                 [sys.executable, "-m", "tests.redis._storm", server.url, str(seed)], cwd=ROOT
             )
             for seed in range(4)
