@@ -116,7 +116,7 @@ def _install(site_packages: Path, folder: Path) -> None:
 
 
 def _take_compiled_modules(site_packages: Path) -> None:
-    """Take what Python has compiled of the same source: compiling all takes as long as the tests."""
+    """Take what Python has compiled of the same source: compiling it again takes seconds."""
     for installed in site_packages.glob("slotwise/**/*.py"):
         source = ROOT / "src" / installed.relative_to(site_packages)
         compiled = Path(importlib.util.cache_from_source(source))

@@ -80,8 +80,16 @@ def _read(file: str, included: set[str]) -> str:
     if file in included:
         return ""
     included.add(file)
-    source = (_FOLDER / file).read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda line: _read(line[1], included), source)
+    parts = _parts(file)
+    return "".join(
+        _read(part, included) if number % 2 else part for number, part in enumerate(parts)
+    )
+
+
+@cache  # most files are included by most scripts, all of which are loaded by the import
+def _parts(file: str) -> list[str]:
+    """Return the text of a file before, between and after includes, and their files between."""
+    return _INCLUDE.split((_FOLDER / file).read_text(encoding="utf-8"))
 
 
 def in_use(called: Iterable[Script | None]) -> list[Script]:
