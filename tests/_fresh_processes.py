@@ -32,6 +32,9 @@ import select, shutil, ssl, stat, struct, subprocess, tempfile, textwrap, thread
 import typing, urllib.parse, uuid, weakref
 import redis, redis.asyncio, hiredis
 
+def given_paths():
+    return [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(":") if each]
+
 requests = socket.socket(fileno=int(sys.argv[1]))
 parent = int(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the tests
@@ -56,9 +59,11 @@ try:
     for number, each in enumerate(streams):
         os.dup2(each, number)
         os.close(each)
+    sys.path = [each for each in sys.path if each not in given_paths()]
     os.chdir(wanted["folder"])
     os.environ.clear()
     os.environ.update(wanted["environment"])
+    sys.path[1:1] = given_paths()
     if wanted["start_new_session"]:
         os.setsid()
     if wanted["process_group"] >= 0:
@@ -182,9 +187,14 @@ def _can_fork(
 
 
 def _read_at_the_start(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what an interpreter reads of its environment before it runs a program."""
+    """Return what an interpreter reads of its environment before it runs a program.
+
+    But for PYTHONPATH, which a fork sets itself.
+    """
     prefixes = ("LANG", "LC_", "LD_", "MALLOC_", "OTEL_", "PYTHON")
-    return {name: value for name, value in environment.items() if name.startswith(prefixes)}
+    read = {name: value for name, value in environment.items() if name.startswith(prefixes)}
+    read.pop("PYTHONPATH", None)
+    return read
 
 
 class _LoadedProcess:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from tests import _fresh_processes
 from tests.redis._server import free_port
 
 LIMIT = 60  # seconds; only for tests that hang
@@ -97,7 +98,7 @@ def process(
     """
     log = cwd / f"log-{free_port()}"
     with log.open("w") as output:
-        started = subprocess.Popen(
+        started = _fresh_processes.Popen(
             [sys.executable, *command],
             cwd=cwd,
             stdout=output,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import _fresh_processes
 from tests.integrations._servers import process, wait_until
 
 from slotwise import semaphore
@@ -58,7 +59,7 @@ class Run:
     @contextlib.contextmanager
     def sent(self, n: int, *more: str) -> Iterator[subprocess.Popen[str]]:
         """Send tasks; the program goes on, and prints their results, if there is ``more``."""
-        with subprocess.Popen(
+        with _fresh_processes.Popen(
             [sys.executable, "-m", f"tests.integrations._{self.kind}_app", str(n), *more],
             env=os.environ | self.environment,
             cwd=self.folder,
