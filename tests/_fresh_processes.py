@@ -69,6 +69,7 @@ try:
     if wanted["process_group"] >= 0:
         os.setpgid(0, wanted["process_group"])
     while os.getppid() != parent:
+        os.kill(parent, 0)  # which fails if it has ended
         os.sched_yield()
 finally:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,9 +10,9 @@ import sys
 import threading
 
 import pytest
-from tests import _fresh_processes
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import _fresh_processes
 
 from slotwise import (
     AcquireTimeout,

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests import _fresh_processes
+
 from slotwise import SemaphoreStats
 from slotwise.processes import ProcessSemaphore
 

@@ -71,7 +71,7 @@ def test_machines_that_purge_together_share_the_deletion_limit(root, old, url) -
     async def hold_all_while_purging() -> tuple[int, subprocess.Popen[str]]:
         shared = RedisSemaphore(name="scratch", value=3, config=RedisConfig(url=url))
         held = await shared.acquire(3)
-        purging = _fresh_processes.Popen(  # noqa: ASYNC220  # it only starts here
+        purging = _fresh_processes.Popen(
             command(root, url, "--max-concurrency-deletion", "3"),
             stdout=subprocess.PIPE,
             text=True,
