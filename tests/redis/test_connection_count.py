@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from importlib import metadata
 
 import pytest
 import redis
@@ -137,6 +138,23 @@ async def test_namespaces_share_their_thread_and_connections(
     assert heartbeat_threads() <= before + 1
     assert 0 < connections(client) <= 2  # of this loop, and of the heartbeat thread
     assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
+
+
+async def test_a_connection_is_opened_without_reading_the_metadata_of_packages(
+    counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py reads its own for each connection, to tell the server a version."""
+    read: list[str] = []
+    version = metadata.version
+
+    def noted(package: str) -> str:
+        read.append(package)
+        return version(package)
+
+    monkeypatch.setattr(metadata, "version", noted)
+    async with RedisSemaphore(1, name="s", config=counted):
+        assert connections(client) > 0
+    assert read == []
 
 
 async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:

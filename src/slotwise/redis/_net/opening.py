@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import socket
 import ssl
 from typing import Any
@@ -29,6 +30,10 @@ Credentials = tuple[str, str]
 
 # A connection class that overrides one of these greets and authenticates in its own way.
 _GREETING = ("on_connect", "on_connect_check_health")
+
+# Where redis-py would tell the server its version, it looks that up in its package's metadata for
+# each connection: a millisecond, for a greeting that is not sent.
+_SAYS_VERSION = "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
 
 
 def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentials | None:
@@ -88,6 +93,8 @@ def open_socket(
         kwargs["protocol"] = 3
     else:
         kwargs["redis_connect_func"] = _greet_later
+        if _SAYS_VERSION and options.connection_class is None:
+            kwargs["driver_info"] = None
     connection: Any = None
     try:
         connection = _class_for(options, address)(**kwargs)
