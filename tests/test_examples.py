@@ -24,7 +24,7 @@ import pytest
 from slotwise._cli.commands import SUMMARIES, load
 from slotwise._cli.flags import UsageError
 from tests import _fresh_processes
-from tests.redis._server import Server
+from tests.redis._server import SELDOM_BUSY, Server
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,7 +61,7 @@ PROGRAMS = list(programs())
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("redis")) as server:
+    with Server(tmp_path_factory.mktemp("redis"), *SELDOM_BUSY) as server:
         yield server
 
 

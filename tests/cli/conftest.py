@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli._shell import Shell
-from tests.redis._server import Server
+from tests.redis._server import SELDOM_BUSY, Server
 
 # Under nohup it is ignored, and then by all that the tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -14,15 +14,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("redis")) as server:
+    with Server(tmp_path_factory.mktemp("redis"), *SELDOM_BUSY) as server:
         yield server
 
 
 @pytest.fixture
 def server(redis_server: Server) -> Server:
     """A running server with nothing in it."""
-    with redis_server.client() as client:
-        client.flushall()
+    redis_server.flush()
     return redis_server
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests import _fresh_processes
-from tests.redis._server import Server, until
+from tests.redis._server import SELDOM_BUSY, Server, until
 from tests.redis.faults._proxy import Freezes, IsSlow
 
 from slotwise import ProcessSemaphore, Semaphore
@@ -29,7 +29,7 @@ PATIENT = {"cleanup_timeout": 60, "attempts": 1000, "connect_timeout": 60, "repl
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("redis")) as server:
+    with Server(tmp_path_factory.mktemp("redis"), *SELDOM_BUSY) as server:
         yield server
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -19,25 +20,36 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def server(shared_server: Server) -> Server:
     """A running server with nothing in it; tests that stop servers start their own."""
-    with shared_server.client() as client:
-        client.flushall()
+    shared_server.flush()
     return shared_server
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[redis.Redis]:
-    """A plain client, to look at keys with."""
-    with server.client(decode_responses=True, encoding_errors="surrogateescape") as client:
+    """A plain client with one connection, to look at keys with."""
+    options = {"decode_responses": True, "encoding_errors": "surrogateescape"}
+    with server.client(single_connection_client=True, **options) as client:
         yield client
 
 
-def listening(client: redis.Redis, client_id: str) -> redis.client.PubSub:
-    """What a living process has open for its messages; to be closed."""
-    listener = client.pubsub()
-    listener.subscribe(f"slotwise:{client_id}")
-    while listener.get_message(timeout=10) is None:
-        pass
-    return listener
+@contextmanager
+def listening(client: redis.Redis, client_id: str) -> Iterator[None]:
+    """Have open what a living process has for its messages.
+
+    Afterwards the server knows that nobody listens: it may hear of a closed connection after the
+    next call on another.
+    """
+
+    def hear(kind: str) -> None:
+        while (listener.get_message(timeout=10) or {}).get("type") != kind:
+            pass
+
+    with client.pubsub() as listener:
+        listener.subscribe(f"slotwise:{client_id}")
+        hear("subscribe")
+        yield
+        listener.unsubscribe()
+        hear("unsubscribe")
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ import random
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import redis
 from tests.redis._damage import drop_half, write_one_piece_of_garbage
+from tests.redis._eval import evaluate, read_keys
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise.redis._path_keys import KINDS, PathKeys
@@ -40,27 +42,30 @@ SHAPES = [
 ]
 
 
+@cache
+def sources(name: str) -> tuple[str, str]:
+    """Return a script that counts what its fast half does, and the script without that half."""
+    source, ending = load(name).source.decode(), FAST.get(name, "")
+    assert ending in source
+    if not ending:
+        return source, source
+    return source.replace(ending, ending.replace("return", COUNT)), source.replace(ending, "")
+
+
 class Twin:
     """One Tiers object twice on a server: with the fast halves of the scripts, and without."""
 
     def __init__(self, client: redis.Redis, name: str) -> None:
         self.client = client
         self.keys = [PathKeys(FAKE_CLOCK, f"{name} {each}") for each in ("fast", "plain")]
-        self.scripts: dict[str, list[str]] = {}
         self.is_damaged = False
 
     def call(self, name: str, at: float, *args: object) -> Any:
-        if name not in self.scripts:
-            source, ending = load(name).source.decode(), FAST.get(name, "")
-            assert ending in source
-            counted = source.replace(ending, ending.replace("return", COUNT)) if ending else source
-            plain = source.replace(ending, "") if ending else source
-            self.scripts[name] = [self.client.script_load(each) for each in (counted, plain)]
         given = [f"{at:.6f}", *map(str, args)]
         replies = []
-        for sha, keys in zip(self.scripts[name], self.keys, strict=True):
+        for source, keys in zip(sources(name), self.keys, strict=True):
             try:
-                replies.append(self.client.evalsha(sha, 12, *keys.all, *given))
+                replies.append(evaluate(self.client, source, 12, *keys.all, *given))
             except redis.ResponseError as error:
                 # Redis 7 begins with the line of the script, which is not the same in both.
                 replies.append(re.sub(r"^user_script:\d+: ", "", str(error)).split(" ")[0])
@@ -85,15 +90,7 @@ class Twin:
 
     def contents(self, keys: PathKeys) -> list[tuple[Any, int]]:
         """What is in each key, and for how long (ms)."""
-        pipe = self.client.pipeline(transaction=False)
-        [state, *others] = keys.all
-        pipe.hgetall(state)
-        for key in others:
-            pipe.zrange(key, 0, -1, withscores=True)
-        for key in keys.all:
-            pipe.pttl(key)
-        found = pipe.execute()
-        return [*zip(found[:12], found[12:], strict=True)]
+        return [*zip(*read_keys(self.client, *keys.all), strict=True)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

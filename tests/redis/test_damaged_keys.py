@@ -19,7 +19,7 @@ from tests.redis._damage import (
     write_garbage,
     write_one_piece_of_garbage,
 )
-from tests.redis._eval import evaluate
+from tests.redis._eval import evaluate, keys_that_stay
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise.redis._keys import KINDS, KeySet, SemaphoreKeys
@@ -47,11 +47,7 @@ class Clients:
 
     def run(self, name: str, *args: object) -> Any:
         given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
-        script = load(name)
-        try:
-            return self.client.evalsha(script.sha.decode(), len(self.keys.all), *given)
-        except redis.exceptions.NoScriptError:
-            return evaluate(self.client, script.source, len(self.keys.all), *given)
+        return evaluate(self.client, load(name).source, len(self.keys.all), *given)
 
     def ask(self, claim_id: str, *, again: bool) -> list[Any]:
         raise NotImplementedError
@@ -100,8 +96,7 @@ class Clients:
         assert all(1 <= each <= VALUE for each in numbers), f"above the value: {self.holding}"
 
     def check_lifetimes(self) -> None:
-        for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay forever"
+        assert keys_that_stay(self.client) == []
 
 
 class SemaphoreClients(Clients):

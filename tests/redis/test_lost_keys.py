@@ -8,12 +8,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import redis
 from tests._effort import seeds
-from tests.redis._eval import evaluate
+from tests.redis._eval import evaluate, keys_that_stay, read_keys
 from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_scripts_against_ledger import expand
 
@@ -47,6 +48,17 @@ async def workers_in_line(
     return tasks
 
 
+@cache
+def that_puts_back(name: str, at_once: int | None) -> bytes:
+    """Return a script that puts so many claims back, if not as many as usual."""
+    source = load(name).source
+    if at_once is None:
+        return source
+    changed = re.sub(rb"REBUILT = \d+", b"REBUILT = %d" % at_once, source)
+    assert changed != source or name.endswith("release_many")
+    return changed
+
+
 class Fleet:
     """Clients of one semaphore, what they were told, and a server that loses keys."""
 
@@ -63,14 +75,8 @@ class Fleet:
     def run(self, name: str, *args: object) -> Any:
         texts = ["" if arg is None else str(arg) for arg in args]
         given = (*self.keys.all, f"{self.now:.6f}", *texts)
-        return evaluate(self.client, self.source(name), len(self.keys.all), *given)
-
-    def source(self, name: str) -> bytes:
-        if self.at_once is None:
-            return load(name).source
-        changed = re.sub(rb"REBUILT = \d+", b"REBUILT = %d" % self.at_once, load(name).source)
-        assert changed != load(name).source or name.endswith("release_many")
-        return changed
+        source = that_puts_back(name, self.at_once)
+        return evaluate(self.client, source, len(self.keys.all), *given)
 
     def request(self, claim_id: str, *, again: bool = False) -> None:
         args = (claim_id, VALUE, INTERVAL, None, "wait", "again" if again else "", 0)
@@ -107,11 +113,11 @@ class Fleet:
                 self.believers.add(claim_id)
 
     def check(self) -> None:
-        members = self.client.zrange(self.keys.main, 0, -1)
+        [members, state], _ = read_keys(self.client, self.keys.main, self.keys.state)
         assert len(members) <= VALUE
         seen: set[int] = set()
         for holder in (member for member in members if "#" not in member):
-            claim = (self.client.hget(self.keys.state, holder) or "").split()
+            claim = state.get(holder, "").split()
             if claim and claim[4] != "0":
                 numbers = set(expand(claim[4]))
                 assert self.told.setdefault(holder, numbers) == numbers
@@ -119,8 +125,7 @@ class Fleet:
             assert max(numbers, default=1) <= VALUE, "no number above the value"
             assert not numbers & seen, "no number twice"
             seen |= numbers
-        for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay forever"
+        assert keys_that_stay(self.client) == []
 
 
 @pytest.fixture
@@ -432,6 +437,17 @@ async def test_garbage_among_the_numbers_is_nobodys_number(
 # ------------------------------------------------------------------------------------- tiers
 
 
+@cache
+def that_repairs(name: str, effort: int | None) -> bytes:
+    """Return a script that does so much of a repair at once, if not as much as usual."""
+    source = load(name).source
+    if effort is None:
+        return source
+    changed, found = re.subn(rb"local EFFORT = \d+", b"local EFFORT = %d" % effort, source)
+    assert found == 1
+    return re.sub(rb"local SOME = \d+", b"local SOME = 2", changed)
+
+
 class PathFleet:
     """Clients of tiers, what they believe to hold and until when, and a server that loses keys."""
 
@@ -452,18 +468,11 @@ class PathFleet:
         given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
         while True:
             try:
-                return evaluate(self.client, self.source(name), len(self.keys.all), *given)
+                source = that_repairs(name, self.effort)
+                return evaluate(self.client, source, len(self.keys.all), *given)
             except redis.ResponseError as error:
                 if not str(error).startswith("REPAIRING "):
                     raise
-
-    def source(self, name: str) -> bytes:
-        source = load(name).source
-        if self.effort is None:
-            return source
-        changed, found = re.subn(rb"local EFFORT = \d+", b"local EFFORT = %d" % self.effort, source)
-        assert found == 1
-        return re.sub(rb"local SOME = \d+", b"local SOME = 2", changed)
 
     def request(self, claim_id: str, path: str, *, again: bool = False) -> None:
         self.paths[claim_id] = path
@@ -518,8 +527,7 @@ class PathFleet:
         numbers = list(self.believers.values())
         assert len(set(numbers)) == len(numbers), "no number twice"
         assert max(numbers, default=1) <= self.VALUES[-1], "no number above the value"
-        for key in self.client.keys("*"):
-            assert self.client.pttl(key) > 0, f"{key} would stay forever"
+        assert keys_that_stay(self.client) == []
 
 
 def fleet_that_lost_its_state(client: redis.Redis) -> PathFleet:

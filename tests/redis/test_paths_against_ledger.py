@@ -12,13 +12,15 @@ import random
 import re
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import ceil, inf
 from typing import Any
 
 import pytest
 import redis
 from tests._effort import seeds
-from tests.redis._server import FAKE_CLOCK, keys_that_stay
+from tests.redis._eval import evaluate, keys_that_stay, read_keys
+from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.paths import RankedNeeds
@@ -53,6 +55,19 @@ NOTE_WHO_IS_TOLD = """
 """
 
 
+@cache
+def with_bounds(name: str, patience: int, looks: int) -> str:
+    """Return a script with these bounds, which writes down whom it tells."""
+    source = load(name).source.decode()
+    assert f"local PATIENCE = {rules_as_written.PATIENCE}\n" in source
+    for word, value in (("PATIENCE", patience), ("LOOKS", looks)):
+        source, found = re.subn(rf"local {word} = \d+", f"local {word} = {value}", source)
+        assert found == 1
+    return source.replace(
+        "function buckets.tell_due()\n", f"function buckets.tell_due()\n{NOTE_WHO_IS_TOLD}"
+    )
+
+
 class Pair:
     """One set of tiers twice: a ledger here, and the keys on a server."""
 
@@ -77,7 +92,6 @@ class Pair:
         self.keys = PathKeys(FAKE_CLOCK, "t")
         self.key = {kind: key.decode() for kind, key in zip(KINDS, self.keys.all, strict=True)}
         self.patience, self.looks = patience, looks
-        self.loaded: dict[str, str] = {}  # name of a script: its SHA
         self.now = round(time.time(), 3)
         self.silent_at: dict[str, float] = {}
         self.ttls: dict[str, float | None] = {}
@@ -93,22 +107,10 @@ class Pair:
     # ------------------------------------------------------- the server's side
 
     def run(self, name: str, *args: object) -> Any:
-        if name not in self.loaded:
-            self.loaded[name] = self.client.script_load(self.source(name))
         texts = ["" if arg is None else str(arg) for arg in args]
         keys = self.keys.all
-        return self.client.evalsha(self.loaded[name], len(keys), *keys, f"{self.now:.6f}", *texts)
-
-    def source(self, name: str) -> str:
-        """A script with the bounds of this pair, which writes down whom it tells."""
-        source = load(name).source.decode()
-        assert f"local PATIENCE = {rules_as_written.PATIENCE}\n" in source
-        for word, value in (("PATIENCE", self.patience), ("LOOKS", self.looks)):
-            source, found = re.subn(rf"local {word} = \d+", f"local {word} = {value}", source)
-            assert found == 1
-        return source.replace(
-            "function buckets.tell_due()\n", f"function buckets.tell_due()\n{NOTE_WHO_IS_TOLD}"
-        )
+        source = with_bounds(name, self.patience, self.looks)
+        return evaluate(self.client, source, len(keys), *keys, f"{self.now:.6f}", *texts)
 
     # ------------------------------------------------------- the ledger's side
 
@@ -405,13 +407,13 @@ class Pair:
 
     def read_keys(self) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
         """Return the fields of the state, and the members and scores of all else."""
-        kinds = [kind for kind in self.key if kind != "state"]
-        with self.client.pipeline(transaction=False) as pipeline:
-            pipeline.hgetall(self.key["state"])
-            for kind in kinds:
-                pipeline.zrange(self.key[kind], 0, -1, withscores=True)
-            state, *found = pipeline.execute()
-        return state, {kind: dict(pairs) for kind, pairs in zip(kinds, found, strict=True)}
+        found, _ = read_keys(self.client, *self.key.values())
+        members = dict(zip(self.key, found, strict=True))
+        state = members.pop("state")
+        return state, {
+            kind: {member: float(score) for member, score in scores.items()}
+            for kind, scores in members.items()
+        }
 
     def compare(self) -> None:
         ledger = self.ledger

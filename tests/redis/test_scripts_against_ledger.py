@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from tests._effort import seeds
-from tests.redis._eval import evaluate
-from tests.redis._server import FAKE_CLOCK, keys_that_stay
+from tests.redis._eval import evaluate, keys_that_stay, read_keys
+from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
 from slotwise._ledger import Claim, Ledger
@@ -40,11 +40,16 @@ def expand(text: str) -> Iterator[int]:
 
 def taken_numbers(client: redis.Redis, keys: SemaphoreKeys) -> set[int]:
     """The slot numbers that are neither above the highest so far nor free."""
-    records = dict(client.zrange(keys.numbers, 0, -1, withscores=True))
-    taken = set(range(1, int(records.pop("top", 0)) + 1))
-    for text, low in records.items():
+    return taken_by([*client.zrange(keys.numbers, 0, -1, withscores=True)])
+
+
+def taken_by(records: Iterable[tuple[str, float | str]]) -> set[int]:
+    """Those that the members of that sorted set and their scores say."""
+    free_from = dict(records)
+    taken = set(range(1, int(free_from.pop("top", 0)) + 1))
+    for text, low in free_from.items():
         free = set(expand(text))
-        assert min(free) == low
+        assert min(free) == float(low)
         assert free <= taken, "free once, and below the highest"
         taken -= free
     return taken
@@ -292,19 +297,22 @@ class Pair:
             for member, claim in self.ledger.holders.items()
             for i, number in enumerate(claim.numbers, 1)
         }
-        assert taken_numbers(self.client, self.keys) == set(held.values())
-        state = self.client.hgetall(self.keys.state)
+        keys = self.keys
+        places = keys.numbers, keys.state, keys.main, keys.waiting, keys.waiting_heartbeat, keys.ttl
+        found, _ = read_keys(self.client, *places)
+        numbers, state, main, queue, queue_heartbeats, ttls = found
+        assert taken_by(numbers.items()) == set(held.values())
         for holder, claim in self.ledger.holders.items():
             filed = state[holder].split()[4]
             assert list(expand(filed)) == list(claim.numbers)
-        assert set(self.client.zrange(self.keys.main, 0, -1)) == set(held)
+        assert set(main) == set(held)
         line = [str(claim.key) for claim in self.ledger.in_turn()]
         self.passed += line != [*self.ledger.waiting]
-        assert self.client.zrange(self.keys.waiting, 0, -1) == line
-        assert set(self.client.zrange(self.keys.waiting_heartbeat, 0, -1)) == set(line)
+        assert [*queue] == line
+        assert set(queue_heartbeats) == set(line)
         claims = {claim_id for claim_id in state if not claim_id.startswith(".")}
         assert claims == {*self.ledger.holders, *line}
-        assert set(self.client.zrange(self.keys.ttl, 0, -1)) == {
+        assert set(ttls) == {
             claim_id for claim_id in self.ledger.holders if self.ttls[str(claim_id)] is not None
         }
         assert not keys_that_stay(self.client)
