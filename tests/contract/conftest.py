@@ -28,7 +28,7 @@ from slotwise import (
 )
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
-from tests.redis._server import Server, patient_config, wait_for_answers
+from tests.redis._server import SELDOM_BUSY, Server, patient_config, wait_for_answers
 
 _names = itertools.count(1)
 
@@ -118,36 +118,42 @@ class Speak:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("contract")) as server:
+    with Server(tmp_path_factory.mktemp("contract"), *SELDOM_BUSY) as server:
         yield server
 
 
+def config_on(server: Server, name: str) -> RedisConfig:
+    """In a namespace of its own: those who list all names find the hundreds of other tests there."""
+    return patient_config(server.url, namespace=name)
+
+
 @pytest.fixture(params=DRIVERS)
-def driver(request: pytest.FixtureRequest) -> Callable[..., Semaphore]:
+def driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Semaphore]:
     if request.param == "memory":
         return MemorySemaphore
     if request.param == "processes":
         folder = request.getfixturevalue("tmp_path") / "slots"
         return partial(ProcessSemaphore, directory=folder)
     server = request.getfixturevalue("server")
-    return partial(RedisSemaphore, config=patient_config(server.url))
+    return partial(RedisSemaphore, config=config_on(server, name))
 
 
 @pytest.fixture(params=LIMITS)
-def limit_driver(request: pytest.FixtureRequest) -> Callable[..., Limit]:
+def limit_driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Limit]:
     """Makes limits: semaphores of every driver, and paths through tiers."""
     kind, _, tiers = request.param.partition(" ")
-    url = request.getfixturevalue("server").url if kind == "redis" else f"{kind}://"
+    where: str | RedisConfig = f"{kind}://"
+    if kind == "redis":
+        where = config_on(request.getfixturevalue("server"), name)
     if kind == "processes":
-        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
+        where = f"process://{request.getfixturevalue('tmp_path')}/slots"
     if tiers:
-        where = patient_config(url) if kind == "redis" else url
         return partial(_path_through_tiers, where)
     if kind == "memory":
         return MemorySemaphore
     if kind == "processes":
         return partial(ProcessSemaphore, directory=request.getfixturevalue("tmp_path") / "slots")
-    return partial(RedisSemaphore, config=patient_config(url))
+    return partial(RedisSemaphore, config=where)
 
 
 def _path_through_tiers(url: str | RedisConfig, value: int, **options: Any) -> Limit:

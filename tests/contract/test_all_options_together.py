@@ -333,7 +333,7 @@ async def test_every_driver_does_what_the_model_does(
     if where == "process":
         url = f"process://{request.getfixturevalue('tmp_path')}/slots"
     elif where == "redis":
-        url = patient_config(request.getfixturevalue("server").url)
+        url = patient_config(request.getfixturevalue("server").url, namespace=name)
     dice = random.Random(seed)
     driver = Driver(dice, kind, name, url)
     assert isinstance(driver.control, Semaphore if kind == "semaphore" else Tiers)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.processes._files import close_files
-from tests.redis._server import Server, patient_config, wait_for_answers
+from tests.redis._server import SELDOM_BUSY, Server, patient_config, wait_for_answers
 
 from slotwise import SlotManager, Tier, Tiers
 
@@ -21,7 +21,7 @@ _names = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("tiers")) as server:
+    with Server(tmp_path_factory.mktemp("tiers"), *SELDOM_BUSY) as server:
         yield server
 
 
@@ -30,8 +30,10 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
     place, _, staged = backend.partition("-")
     options: dict[str, Any] = {"atomic": not staged}
     if place == "redis":
-        options["url"] = patient_config(request.getfixturevalue("server").url)
-        options["name"] = f"tiers-{os.getpid()}-{next(_names)}"
+        name = f"tiers-{os.getpid()}-{next(_names)}"
+        server = request.getfixturevalue("server")
+        # In a namespace of its own: staged tiers look for their keys among all of a namespace.
+        options |= {"url": patient_config(server.url, namespace=name), "name": name}
     if place == "process":
         options["url"] = f"process://{request.getfixturevalue('process_directory')}"
         options["name"] = f"tiers-{next(_names)}"
