@@ -16,7 +16,7 @@ Make = Callable[..., Limit]
 MakeSemaphore = Callable[..., Semaphore]
 
 LONG = 100.0  # no test waits for the end of that
-SHORT = 0.3
+SHORT = 0.15
 
 
 async def test_nothing_is_granted_while_it_is_paused_and_holders_are_undisturbed(
