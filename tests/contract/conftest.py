@@ -123,7 +123,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def config_on(server: Server, name: str) -> RedisConfig:
-    """In a namespace of its own: those who list all names find the hundreds of other tests there."""
+    """In a namespace of its own: a look at all names would find those of hundreds of tests."""
     return patient_config(server.url, namespace=name)
 
 
