@@ -20,6 +20,7 @@ import os
 import re
 import sys
 import threading
+from _thread import LockType
 from asyncio import events
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -194,87 +195,101 @@ class Scenario:
     glance: Callable[[], Hashable]
 
 
+_LEFT_OUT = frozenset(("last_used", "since", "registry", "_lost", "__weakref__", "former_values"))
+_VALUES = frozenset((type(None), int, float, bool, str))
+
+
+@cache
+def _slots_of(kind: type) -> tuple[str, ...] | None:
+    """The attributes of ``kind`` that a state has; None for things that are not ours."""
+    if kind is Run or not kind.__module__.startswith(("slotwise", "tests.")):
+        return None
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name in base.__dict__.get("__slots__", ())
+        if name not in _LEFT_OUT
+    )
+
+
 class _Canon:
     """A state as nested tuples, equal for states that differ in identities only."""
 
-    _LEFT_OUT = frozenset(
-        ("last_used", "since", "registry", "_lost", "__weakref__", "former_values")
-    )
-
     def __init__(self) -> None:
+        # What it has met: nothing that is gone before the state is complete, for another
+        # thing could have its id then, and would be taken for it.
         self._seen: dict[int, int] = {}
+
+    def of_locals(self, frame: FrameType) -> Hashable:
+        of = self.of
+        return tuple([(name, of(value)) for name, value in frame.f_locals.items()])
 
     def of(self, thing: Any) -> Hashable:
         kind = type(thing)
-        if thing is None or kind in (int, float, bool, str):
+        if kind in _VALUES:
             return thing
-        if id(thing) in self._seen:
-            return ("seen", self._seen[id(thing)])
-        self._seen[id(thing)] = len(self._seen)
-        if kind in (list, tuple, deque):
-            return (kind.__name__, *[self.of(item) for item in thing])
-        if kind in (dict, OrderedDict):
-            return ("dict", *[(self.of(key), self.of(value)) for key, value in thing.items()])
+        of, seen = self.of, self._seen
+        number = seen.get(id(thing))
+        if number is not None:
+            return ("seen", number)
+        seen[id(thing)] = len(seen)
+        if kind is list or kind is tuple or kind is deque:
+            return (kind.__name__, *[of(item) for item in thing])
+        if kind is dict or kind is OrderedDict:
+            return ("dict", *[(of(key), of(value)) for key, value in thing.items()])
         if kind is Woken:  # ids and futures of tasks that are seen to elsewhere
             return ("woken", len(thing), len(thing.under_way))
         if kind is set:  # of nodes
-            return ("set", *[self.of(item) for item in sorted(thing, key=lambda node: node.key)])
-        if isinstance(thing, asyncio.Future):
-            result = thing._result if thing.done() else None
-            return ("future", thing._state, result, self.of(thing.get_loop()))
+            return ("set", *[of(item) for item in sorted(thing, key=lambda node: node.key)])
         if kind is CoroutineType:
             frame = thing.cr_frame
-            place = () if frame is None else (frame.f_lasti, self.of(dict(frame.f_locals)))
+            place = () if frame is None else (frame.f_lasti, self.of_locals(frame))
             # Of one that is running, CPython reads what it awaits from where nothing is.
             awaits = None if thing.cr_running else thing.cr_await
-            return (thing.__name__, place, self.of(awaits))
+            return (thing.__name__, place, of(awaits))
         if kind is MethodType:
-            return ("method", thing.__name__, self.of(thing.__self__))
-        if kind is not Run and kind.__module__.startswith(("slotwise", "tests.")):
-            names = [
-                name
-                for base in kind.__mro__
-                for name in base.__dict__.get("__slots__", ())
-                if name not in self._LEFT_OUT
-            ]
-            names += [name for name in getattr(thing, "__dict__", ()) if name[0] != "_"]
-            return (kind.__name__, *[self.of(getattr(thing, name, "unset")) for name in names])
+            return ("method", thing.__name__, of(thing.__self__))
+        slots = _slots_of(kind)
+        if slots is not None:
+            parts: list[Hashable] = [kind.__name__]
+            parts += [of(getattr(thing, name, "unset")) for name in slots]
+            for name, value in getattr(thing, "__dict__", {}).items():
+                if name[0] != "_":
+                    parts.append(of(value))
+            return tuple(parts)
+        if isinstance(thing, asyncio.Future):
+            result = thing._result if thing.done() else None
+            return ("future", thing._state, result, of(thing.get_loop()))
         return kind.__name__
 
 
 class _Player:
-    """A thread that acts in one run after another: to start one for each run takes longer."""
+    """A thread that acts in one run after another: to start one for each run takes longer.
+
+    It waits for its baton before it acts, and whenever somebody else is to go on.
+    """
 
     def __init__(self) -> None:
-        self._act: Callable[[], None] | None = None
-        self._begin = threading.Lock()
-        self._begin.acquire()
-        self._done = threading.Lock()
-        self._done.acquire()
+        # What it does next, and returns what it hands on, when it refers to nothing of the run.
+        self.act: Callable[[], LockType] | None = None
+        self.baton = threading.Lock()
+        self.baton.acquire()
         self._thread = threading.Thread(target=self._play, daemon=True)
         self._thread.start()
 
-    def begin(self, act: Callable[[], None]) -> None:
-        self._act = act
-        self._begin.release()
-
-    def wait(self) -> None:
-        """Wait until it has acted, and refers to nothing of the run any more."""
-        self._done.acquire()
-
     def end(self) -> None:
-        self._begin.release()
+        self.baton.release()
         self._thread.join()
 
     def _play(self) -> None:
         while True:
-            self._begin.acquire()
-            act, self._act = self._act, None
+            self.baton.acquire()
+            act, self.act = self.act, None
             if act is None:
                 return
-            act()
+            next_baton = act()
             act = None
-            self._done.release()
+            next_baton.release()
 
 
 class _Players:
@@ -316,9 +331,10 @@ class Run:
         self.branches: list[tuple[int, ...]] = []
         self.stuck = False
         self.lock_owner: int | None = None
-        self._known = False  # an earlier run was here: nothing new can follow
+        # Nothing is left to choose: an earlier run was here, or nobody can be interrupted any more.
+        self._decided = False
         self._me: dict[int, int] = {}
-        self._gates: list[Any] = []
+        self._batons: list[LockType] = []
         self._finished: list[bool] = []
         self._until: list[Callable[[], object] | None] = []
         self._where: list[FrameType | None] = []
@@ -333,19 +349,17 @@ class Run:
             _monitor()
         self._story = scenario
         count = len(scenario.acts)
-        self._gates = [threading.Lock() for _ in range(count)]
         self._finished = [False] * count
+        self._decided = self._is_decided()
         self._until = [None] * count
         self._where = [None] * count
-        for gate in [*self._gates, self._all_finished]:
-            gate.acquire()
-        players = self._players.first(count)
-        for number, (player, act) in enumerate(zip(players, scenario.acts, strict=True)):
-            player.begin(partial(self._act, number, act))
-        self._gates[self._choose(0)].release()
         self._all_finished.acquire()
-        for player in players:
-            player.wait()
+        players = self._players.first(count)
+        self._batons = [player.baton for player in players]
+        for number, (player, act) in enumerate(zip(players, scenario.acts, strict=True)):
+            player.act = partial(self._act, number, act)
+        self._batons[self._choose(0)].release()
+        self._all_finished.acquire()
         if self._failure is not None:
             raise self._failure
         assert not self.stuck, "a thread waits forever"
@@ -357,15 +371,20 @@ class Run:
         if me is None:
             assert until is None or until(), "the world hand would wait forever"
             return
-        self._pause(me, sys._getframe(1), until)
+        tracing = sys.gettrace()
+        sys.settrace(None)  # or all that happens in here would be reported too
+        try:
+            self._pause(me, sys._getframe(1), until)
+        finally:
+            if not self._decided:
+                sys.settrace(tracing)
 
     def me(self) -> int | None:
         """The number of the calling thread; None for the one that made the scenario."""
         return self._me.get(threading.get_ident())
 
-    def _act(self, me: int, act: Callable[[], None]) -> None:
+    def _act(self, me: int, act: Callable[[], None]) -> LockType:
         self._me[threading.get_ident()] = me
-        self._gates[me].acquire()
         if _MONITORED:
             _runs[threading.get_ident()] = self
         else:
@@ -382,13 +401,10 @@ class Run:
             _runs.pop(threading.get_ident(), None)
         self._finished[me] = True
         self._where[me] = None
-        if all(self._finished):
-            self._all_finished.release()
-        else:
-            self._gates[self._choose(me)].release()
+        return self._all_finished if all(self._finished) else self._batons[self._choose(me)]
 
     def _trace_call(self, frame: FrameType, event: str, arg: object) -> Any:
-        if self._known:
+        if self._decided:
             sys.settrace(None)
             return None
         steps = self._steps[frame.f_code]
@@ -405,8 +421,8 @@ class Run:
             if event == "opcode":
                 step = step_at(frame.f_lasti)
                 if step is not None:
-                    if self._known:
-                        frame.f_trace_opcodes = frame.f_trace_lines = False
+                    if self._decided:
+                        sys.settrace(None)
                         return None
                     self._take_step(frame, step)
             elif event == "line":
@@ -419,7 +435,7 @@ class Run:
 
     def take_monitored_step(self, frame: FrameType, offset: int) -> None:
         step = self._steps[frame.f_code].get(offset)
-        if step is not None and not self._known:
+        if step is not None and not self._decided:
             self._take_step(frame, step)
 
     def begin_frame(self, frame: FrameType) -> None:
@@ -448,8 +464,8 @@ class Run:
         self._until[me] = until
         chosen = self._choose(me)
         if chosen != me:
-            self._gates[chosen].release()
-            self._gates[me].acquire()
+            self._batons[chosen].release()
+            self._batons[me].acquire()
         self._until[me] = None
         if self.stuck:
             raise _Abandoned
@@ -465,7 +481,7 @@ class Run:
             self.stuck = True
             return self._finished.index(False)
         usual = me if me in able else able[0]
-        if len(able) == 1 or self._known:
+        if len(able) == 1 or self._decided:
             return usual
         depth = len(self.taken)
         if depth < len(self._prefix):
@@ -476,14 +492,19 @@ class Run:
             if me not in able or self._interruptions_left > 0:
                 state = hash((self._interruptions_left, self._state()))
                 if state in self._seen:
-                    self._known = True
+                    self._decided = True
                     return usual
                 self._seen.add(state)
                 self.branches += [(*self.taken, other) for other in able if other != chosen]
         if me in able and chosen != me:
             self._interruptions_left -= 1
         self.taken.append(chosen)
+        self._decided = self._is_decided()
         return chosen
+
+    def _is_decided(self) -> bool:
+        """Of two threads, one goes on for as long as it can, and then the other one does."""
+        return self._interruptions_left <= 0 and len(self._finished) <= 2
 
     def _state(self) -> Hashable:
         assert self._story is not None
@@ -495,7 +516,7 @@ class Run:
                 trail = self._trails.get(id(frame), (0, ()))[1]
                 where = (frame.f_code.co_name, frame.f_lasti, tuple(trail))
                 if frame.f_code.co_filename != __file__ or frame.f_code.co_name == "drive":
-                    places.append((where, canon.of(dict(frame.f_locals))))
+                    places.append((where, canon.of_locals(frame)))
                 frame = frame.f_back
         return (*places, *[canon.of(thing) for thing in self._story.shared])
 
