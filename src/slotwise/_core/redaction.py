@@ -28,8 +28,9 @@ _PLACEHOLDERS = ("user:password", ":password", "user:secret", ":secret")
 
 # Patterns, which are compiled when the first message is redacted: that takes milliseconds.
 
-# scheme://user:password@, up to the last @ of the word; a password may contain spaces.
-_IN_A_URL = r"([A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@"
+# scheme://user:password@, up to the last @ of the word; a password may contain spaces. It isn't
+# looked for in the midst of letters: if it were there, it would have been found at the first one.
+_IN_A_URL = r"((?<![A-Za-z])[A-Za-z][\w+.\-]*:/{1,2})((?:(?!\w://)[^@\n])*(?:@\S*)?)@"
 # :password@host and user:password@host, where the scheme was forgotten; in a path too.
 _WITHOUT_SCHEME = r"(?<![^\s'\"(\[=/])([^\s:@'\"(\[=/]*:(?!/)[^\s@]+)@(?=[\w.\[])"
 # scheme://:password, where the host was forgotten; digits are a port.
