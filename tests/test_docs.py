@@ -123,6 +123,15 @@ def public_modules() -> list[str]:
     return ["slotwise", *(each.name for each in found if "._" not in each.name)]
 
 
+def _dotted(node: ast.expr) -> str:
+    """Return the dotted name that ``node`` is, or an empty string if it isn't one."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
 def test_every_public_name_is_checked_by_the_type_checker() -> None:
     """In tests/typing, by whichever of its public modules it is imported from."""
     covered = set()
@@ -136,20 +145,18 @@ def test_every_public_name_is_checked_by_the_type_checker() -> None:
                     modules[name.asname or name.name] = f"{node.module}.{name.name}"
             elif isinstance(node, ast.Import):
                 modules |= {name.name: name.name for name in node.names}
-            elif isinstance(node, ast.Attribute):
-                module = ast.unparse(node.value)
+            elif isinstance(node, ast.Attribute) and (module := _dotted(node.value)):
                 covered.add((modules.get(module, module), node.attr))
+    public = {module: importlib.import_module(module) for module in public_modules()}
     objects = [
-        getattr(importlib.import_module(module), name, None)
-        for module, name in covered
-        if module in public_modules()
+        getattr(public[module], name, None) for module, name in covered if module in public
     ]
     missing = [
-        f"{module}.{name}"
-        for module in public_modules()
-        for name in importlib.import_module(module).__all__
-        if not name.startswith("_")
-        and (module, name) not in covered
-        and not any(getattr(importlib.import_module(module), name) is each for each in objects)
+        f"{name}.{each}"
+        for name, module in public.items()
+        for each in module.__all__
+        if not each.startswith("_")
+        and (name, each) not in covered
+        and not any(getattr(module, each) is other for other in objects)
     ]
     assert missing == []
