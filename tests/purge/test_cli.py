@@ -258,9 +258,9 @@ def test_a_dash_as_audit_is_stdout(root, old) -> None:
 def test_a_signal_ends_the_wait_for_an_audit_that_nobody_drains(
     tmp_path, root, old, number, audit
 ) -> None:
-    count = 3000  # lines of some 80 bytes: more than a pipe holds
+    count = 1000  # lines of some 300 bytes: more than a pipe holds
     for each in range(count):
-        old(root / f"{each}")
+        old(root / f"{each:0200}")
     if audit == "pipe":
         os.mkfifo(tmp_path / "pipe")
         words = command(root, "--yes", "--json", "--audit", tmp_path / "pipe")
