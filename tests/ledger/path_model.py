@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count, islice
 from math import ceil, floor
 
@@ -16,6 +17,7 @@ from slotwise._core.rates import Rate
 Node = tuple[int, Hashable]  # (tier, key)
 
 
+@lru_cache(1000)  # it is asked for the same moment again and again
 def in_microseconds(now: float) -> Fraction:
     return Fraction(round(now * 1_000_000), 1_000_000)
 
