@@ -155,19 +155,22 @@ class _Steps:
 
     def __init__(self, shared: frozenset[str]) -> None:
         self._shared = shared
-        self._of: dict[CodeType, dict[int, _Step]] = {}
-        self._lines: dict[CodeType, frozenset[int]] = {}
+        self._codes: list[CodeType] = []  # kept, so that no other one gets their ids
+        # By the id of the code: to hash the code itself would take long.
+        self._of: dict[int, dict[int, _Step]] = {}
+        self._lines: dict[int, frozenset[int]] = {}
 
     def __getitem__(self, code: CodeType) -> dict[int, _Step]:
-        steps = self._of.get(code)
+        steps = self._of.get(id(code))
         if steps is None:
             stepped = code.co_filename in _STEPPED
-            self._of[code] = steps = _steps_of(code, self._shared) if stepped else {}
+            self._codes.append(code)
+            self._of[id(code)] = steps = _steps_of(code, self._shared) if stepped else {}
         return steps
 
     def lines_of(self, code: CodeType) -> frozenset[int]:
         """Return the lines that have steps."""
-        lines = self._lines.get(code)
+        lines = self._lines.get(id(code))
         if lines is None:
             line_of = {
                 instruction.offset: instruction.positions.lineno
@@ -176,7 +179,7 @@ class _Steps:
             }
             found = {line_of.get(offset) for offset in self[code]}
             assert None not in found, "a step without a line would not be seen"
-            self._lines[code] = lines = frozenset(found)  # type: ignore[arg-type]
+            self._lines[id(code)] = lines = frozenset(found)  # type: ignore[arg-type]
         return lines
 
 
