@@ -171,9 +171,7 @@ _OPTIONS = {  # which a fork can't have, and their values
 }
 
 
-def _can_fork(
-    words: list[str], environment: dict[str, str], options: Mapping[str, object]
-) -> bool:
+def _can_fork(words: list[str], environment: dict[str, str], options: Mapping[str, object]) -> bool:
     rest = words[1:]
     while rest[:1] == ["-W"]:
         rest = rest[2:]

@@ -148,9 +148,7 @@ def test_every_public_name_is_checked_by_the_type_checker() -> None:
             elif isinstance(node, ast.Attribute) and (module := _dotted(node.value)):
                 covered.add((modules.get(module, module), node.attr))
     public = {module: importlib.import_module(module) for module in public_modules()}
-    objects = [
-        getattr(public[module], name, None) for module, name in covered if module in public
-    ]
+    objects = [getattr(public[module], name, None) for module, name in covered if module in public]
     missing = [
         f"{name}.{each}"
         for name, module in public.items()
