@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import gc
+import itertools
 import linecache
 import os
 import re
@@ -36,6 +37,10 @@ from slotwise._wait import clock
 from slotwise._wait.clock import Timekeeper
 from slotwise._wait.section import lock as _real_lock
 from slotwise._wait.woken import Woken
+
+# Scenarios of many steps are played with few interruptions only, unless somebody has
+# some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
+EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
 
 _HOME = slotwise.__path__[0]
 _STEPPED = tuple(
@@ -332,6 +337,7 @@ class Run:
         self._steps = steps
         self.taken: list[int] = []
         self.branches: list[tuple[int, ...]] = []
+        self.last_branches: list[tuple[int, ...]] = []  # those with the last interruption
         self.stuck = False
         self.lock_owner: int | None = None
         # Nothing is left to choose: an earlier run was here, or nobody can be interrupted any more.
@@ -493,12 +499,16 @@ class Run:
         else:
             chosen = usual
             if me not in able or self._interruptions_left > 0:
-                state = hash((self._interruptions_left, self._state()))
+                # Who runs is part of it where interruptions are counted: to go on is none.
+                running = None if self._interruptions_left == inf else usual
+                state = hash((self._interruptions_left, running, self._state()))
                 if state in self._seen:
                     self._decided = True
                     return usual
                 self._seen.add(state)
-                self.branches += [(*self.taken, other) for other in able if other != chosen]
+                is_last = me in able and self._interruptions_left == 1
+                branches = self.last_branches if is_last else self.branches
+                branches += [(*self.taken, other) for other in able if other != chosen]
         if me in able and chosen != me:
             self._interruptions_left -= 1
         self.taken.append(chosen)
@@ -583,10 +593,13 @@ def explore(
     """Run the scenario under every schedule; raises what the first failing one raised.
 
     With ``interruptions``: every schedule in which a thread that could go on has
-    to hand the baton on at most so often, at whatever steps.
+    to hand the baton on at most so often, at whatever steps; every day, one in three of those
+    in which it has to do so that often, if that is more than once.
     """
     seen: set[int] = set()
     to_try: list[tuple[int, ...]] = [()]
+    last_ones = itertools.count()
+    one_in = 1 if EXHAUSTIVELY or interruptions == 1 else 3
     explored = Explored()
     steps = _WITH_ATTACHMENT if attachment else _PLAIN
     with _Players() as players:
@@ -601,6 +614,7 @@ def explore(
                 failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
                 raise
             to_try += run.branches
+            to_try += [last for last in run.last_branches if next(last_ones) % one_in == 0]
             explored.schedules += 1
     explored.states = len(seen)
     return explored

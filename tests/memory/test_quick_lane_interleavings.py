@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterator
 from logging import DEBUG
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore, keep_strangers_out
+from tests.memory._stepping import (
+    EXHAUSTIVELY,
+    HandLoop,
+    Run,
+    Scenario,
+    SteppedLock,
+    explore,
+    keep_strangers_out,
+)
 
 from slotwise import MemorySemaphore
 from slotwise._ledger import NEVER, invariants
@@ -41,10 +48,6 @@ from slotwise.memory._registry import Registry
 from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-
-# Scenarios of many steps are played with few interruptions only, unless somebody has
-# some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
-EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
 
 _wait_sync = MemorySemaphore._wait_sync
 

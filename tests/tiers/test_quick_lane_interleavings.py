@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
 import pytest
-from tests.memory._stepping import HandLoop, Run, Scenario, SteppedLock, explore, keep_strangers_out
+from tests.memory._stepping import (
+    EXHAUSTIVELY,
+    HandLoop,
+    Run,
+    Scenario,
+    SteppedLock,
+    explore,
+    keep_strangers_out,
+)
 
 from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.base import QUICK_LANE
@@ -37,10 +44,6 @@ from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-
-# Scenarios of many steps are played with few interruptions only, unless somebody has
-# some minutes: SLOTWISE_ALL_SCHEDULES=1 plays them under every schedule too.
-EXHAUSTIVELY = bool(os.environ.get("SLOTWISE_ALL_SCHEDULES"))
 
 ALICE, BOB, CAROL = ("alice", None), ("bob", None), ("carol", None)
 
