@@ -434,7 +434,8 @@ async def test_a_rate_limit_has_head_starts_and_refuses_two_costs(clock, rate_li
     assert entered == ["first", "urgent", "patient"]
 
 
-async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock, taken):
+@pytest.mark.parametrize("seconds", [900, pytest.param(3600, marks=pytest.mark.soak)])
+async def test_an_api_with_limits_has_no_window_above_its_rates(clock, taken, seconds):
     """50 tasks, random tenants, costs, settles, holds and cancels: checked from outside."""
     dice = random.Random(14)
     rates = {"requests": Rate(600, per=60, burst=20), "tokens": Rate(100_000, per=60, burst=20_000)}
@@ -444,7 +445,7 @@ async def test_an_hour_of_an_api_with_limits_has_no_window_above_its_rates(clock
         Tier("all", 20),
     )
     begin = clock.now()
-    end = begin + 3600.0
+    end = begin + seconds
     outcomes: dict[str, int] = {"granted": 0, "cancelled": 0, "settled": 0, "later": 0}
 
     async def work() -> None:
