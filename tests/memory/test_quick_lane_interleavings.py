@@ -624,6 +624,33 @@ def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_wait
     play(scenario, interruptions=2)
 
 
+def test_a_caller_that_joins_a_line_while_it_is_closed_is_not_left_waiting(play):
+    """The line is replaced: who has read the old one must not queue there unseen."""
+
+    def scenario(world: World) -> Scenario:
+        sem = world.semaphore(value=1)
+        give = _thread_gives_lease(world, sem)
+        take = _home_takes_block(world, sem)
+        first = world.loops[-1].create_future()
+        sem._tracker.line.append(first)
+
+        def take_unless_closed() -> None:
+            try:
+                take()
+            except SemaphoreClosed:
+                pass
+
+        def check() -> None:
+            assert isinstance(first.exception(), SemaphoreClosed)
+            give()
+            assert sem._tracker.circulating == 0
+            invariants.check(sem._tracker)
+
+        return world.scenario(take_unless_closed, sem.close_sync, check=check)
+
+    play(scenario, interruptions=2)
+
+
 @pytest.mark.parametrize("taker", TAKERS)
 def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_is_lost(play, taker):
     def scenario(world: World) -> Scenario:
