@@ -88,6 +88,19 @@ async def blocks_in_line(
     return tasks
 
 
+async def test_a_newcomer_lets_the_last_of_the_line_pass_that_was_woken() -> None:
+    semaphore = MemorySemaphore(2)
+    first, second = await semaphore.acquire(), await semaphore.acquire()
+    entered: list[str] = []
+    [waiter] = await blocks_in_line(semaphore, entered, "w")
+    await semaphore.release(first)  # granted to the waiter, which has not run yet
+    await semaphore.release(second)
+    async with semaphore:
+        entered.append("newcomer")
+    await waiter
+    assert entered == ["w", "newcomer"]
+
+
 @pytest.mark.parametrize("by", ["the loop", "a thread"])
 async def test_a_newcomer_lets_a_woken_one_pass_when_the_last_in_line_was_cancelled(
     by: str,
