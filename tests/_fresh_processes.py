@@ -32,9 +32,6 @@ import select, shutil, ssl, stat, struct, subprocess, tempfile, textwrap, thread
 import typing, urllib.parse, uuid, weakref
 import redis, redis.asyncio, hiredis
 
-def given_paths():
-    return [os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(":") if each]
-
 requests = socket.socket(fileno=int(sys.argv[1]))
 parent = int(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the tests
@@ -59,11 +56,11 @@ try:
     for number, each in enumerate(streams):
         os.dup2(each, number)
         os.close(each)
-    sys.path = [each for each in sys.path if each not in given_paths()]
     os.chdir(wanted["folder"])
     os.environ.clear()
     os.environ.update(wanted["environment"])
-    sys.path[1:1] = given_paths()
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [os.path.abspath(each) for each in paths if each]
     if wanted["start_new_session"]:
         os.setsid()
     if wanted["process_group"] >= 0:
@@ -203,10 +200,14 @@ class _LoadedProcess:
         self.parent = os.getpid()
         self._lock = threading.Lock()
         self._requests, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Each fork has a PYTHONPATH of its own. What is on this one might not be found otherwise:
+        # Python doesn't add a path twice, and so not for an editable install either.
+        environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
         with its_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _FORKS, str(its_end.fileno()), str(self.parent)],
                 stdin=subprocess.DEVNULL,
+                env=environment,
                 pass_fds=[its_end.fileno()],
             )
         atexit.register(self._end)
