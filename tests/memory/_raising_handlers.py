@@ -54,12 +54,10 @@ def interrupted(number: int, call: Callable[[], object], *, everywhere: bool = T
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal count
+        frame.f_trace_opcodes = True  # in every frame: 3.13 forgets it otherwise
         if event == "call":
-            if not frame.f_code.co_filename.startswith(HOME):
-                return None  # its bytecodes are not counted; what it calls is asked about again
-            frame.f_trace_opcodes = True
             latest.pop(id(frame), None)
-        elif event == "opcode":
+        elif event == "opcode" and frame.f_code.co_filename.startswith(HOME):
             count += everywhere or _may_be_interrupted(frame, latest)
             if count == number:
                 raise Interrupt
