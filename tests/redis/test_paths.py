@@ -17,7 +17,7 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis import RedisConfig, RedisSemaphore, _names
 from slotwise.redis._paths import RedisPaths
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
@@ -72,7 +72,8 @@ async def wait_for(paths: RedisPaths, user: str, count: int) -> asyncio.Task[str
 class Monitor:
     """The commands that clients send, but for those that try or open connections.
 
-    On a slow machine the server is probed over another one while it doesn't reply.
+    On a slow machine the server is probed over another one while it doesn't reply. And the name is
+    noted when it has been used for 0.3 s.
     """
 
     def __init__(self, server: Server, client: redis.Redis) -> None:
@@ -91,7 +92,9 @@ class Monitor:
             if word == "HELLO":
                 opening.add(command["client_port"])
             is_opening = command["client_port"] in opening and not word.startswith("EVAL")
-            if command["client_type"] != "lua" and word != "TIME" and not is_opening:
+            is_note = _names._NOTE.sha.decode() in command["command"]
+            is_of_a_client = command["client_type"] != "lua" and word != "TIME"
+            if is_of_a_client and not is_opening and not is_note:
                 seen.append(word)
 
     def close(self) -> None:
