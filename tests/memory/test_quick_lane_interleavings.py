@@ -296,6 +296,16 @@ def _loop_takes_lease(world: World, sem: MemorySemaphore) -> Act:
     return act
 
 
+def _unless_closed(take: Act) -> Act:
+    def act() -> None:
+        try:
+            take()
+        except SemaphoreClosed:
+            pass
+
+    return act
+
+
 TAKERS = [
     _thread_takes_block,
     _thread_takes_lease,
@@ -580,19 +590,13 @@ def test_a_caller_that_asks_while_it_is_closed_is_refused_or_holds_and_is_not_le
         sem = world.semaphore(value=1)
         take = taker(world, sem)
 
-        def take_unless_closed() -> None:
-            try:
-                take()
-            except SemaphoreClosed:
-                pass
-
         def check() -> None:
             assert sem._tracker.in_use == world.inside
             world.end()
             assert sem._tracker.circulating == 0
             invariants.check(sem._tracker)
 
-        return world.scenario(take_unless_closed, sem.close_sync, check=check)
+        return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
     play(scenario)
 
@@ -602,12 +606,6 @@ def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_wait
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
         take = _loop_takes_block(world, sem)
-
-        def take_unless_closed() -> None:
-            try:
-                take()
-            except SemaphoreClosed:
-                pass
 
         def close_and_give() -> None:
             sem.close_sync()
@@ -619,7 +617,7 @@ def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_wait
             assert sem._tracker.circulating == 0
             invariants.check(sem._tracker)
 
-        return world.scenario(take_unless_closed, close_and_give, check=check)
+        return world.scenario(_unless_closed(take), close_and_give, check=check)
 
     play(scenario, interruptions=2)
 
@@ -634,19 +632,13 @@ def test_a_caller_that_joins_a_line_while_it_is_closed_is_not_left_waiting(play)
         first = world.loops[-1].create_future()
         sem._tracker.line.append(first)
 
-        def take_unless_closed() -> None:
-            try:
-                take()
-            except SemaphoreClosed:
-                pass
-
         def check() -> None:
             assert isinstance(first.exception(), SemaphoreClosed)
             give()
             assert sem._tracker.circulating == 0
             invariants.check(sem._tracker)
 
-        return world.scenario(take_unless_closed, sem.close_sync, check=check)
+        return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
     play(scenario, interruptions=2)
 
