@@ -26,6 +26,7 @@ ENDINGS = ("released", "expired", "lost", "kicked")
 
 
 def test_a_hook_that_another_package_declares_is_told_of_everything(tmp_path: Path) -> None:
+    """In a service with the page, too: that imports modules of commands, which have no hooks."""
     folder = tmp_path / "other-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
@@ -34,7 +35,7 @@ def test_a_hook_that_another_package_declares_is_told_of_everything(tmp_path: Pa
     )
     (tmp_path / "other.py").write_text("def says(event):\n    print(event.kind)\n")
     program = (
-        "import asyncio, slotwise\n"
+        "import asyncio, slotwise, slotwise.web\n"
         "async def main():\n"
         "    for _ in range(2):\n"
         "        async with slotwise.MemorySemaphore(1, name='s'): pass\n"

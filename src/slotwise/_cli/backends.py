@@ -15,14 +15,10 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from slotwise import _urls
 from slotwise._cli.output import command_hint
-from slotwise._core import events
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
-
-# Hooks of other packages are for programs; a command should start quickly.
-events.skip_declared()
 
 _ALL = 1_000_000  # more semaphores than anybody would list
 

@@ -11,7 +11,6 @@ from slotwise import _urls
 from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
 from slotwise._cli.output import NOT_TEXT, command_hint, print_error
 from slotwise._cli.slot import TimeLeft
-from slotwise._core import events
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
 from slotwise._core.results import AcquisitionResult
@@ -25,9 +24,6 @@ from slotwise.errors import (
 )
 
 NO_SLOT, OWN_FAILURE = 75, 125
-
-# Other packages' hooks are for programs; looking for them would take longer than the rest.
-events.skip_declared()
 
 ID = "SLOTWISE_ACQUISITION_ID"  # in the environment of a command
 _OUTER_IDS = "SLOTWISE_OUTER_IDS"  # those of all runs around it, itself included
