@@ -63,6 +63,7 @@ soak: $(VENV)/.installed-test  ## the slow tests: faults (SLOTWISE_SOAK_SECONDS=
 	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
 	SLOTWISE_ALL_SCHEDULES=1 $(BIN)/python -m pytest --timeout 1800 -m "soak or not soak" \
 		tests/memory/test_quick_lane_interleavings.py tests/tiers/test_quick_lane_interleavings.py
+	SLOTWISE_REAL_INTERPRETERS=1 $(BIN)/python -m pytest $$(grep -lE '_fresh_processes|_shell' -r tests --include=test_*.py)
 	SLOTWISE_EXAMPLES=30 $(BIN)/python -m pytest --timeout 1800 $$(grep -lE 'import (TIMES|examples)' -r tests --include=test_*.py)
 
 docs: $(VENV)/.installed-docs  ## the documentation, into docs/_build/html

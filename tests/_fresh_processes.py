@@ -1,9 +1,10 @@
-"""Popen and run: start Python programs without the time that Python takes to load others' code.
+"""Popen and run: start Python programs without the time that Python takes to load modules.
 
-A process that has imported what slotwise imports of the standard library and of redis-py, and
-nothing of slotwise, forks for each program. So a program finds what a fresh interpreter would, as
-a child of the process that started it, which can wait for it and send it any signal. But all
-modules are loaded: what depends on when they are imported needs `subprocess`.
+A process that has imported slotwise, what it imports, and nothing else, and that has used none of
+it, forks for each program. So a program finds what a fresh interpreter would, as a child of the
+process that started it, which can wait for it and send it any signal. But all modules are loaded:
+what depends on when they are imported, or taken apart, needs `subprocess`. In `make soak`, which
+sets SLOTWISE_REAL_INTERPRETERS, every program has an interpreter of its own.
 """
 
 from __future__ import annotations
@@ -25,16 +26,31 @@ _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 # Started with the number of a socket, and the process id of whoever has the other end.
 _FORKS = r"""
-import gc, io, json, os, runpy, signal, socket, sys, warnings
-import argparse, asyncio, concurrent.futures, contextvars, ctypes, dataclasses, datetime, fcntl
-import hashlib, heapq, inspect, ipaddress, logging, mmap, pathlib, pickle, pwd, random, secrets
-import select, shutil, ssl, stat, struct, subprocess, tempfile, textwrap, threading, traceback
-import typing, urllib.parse, uuid, weakref
+import atexit, ctypes, sys
+
+
+@atexit.register  # before those of modules, so called after them
+def spare_modules():
+    # To take them apart at the end would copy all of their memory, and take half of the time.
+    spared = [sys.modules.pop(name, None) for name in loaded]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(spared))
+
+
+import gc, importlib, io, json, os, pkgutil, runpy, signal, socket, warnings
 import redis, redis.asyncio, hiredis
+import slotwise
+
+for module in pkgutil.walk_packages(slotwise.__path__, "slotwise."):
+    # Those of frameworks would import them, and __main__ is run, not imported.
+    if not module.name.startswith(("slotwise.i", "slotwise.__main__")):
+        importlib.import_module(module.name)
 
 requests = socket.socket(fileno=int(sys.argv[1]))
 parent = int(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the tests
+loaded = sys.modules.keys() - {"builtins", "sys", "warnings"}
+
+
 gc.collect()
 gc.freeze()
 while True:
@@ -50,7 +66,7 @@ while True:
     for each in streams:
         os.close(each)
 
-# What follows is the child: it ends as any interpreter does.
+# What follows is the child: it ends as any interpreter does, but for the modules above.
 wanted = json.loads(message)
 try:
     for number, each in enumerate(streams):
@@ -174,6 +190,7 @@ def _can_fork(words: list[str], environment: dict[str, str], options: Mapping[st
         rest = rest[2:]
     return (
         sys.platform == "linux"
+        and "SLOTWISE_REAL_INTERPRETERS" not in os.environ
         and words[0] == sys.executable
         and len(rest) > 1
         and rest[0] in ("-c", "-m")
