@@ -121,14 +121,17 @@ async def test_other_tasks_of_the_loop_run_between_checkpoints():
 
 
 async def test_semaphores_and_timeouts_work_in_real_time():
+    leave = asyncio.Event()
+
     @do
     def program():
         sem = yield CreateSemaphore(1)
-        task = yield Spawn(WithPermit(sem, Sleep(0.05)))
+        task = yield Spawn(WithPermit(sem, Await(leave.wait())))
         yield Checkpoint()
         with pytest.raises(AcquireTimeout):
             yield AcquireSemaphore(sem, timeout=0.01)
-        yield AcquireSemaphore(sem, timeout=5)
+        leave.set()
+        yield AcquireSemaphore(sem, timeout=30)
         yield ReleaseSemaphore(sem)
         yield Wait(task)
         return (yield SemaphoreInfo(sem)).available
@@ -272,7 +275,8 @@ async def test_leaks_and_unseen_errors_are_reported_here_too():
         sem = yield CreateSemaphore(1)
         yield AcquireSemaphore(sem)
         yield Spawn(failing())
-        yield Sleep(0.001)
+        for _ in range(3):  # it begins, goes on, and fails
+            yield Checkpoint()
 
     with pytest.warns(PermitLeakWarning), pytest.warns(UnretrievedTaskError, match="unseen"):
         await run_async(program())
