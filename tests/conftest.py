@@ -43,9 +43,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# A shell without job control starts what it puts into the background with these ignored, and
-# so would be the commands that tests send signals to.
-for _number in (signal.SIGINT, signal.SIGQUIT):
+# Whoever starts the tests may ignore signals: SIGINT and SIGQUIT a shell that puts them into the
+# background, SIGHUP nohup, SIGUSR2 perf. So would the commands that tests send signals to. Python
+# itself ignores two.
+for _number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
     if signal.getsignal(_number) is signal.SIG_IGN:
         default = signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
         signal.signal(_number, default)

@@ -70,11 +70,11 @@ def test_growth_stays_within_three_times_what_was_in_use() -> None:
 def test_a_frozen_value_stays_until_it_is_thawed() -> None:
     value = adaptation(Adaptive(20, 2, 200), 0)
     assert value.freeze(0, 7)
-    feed(value, 60, in_use=7, rate=700)
+    feed(value, 20, in_use=7, rate=700)
     assert value.limit == 7
     assert [(each.old, each.new, each.reason) for each in value.changes] == [(20, 7, "frozen")]
     value.thaw(feed.now)
-    while feed.now < 120 * SECOND:
+    while feed.now < 40 * SECOND:
         feed(value, 0.1, in_use=value.limit, rate=value.limit * 100)
     assert value.limit > 7
     for outside in (1, 201):

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli._shell import Shell
 from tests.redis._server import SELDOM_BUSY, Server
-
-# Under nohup it is ignored, and then by all that the tests start.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from slotwise import (
     Tiers,
     semaphore,
 )
+from tests._effort import seeds
 from tests.redis._server import patient_config
 
 MOST_WAITING = 4
@@ -325,7 +326,7 @@ class Roll:
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers", "staged tiers"])
 @pytest.mark.parametrize("where", ["memory", "process", "redis"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 async def test_every_driver_does_what_the_model_does(
     kind: str, where: str, seed: int, name: str, request: pytest.FixtureRequest
 ) -> None:

@@ -251,7 +251,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert ledger.paused_until == model.paused_until
 
 
-LedgerAgainstModel.TestCase.settings = examples(40, stateful_step_count=50)
+LedgerAgainstModel.TestCase.settings = examples(25, stateful_step_count=50)
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="half of the rules would do nothing")

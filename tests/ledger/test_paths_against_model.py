@@ -451,14 +451,14 @@ class FairWithRatesAgainstModel(RatesAgainstModel):
     tier = 0
 
 
-budget = examples(25, stateful_step_count=50)
+budget = examples(15, stateful_step_count=50)
 PathsAgainstModel.TestCase.settings = budget
-FewLooks.TestCase.settings = examples(20, stateful_step_count=50)
+FewLooks.TestCase.settings = examples(12, stateful_step_count=50)
 RatesAgainstModel.TestCase.settings = budget
 
 
 FairAgainstModel.TestCase.settings = budget
-FairWithRatesAgainstModel.TestCase.settings = examples(20, stateful_step_count=50)
+FairWithRatesAgainstModel.TestCase.settings = examples(12, stateful_step_count=50)
 
 
 class TestPathsAgainstModel(PathsAgainstModel.TestCase):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests._effort import seeds
 
 from slotwise import ProcessSemaphore
 from slotwise.processes import _journal as journals
@@ -50,7 +51,7 @@ class Queue:
         return granted
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
     dice = random.Random(seed)
     state, other, queue = State("s", 3, "boot"), State("s", 3, "boot"), Queue(3)

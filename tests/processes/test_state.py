@@ -215,4 +215,4 @@ class FileAgainstModel(RuleBasedStateMachine):
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase
-TestFileAgainstModel.settings = examples(25, stateful_step_count=40)
+TestFileAgainstModel.settings = examples(15, stateful_step_count=40)

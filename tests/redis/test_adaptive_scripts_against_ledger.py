@@ -164,7 +164,7 @@ def rules(dice: random.Random, seed: int) -> Adaptive:
     return Adaptive(dice.randint(least + 1, 6), least, dice.choice([6, 12]), algorithm=algorithm)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_our_scripts_move_the_value_as_the_ledger_does(client: redis.Redis, seed: int) -> None:
     dice = random.Random(seed)
     pair = AdaptivePair(client, rules(dice, seed), dice)

@@ -243,13 +243,15 @@ def explored_quickly(value, *actors, max_schedules=6_000, preemptions=3):
 
 
 @pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
+@pytest.mark.parametrize("preemptions", [2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("value", [1, 2])
-def test_the_quick_lane_and_the_clean_up_never_admit_two(value):
+def test_the_quick_lane_and_the_clean_up_never_admit_two(value, preemptions):
     result = explored_quickly(
         value,
         lambda world: quick_user(world, "one", ("a", None)),
         lambda world: quick_user(world, "two", ("a", None)),
         quick_cleaner,
+        preemptions=preemptions,
     )
     assert result.ok, result.failure
 
