@@ -1,8 +1,8 @@
 """Every copy of the quick lane's rule does what the rule does, in every state of a tracker.
 
-The copies in `_semaphore` and `_acquisition` are inlined for speed. A tracker that notes what
-is looked at, and in which order, tells whether one of them has drifted from `_quick_lane`: the
-order of the looks is what makes the quick lane safe.
+The copies in `_semaphore`, `_acquisition` and `_adaptive` are inlined for speed. A tracker that
+notes what is looked at, and in which order, tells whether one of them has drifted from
+`_quick_lane`: the order of the looks is what makes the quick lane safe.
 """
 
 from __future__ import annotations
@@ -81,10 +81,15 @@ def _watch(name: str) -> None:
                 tracker.line = deque(["somebody"])
         return value
 
-    setattr(Watched, name, property(get, slot.__set__))
+    def set_(tracker: Watched, value: object) -> None:
+        if tracker.watching and name == "last_used":
+            tracker.looks.append("last_used is set")
+        slot.__set__(tracker, value)
+
+    setattr(Watched, name, property(get, set_))
 
 
-for _name in ("attention", "line", "woken", "free"):
+for _name in ("attention", "line", "woken", "free", "last_used"):
     _watch(_name)
 
 

@@ -4,9 +4,11 @@ This is the rule, to be read; why it is safe beside those who have the lock is e
 `slotwise._ledger.ledger`. Where a call would cost too much, the rule is inlined:
 
     take    `MemorySemaphore.__aenter__` and ``__enter__``,
-            `MemoryAcquisition.__aenter__` and ``take``, `TimedMemoryAcquisition.__aenter__`
+            `MemoryAcquisition.__aenter__` and ``take``, `TimedMemoryAcquisition.__aenter__`,
+            `QuickAdaptiveMemoryAcquisition.__aenter__`
     give    `MemorySemaphore.__aexit__` and ``__exit__``,
-            `MemoryAcquisition.__aexit__` and ``give``, `TimedMemoryAcquisition.__aexit__`
+            `MemoryAcquisition.__aexit__` and ``give``, `TimedMemoryAcquisition.__aexit__`,
+            `QuickAdaptiveMemoryAcquisition.__aexit__`
 
 Each copy says so, and ``tests/memory/test_quick_lane_copies.py`` compares it with the rule: the
 same checks in the same order, and the same outcome in every state of a tracker.
@@ -22,6 +24,7 @@ from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING
 
+from slotwise._wait.clock import glance
 from slotwise.memory._log import logged
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def give(tracker: Tracker, number: int) -> None:
     if tracker.line or tracker.attention:
         tracker.hand_over(number)
     else:
+        tracker.last_used = glance.time
         try:
             heappush(tracker.free, number)
         finally:  # even if a signal handler raises
