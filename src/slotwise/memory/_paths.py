@@ -124,6 +124,8 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     _tracker: PathTracker
 
+    _reported_name: str | None  # set only where it isn't the tracker's
+
     @property
     def reported_name(self) -> str | None:
         return getattr(self, "_reported_name", self._tracker.name)

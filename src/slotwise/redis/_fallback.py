@@ -10,7 +10,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events, fork
@@ -215,11 +214,3 @@ class Fallback:
 def _release(local: Any, inner: AcquisitionResult) -> bool:
     released: bool = local.release_sync(inner.acquisition_id)
     return released
-
-
-def memory_driver(module: str, name: str) -> Any:
-    """Return a class of the memory driver.
-
-    Imported by name: drivers don't know each other, and only here does one stand in for another.
-    """
-    return getattr(import_module(f"slotwise.memory{module}"), name)

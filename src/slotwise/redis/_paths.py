@@ -39,7 +39,7 @@ from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sam
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._dialect import read_estimate
-from slotwise.redis._fallback import Fallback, is_fallback_id, memory_driver, settle_fallback
+from slotwise.redis._fallback import Fallback, is_fallback_id, settle_fallback
 from slotwise.redis._key_values import KeyValues
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
@@ -146,7 +146,9 @@ class RedisPaths(RedisLimit, PathBackend):
             self._local_tiers = local_specs(self._specs, unreachable.local_value)
 
     def _make_local(self) -> Any:
-        local = memory_driver("._paths", "MemoryPaths")(
+        from slotwise.memory._paths import MemoryPaths  # stands in for this driver, hence only here
+
+        local = MemoryPaths(
             self._local_tiers,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,

@@ -44,7 +44,7 @@ from slotwise.redis._adaptive import (
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import logger
 from slotwise.redis._dialect import read_estimate
-from slotwise.redis._fallback import memory_driver, open_count
+from slotwise.redis._fallback import open_count
 from slotwise.redis._inspect import read_claimants
 from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._release_batching import send_kick
@@ -147,7 +147,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
             self._record.tell_changes_to(self)
 
     def _make_local(self) -> Any:
-        local = memory_driver("", "MemorySemaphore")(
+        from slotwise.memory import MemorySemaphore  # stands in for this driver, hence only here
+
+        local = MemorySemaphore(
             self._unreachable.local_value,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
