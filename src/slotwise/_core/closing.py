@@ -7,7 +7,9 @@ Nothing here waits or wakes: drivers do.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from typing import Self
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
@@ -23,6 +25,28 @@ class Closure(Frozen):
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(reason=reason)
+
+
+class ClosedByBlock(ABC):
+    """Something that is closed at the end of its ``with`` or ``async with`` block."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    def close_sync(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close_sync()
 
 
 class Generation:

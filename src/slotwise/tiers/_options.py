@@ -84,6 +84,49 @@ class TiersOptions(NamedTuple):
         }
 
 
+class OptionAttributes:
+    """The arguments that `Tiers` and `RateLimit` both have, as attributes."""
+
+    __slots__ = ()
+
+    _options: TiersOptions
+
+    @property
+    def name(self) -> str | None:
+        """The name that objects share, or None."""
+        return self._options.name
+
+    @property
+    def url(self) -> str | RedisConfig | None:
+        """Where it is kept."""
+        return self._options.url
+
+    @property
+    def max_acquire_time(self) -> float | None:
+        """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
+        return self._options.max_acquire_time
+
+    @property
+    def max_waiting(self) -> int | None:
+        """How many may wait before newcomers are refused; None for any number."""
+        return self._options.max_waiting
+
+    @property
+    def shed(self) -> str | None:
+        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
+        return self._options.shed
+
+    @property
+    def on_unreachable(self) -> str:
+        """What is done while a server is away: "raise", "open" or "local"."""
+        return self._options.unreachable.policy
+
+    @property
+    def unreachable_after(self) -> float:
+        """For how many seconds a server may be silent before it counts as away."""
+        return self._options.unreachable.after
+
+
 def check_tiers(tiers: Sequence[object]) -> None:
     """Raise unless these are one or more tiers with different names."""
     if not tiers or not all(isinstance(tier, Tier) for tier in tiers):

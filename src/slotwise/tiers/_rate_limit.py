@@ -22,6 +22,7 @@ from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise.memory._paths import MemoryPaths
 from slotwise.memory._rate_acquisition import take_rate
 from slotwise.tiers._explain import explain, explain_sync
+from slotwise.tiers._options import OptionAttributes
 from slotwise.tiers._path_arguments import Resolved
 from slotwise.tiers._tier import Tier
 from slotwise.tiers._tiers import Tiers
@@ -38,7 +39,7 @@ _ONE = 1  # compared by identity, which tells it from True and 1.0
 _NO_PRIORITY = 0
 
 
-class RateLimit(Limit):
+class RateLimit(OptionAttributes, Limit):
     """A number of units per time, shared by all who ask::
 
         crm = RateLimit("crm", Rate(10, per=1))
@@ -66,7 +67,7 @@ class RateLimit(Limit):
             away. It does at once when connections are refused or cut.
     """
 
-    __slots__ = ("_does_io", "_local_value", "_paths", "_rate", "_tiers")
+    __slots__ = ("_does_io", "_local_value", "_options", "_paths", "_rate", "_tiers")
 
     def __init__(
         self,
@@ -96,15 +97,11 @@ class RateLimit(Limit):
             local_value=None if local_value is None else {RATE_TIER: local_value},
             unreachable_after=unreachable_after,
         )
+        self._options = self._tiers._options
         self._local_value = local_value
         self._does_io = self._tiers._does_io
         backend = self._tiers._backend
         self._paths = backend if isinstance(backend, MemoryPaths) else None
-
-    @property
-    def name(self) -> str | None:
-        """The name that objects share, or None."""
-        return self._tiers.name
 
     @property
     def rate(self) -> Rate:
@@ -112,39 +109,9 @@ class RateLimit(Limit):
         return self._rate
 
     @property
-    def url(self) -> str | RedisConfig | None:
-        """Where it is kept."""
-        return self._tiers.url
-
-    @property
-    def max_acquire_time(self) -> float | None:
-        """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
-        return self._tiers.max_acquire_time
-
-    @property
-    def max_waiting(self) -> int | None:
-        """How many may wait before newcomers are refused; None for any number."""
-        return self._tiers.max_waiting
-
-    @property
-    def shed(self) -> str | None:
-        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
-        return self._tiers.shed
-
-    @property
-    def on_unreachable(self) -> str:
-        """What is done while a server is away: "raise", "open" or "local"."""
-        return self._tiers.on_unreachable
-
-    @property
     def local_value(self) -> Rate | None:
         """The rate of each process while a server is away, with "local"."""
         return self._local_value
-
-    @property
-    def unreachable_after(self) -> float:
-        """For how many seconds a server may be silent before it counts as away."""
-        return self._tiers.unreachable_after
 
     @property
     def _title(self) -> str:

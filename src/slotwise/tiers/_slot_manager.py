@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.arguments import check_seconds, check_text
+from slotwise._core.closing import ClosedByBlock
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
@@ -34,7 +35,7 @@ _DOWNLOAD: What = ("download",)
 _NO_KEYS = (None,)
 
 
-class SlotManager(SameWhenCopied):
+class SlotManager(SameWhenCopied, ClosedByBlock):
     """Limits concurrent transfers: downloads in total, uploads per user and in total.
 
         async with SlotManager(max_downloads=4) as slots:
@@ -356,18 +357,6 @@ class SlotManager(SameWhenCopied):
         """Like `reopen`."""
         self._downloads.reopen_sync()
         self._uploads.reopen_sync()
-
-    async def __aenter__(self) -> SlotManager:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    def __enter__(self) -> SlotManager:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close_sync()
 
 
 def _arguments(options: SlotOptions) -> dict[str, Any]:

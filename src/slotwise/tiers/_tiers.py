@@ -24,6 +24,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_seconds,
 )
+from slotwise._core.closing import ClosedByBlock
 from slotwise._core.copying import Recipe, SameWhenCopied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.overload import check_max_waiting, check_shed
@@ -41,7 +42,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.tiers._backends import choose_backend
 from slotwise.tiers._explain import explain, explain_sync
 from slotwise.tiers._fair import fair_specs
-from slotwise.tiers._options import LocalValue, TiersOptions, check_tiers
+from slotwise.tiers._options import LocalValue, OptionAttributes, TiersOptions, check_tiers
 from slotwise.tiers._path_arguments import NO_PRIORITY, ONE, PathArguments, Resolved, Slots
 from slotwise.tiers._path_calls import PathCalls
 from slotwise.tiers._path_limit import PathLimit
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 MAX_IDLE_KEYS = 10_000
 
 
-class Tiers(SameWhenCopied):
+class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     """Limits from narrow to wide; work takes a slot, or several, of each of them::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
@@ -165,24 +166,9 @@ class Tiers(SameWhenCopied):
         return None if is_private else Recipe(Tiers, self.tiers, self._options.arguments())
 
     @property
-    def name(self) -> str | None:
-        """The name that Tiers objects share, or None."""
-        return self._name
-
-    @property
-    def url(self) -> str | RedisConfig | None:
-        """Where the slots are kept."""
-        return self._options.url
-
-    @property
     def atomic(self) -> bool:
         """Whether all tiers are taken at one instant."""
         return self._options.atomic
-
-    @property
-    def max_acquire_time(self) -> float | None:
-        """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
-        return self._max_acquire_time
 
     @property
     def ttl(self) -> float | None:
@@ -245,30 +231,10 @@ class Tiers(SameWhenCopied):
         return self._options.closed_error
 
     @property
-    def max_waiting(self) -> int | None:
-        """How many may wait before newcomers are refused; None for any number."""
-        return self._options.max_waiting
-
-    @property
-    def shed(self) -> str | None:
-        """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
-        return self._options.shed
-
-    @property
-    def on_unreachable(self) -> str:
-        """What is done while a server is away: "raise", "open" or "local"."""
-        return self._options.unreachable.policy
-
-    @property
     def local_value(self) -> LocalValue | None:
         """The values of the tiers in each process while a server is away, with "local"."""
         given: LocalValue | None = self._options.unreachable.local_value
         return given
-
-    @property
-    def unreachable_after(self) -> float:
-        """For how many seconds a server may be silent before it counts as away."""
-        return self._options.unreachable.after
 
     # ------------------------------------------------------------- acquiring
 
@@ -661,18 +627,6 @@ class Tiers(SameWhenCopied):
     def reopen_sync(self) -> None:
         """Like `reopen`."""
         self._backend.reopen_sync()
-
-    async def __aenter__(self) -> Tiers:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    def __enter__(self) -> Tiers:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close_sync()
 
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
