@@ -10,7 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import slotwise
+import slotwise.effects
+import slotwise.integrations
 from slotwise._ledger.path_queue import LOOKS, PATIENCE
 from slotwise.redis._heartbeats import COST_PER_CALL
 
@@ -68,6 +69,26 @@ def test_every_file_that_the_docs_name_exists() -> None:
         for page, name in sorted(named)
         if name not in examples and not any(f"/{path}".endswith(f"/{name}") for path in files)
     ] == []
+
+
+def test_every_public_name_of_effects_and_adapters_is_in_the_reference() -> None:
+    """The other packages are documented whole, by `automodule`, or name by name in `api.py`."""
+    effects = (ROOT / "docs" / "effects.md").read_text()
+    assert [
+        name for name in slotwise.effects.__all__ if not re.search(rf"\b{name}\b", effects)
+    ] == []
+    reference = (ROOT / "docs" / "api.md").read_text()
+    adapters = [
+        f"slotwise.integrations.{module.name}"
+        for module in pkgutil.iter_modules(slotwise.integrations.__path__)
+        if not module.name.startswith("_")
+    ]
+    names = [
+        f"{adapter}.{name}"
+        for adapter in adapters
+        for name in importlib.import_module(adapter).__all__
+    ]
+    assert [name for name in names if f":: {name}\n" not in reference] == []
 
 
 def says(page: str, *parts: str) -> bool:
