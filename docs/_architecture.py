@@ -11,8 +11,9 @@ from xml.sax.saxutils import escape
 
 # From the top: who is allowed to import what is below, and nothing above.
 LAYERS = [
-    [("web", "a page in the browser")],
     [("_cli", "the slotwise command")],
+    [("web", "a page in the browser")],
+    [("_admin", "open what a url names, look at its limits, steer them")],
     [("purge", "delete old files")],
     [("integrations", "functions, web servers, HTTP clients, task queues, tests")],
     [("tiers", "several limits at one instant"), ("pipeline", "bounded work")],

@@ -21,7 +21,7 @@ from tests import _fresh_processes
 
 import slotwise
 from slotwise import Claimant
-from slotwise._cli.backends import NotFound, open_backend
+from slotwise._admin.backends import NotFound, open_backend
 from slotwise._cli.main import main as command_line
 
 HANG = 30.0  # seconds after which a test is hopeless; none should come near

@@ -17,7 +17,7 @@ from tests.cli._shell import Shell, end, line_of, until
 from tests.redis._server import Server
 
 from slotwise import semaphore
-from slotwise._cli.snapshot import SharedSnapshot
+from slotwise._admin.snapshot import SharedSnapshot
 
 pytestmark = pytest.mark.timeout(60)
 

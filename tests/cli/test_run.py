@@ -12,8 +12,8 @@ import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, until
 from tests.redis._server import Server
 
+from slotwise._admin.hints import command_hint
 from slotwise._cli.main import main
-from slotwise._cli.output import command_hint
 
 LINUX = sys.platform == "linux"
 needs_guard = pytest.mark.skipif(not LINUX, reason="only Linux has a guard")

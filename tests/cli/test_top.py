@@ -13,7 +13,7 @@ from tests.cli._shell import Shell, command, ended, until
 from tests.redis._server import Server
 
 from slotwise import Adaptive, Claimant
-from slotwise._cli.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
+from slotwise._admin.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
 from slotwise._cli.top_screen import table
 from slotwise.processes import ProcessSemaphore
 

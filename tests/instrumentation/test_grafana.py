@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from slotwise import MemorySemaphore
-from slotwise._cli.backends import open_backend
+from slotwise._admin.backends import open_backend
 from slotwise._cli.export import render
 from slotwise.instrumentation.prometheus import Collector
 from slotwise.processes import ProcessSemaphore

@@ -26,7 +26,7 @@ ENDINGS = ("released", "expired", "lost", "kicked")
 
 
 def test_a_hook_that_another_package_declares_is_told_of_everything(tmp_path: Path) -> None:
-    """In a service with the page, too: that imports modules of commands, which have no hooks."""
+    """In a service with the page, too: it shares modules with commands, which have no hooks."""
     folder = tmp_path / "other-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")

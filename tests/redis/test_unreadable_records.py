@@ -14,7 +14,7 @@ import redis
 from tests.redis._server import Server
 
 from slotwise import Adaptive, BackendError, Limit, Rate, RateLimit, SlotwiseError, Tier, Tiers
-from slotwise._cli.backends import open_backend
+from slotwise._admin.backends import open_backend
 from slotwise._cli.main import main as command_line
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._path_dialect import PATHS

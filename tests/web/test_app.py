@@ -12,8 +12,8 @@ import pytest
 from tests.web._asgi import Answer, ask
 
 from slotwise import Adaptive, Tier, Tiers
-from slotwise._cli.backends import open_backend
-from slotwise._cli.page_view import PageSnapshot, PageWatcher
+from slotwise._admin.backends import open_backend
+from slotwise._admin.page_view import PageSnapshot, PageWatcher
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page

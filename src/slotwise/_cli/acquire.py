@@ -236,7 +236,7 @@ def release(given: argparse.Namespace) -> int:
     Raises:
         NotFound: nobody holds anything by that id.
     """
-    from slotwise._cli.backends import NotFound, find_holder, open_backend
+    from slotwise._admin.backends import NotFound, find_holder, open_backend
 
     _, limit, _ = find_holder(open_backend(given.url), given.id)
     if not limit.release_sync(given.id):

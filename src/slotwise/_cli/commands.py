@@ -57,7 +57,6 @@ SUMMARIES = {
 }
 
 _MODULES = {
-    "web": "slotwise.web._command",  # there, because it imports this package
     "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",
@@ -75,8 +74,7 @@ _MODULES = {
 
 def load(name: str) -> Command:
     """Import the command ``name``, which is one of `SUMMARIES`."""
-    where = _MODULES.get(name, name)
-    name_of_module = where if "." in where else f"slotwise._cli.{where}"
+    name_of_module = f"slotwise._cli.{_MODULES.get(name, name)}"
     __import__(name_of_module)  # importlib would take longer to import
     module = sys.modules[name_of_module]
     command: Command = module.COMMANDS[name]

@@ -197,7 +197,7 @@ def _offered(find: Callable[[dict[str, str]], list[str]], given: dict[str, str])
 
 
 def _names(given: dict[str, str]) -> list[str]:
-    from slotwise._cli.backends import open_backend
+    from slotwise._admin.backends import open_backend
 
     return open_backend(given.get("url")).all_names()
 
@@ -208,7 +208,7 @@ def _tiers(given: dict[str, str]) -> list[str]:
 
 def _keys(given: dict[str, str]) -> list[str]:
     """Return the busiest keys of a tier, or of all."""
-    from slotwise._cli.tier_view import view
+    from slotwise._admin.tier_view import view
 
     tiers = [
         each
@@ -220,7 +220,7 @@ def _keys(given: dict[str, str]) -> list[str]:
 
 def _found(given: dict[str, str]) -> FoundTiers:
     """Return the tiers that were named; a KeyError if there are none."""
-    from slotwise._cli.backends import open_backend
+    from slotwise._admin.backends import open_backend
 
     return open_backend(given.get("url")).tiers([given["name"]])[0][given["name"]]
 

@@ -6,16 +6,19 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from slotwise._cli import tier_view
-from slotwise._cli.backends import NotFound, find_holder, open_backend
+from slotwise._admin import tier_view
+from slotwise._admin.backends import NotFound, find_holder, open_backend
+from slotwise._admin.hints import command_hint
+from slotwise._cli import tier_flags
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import RATE, Parser, UsageError, count, rate, some_seconds
-from slotwise._cli.output import Declined, age, command_hint, duration, printable, units
+from slotwise._cli.output import Declined, duration, printable, units
 from slotwise._cli.status import describe_claimant
 from slotwise._core.arguments import check_reason
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
+from slotwise._core.stats import age
 from slotwise.errors import SlotwiseError
 
 
@@ -55,7 +58,7 @@ def _resize_parser() -> Parser:
     parser.add_argument(
         "value", metavar="N", help="how many slots from now on; or a rate, such as 600/60s or 10/s"
     )
-    tier_view.add_tier_flags(parser)
+    tier_flags.add_tier_flags(parser)
     parser.add_argument(
         "--burst", type=count, metavar="B", help="the most of a rate that is saved up [N/10]"
     )
@@ -65,7 +68,7 @@ def _resize_parser() -> Parser:
 
 def resize(given: argparse.Namespace) -> int:
     """Give a semaphore or a tier another value; waiters are served at once if it grows."""
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     if isinstance(found, FoundTiers):
         return _resize_tier(found, given)
     if isinstance(given.value, Rate):
@@ -77,7 +80,7 @@ def resize(given: argparse.Namespace) -> int:
 
 
 def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
-    tier, key = tier_view.chosen_tier(found, given), given.key
+    tier, key = tier_flags.chosen_tier(found, given), given.key
     if tier is None and len(found.specs) == 1:
         [tier] = found.specs
     if tier is None:
@@ -116,17 +119,17 @@ def _pause_parser() -> Parser:
     parser.add_argument(
         "seconds", metavar="TIME", type=some_seconds, help="how long, such as 30 (seconds), 10m, 1h"
     )
-    tier_view.add_tier_flags(parser)
+    tier_flags.add_tier_flags(parser)
     parser.add_url()
     return parser
 
 
 def pause(given: argparse.Namespace) -> int:
     """Grant nothing for a while to anybody who shares the limit."""
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     subject = repr(given.name)
     if isinstance(found, FoundTiers):
-        tier = tier_view.chosen_tier(found, given)
+        tier = tier_flags.chosen_tier(found, given)
         if tier is not None and tier.keyed and given.key is None:
             raise UsageError(
                 f"each key of {tier.name!r} is paused separately: choose one with --key"
@@ -162,7 +165,7 @@ def _freeze_parser() -> Parser:
     parser.add_argument(
         "value", metavar="N", nargs="?", type=count, help="the value from now on [the current one]"
     )
-    tier_view.add_tier_flags(parser)
+    tier_flags.add_tier_flags(parser)
     parser.add_url()
     return parser
 
@@ -174,7 +177,7 @@ def freeze(given: argparse.Namespace) -> int:
         NotFound: there is no such name, or it has a fixed value.
         ValueError: the value is outside the minimum and the maximum.
     """
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     if isinstance(found, FoundTiers):
         tier = _adaptive_tier(found, given)
         if given.value is not None and tier.adaptive is not None:
@@ -194,14 +197,14 @@ def _thaw_parser() -> Parser:
         examples="  slotwise thaw backend\n  slotwise thaw model-api --tier tenant --key acme",
     )
     parser.add_name("the semaphore, or the tiers")
-    tier_view.add_tier_flags(parser)
+    tier_flags.add_tier_flags(parser)
     parser.add_url()
     return parser
 
 
 def thaw(given: argparse.Namespace) -> int:
     """Let an adaptive value move again; as `freeze`."""
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     if isinstance(found, FoundTiers):
         tier = _adaptive_tier(found, given)
         tier_view.view(found).only(tier.name, given.key)  # otherwise there is nothing to thaw
@@ -223,7 +226,7 @@ def _steer(do: Callable[..., None], given: argparse.Namespace, *args: int | None
 def _adaptive_tier(found: FoundTiers, given: argparse.Namespace) -> TierSpec:
     """Return the tier that the flags name, or the only adaptive one."""
     adaptive = [spec for spec in found.specs if spec.adaptive is not None]
-    tier = tier_view.chosen_tier(found, given)
+    tier = tier_flags.chosen_tier(found, given)
     if tier is None and len(adaptive) == 1:
         return adaptive[0]
     if tier is None:
@@ -256,7 +259,7 @@ def _refill_parser() -> Parser:
         "  slotwise refill crm         a RateLimit",
     )
     parser.add_name("the tiers")
-    tier_view.add_tier_flags(parser)
+    tier_flags.add_tier_flags(parser)
     parser.add_url()
     return parser
 
@@ -267,14 +270,14 @@ def refill(given: argparse.Namespace) -> int:
     Raises:
         NotFound: there are no such tiers, or no such rate.
     """
-    found = tier_view.find_tiers(given)
+    found = tier_flags.find_tiers(given)
     rates = [spec for spec in found.specs if isinstance(spec.value, Rate)]
     if given.tier is None:
         if len(rates) != 1:
             names = ", ".join(spec.name for spec in rates) or "none"
             raise UsageError(f"choose a rate of {given.name!r} with --tier; there are: {names}")
         given.tier = rates[0].name
-    tier = tier_view.chosen_tier(found, given)
+    tier = tier_flags.chosen_tier(found, given)
     if tier not in rates:
         raise NotFound(f"tier {given.tier!r} of {given.name!r} has no rate")
     if tier.keyed and given.key is None:
@@ -301,7 +304,7 @@ def _close_parser() -> Parser:
     )
     parser.add_name("the semaphore, or the tiers")
     parser.add_argument("--reason", metavar="TEXT", help="shown to everyone who is rejected")
-    tier_view.add_tiers_flag(parser)
+    tier_flags.add_tiers_flag(parser)
     parser.add_yes()
     parser.add_url()
     return parser
@@ -314,7 +317,7 @@ def close(given: argparse.Namespace) -> int:
         Declined: the answer was no; nothing has changed.
     """
     name = given.name
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     flags = ["--tiers"] if given.tiers else []
     undo = f"'{command_hint('open', name, *flags, url=given.url)}'"
     if isinstance(found, FoundTiers):
@@ -337,14 +340,14 @@ def close(given: argparse.Namespace) -> int:
 def _open_parser() -> Parser:
     parser = Parser("open", examples="  slotwise open deploy")
     parser.add_name("the semaphore, or the tiers")
-    tier_view.add_tiers_flag(parser)
+    tier_flags.add_tiers_flag(parser)
     parser.add_url()
     return parser
 
 
 def reopen(given: argparse.Namespace) -> int:
     """Undo `close` and `pause`."""
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     if isinstance(found, FoundTiers):
         was_closed = found.closure is not None
         was_paused = bool(tier_view.view(found).paused())
@@ -370,7 +373,7 @@ def _forget_parser() -> Parser:
         "      xargs -rn 1 slotwise forget",
     )
     parser.add_name("the semaphore, or the tiers")
-    tier_view.add_tiers_flag(parser)
+    tier_flags.add_tiers_flag(parser)
     parser.add_url()
     return parser
 

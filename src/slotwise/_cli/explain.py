@@ -7,12 +7,13 @@ import sys
 from math import ceil
 from typing import Any
 
-from slotwise._cli.backends import Backend, NotFound, open_backend
+from slotwise._admin.backends import Backend, NotFound, open_backend
+from slotwise._admin.hints import command_hint
+from slotwise._admin.snapshot import claimant_as_dict, claimants
+from slotwise._admin.tier_view import through, view
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
-from slotwise._cli.output import command_hint, print_json, printable
-from slotwise._cli.snapshot import claimant_as_dict, claimants
-from slotwise._cli.tier_view import through, view
+from slotwise._cli.output import print_json, printable
 from slotwise._core.explain import Explanation, explain_path, lack_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import Path, PathStats

@@ -15,13 +15,13 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from slotwise._cli.backends import Backend, open_backend
+from slotwise._admin.backends import Backend, open_backend
+from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
+from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, port
-from slotwise._cli.hosts import REFUSED, is_ours, own_hosts
 from slotwise._cli.output import print_error
 from slotwise._cli.serving import ending_on_signals
-from slotwise._cli.snapshot import SharedSnapshot, Survey, survey
 from slotwise.errors import SlotwiseError
 
 _FAMILIES = {

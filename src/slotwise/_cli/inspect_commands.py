@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise._cli import tier_view
-from slotwise._cli.backends import open_backend
+from slotwise._admin import tier_view
+from slotwise._admin.backends import open_backend
+from slotwise._admin.snapshot import claimant_as_dict, claimants, survey
+from slotwise._admin.tier_view import TierCounts, TiersView
+from slotwise._cli import tier_flags
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import (
-    age,
     duration,
     print_error,
     print_json,
@@ -21,12 +23,11 @@ from slotwise._cli.output import (
     printable,
     units,
 )
-from slotwise._cli.snapshot import claimant_as_dict, claimants, survey
-from slotwise._cli.tier_view import TierCounts, TiersView
 from slotwise._core.adaptive import Change
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.stats import age
 
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
@@ -153,8 +154,8 @@ def _show_parser() -> Parser:
         "  slotwise show model-api --json | jq -r '.waiters[].lacks' | sort | uniq -c",
     )
     parser.add_name("the semaphore, or the tiers")
-    tier_view.add_tier_flags(parser)
-    tier_view.add_tiers_flag(parser)
+    tier_flags.add_tier_flags(parser)
+    tier_flags.add_tiers_flag(parser)
     parser.add_json()
     parser.add_url()
     return parser
@@ -162,7 +163,7 @@ def _show_parser() -> Parser:
 
 def show(given: argparse.Namespace) -> int:
     """Print one semaphore or the tiers of one name, with holders and waiters."""
-    found = tier_view.find(given)
+    found = tier_flags.find(given)
     if isinstance(found, FoundTiers):
         return _show_tiers(found, given)
     return _show_semaphore(found, given)
@@ -204,7 +205,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
 
 
 def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
-    chosen = tier_view.chosen_tier(found, given)
+    chosen = tier_flags.chosen_tier(found, given)
     seen = claimants(found)
     holders, waiters = seen.holders, seen.waiters
     view = tier_view.view(found)

@@ -11,12 +11,9 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from slotwise._core.redaction import redact
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _GAP = 3  # between two columns of a table, at most
 _SHORTEST = 12  # what is left at least of a shortened cell
@@ -233,30 +230,11 @@ def _columns(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
-def command_hint(*words: str, url: str | None) -> str:
-    """Return what to type to run a command at the place that ``--url`` named."""
-    import shlex  # rarely needed, like the others below
-
-    if url is not None:
-        has_password = "@" in url or redact(url) != url
-        words += ("--url", "..." if has_password else url)
-    return shlex.join(["slotwise", *words])
-
-
 def printable(text: str) -> str:
     """Return a text with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def age(since: datetime | None, now: datetime | None = None) -> float | None:
-    """Return for how many seconds something has lasted; 0 if the clocks disagree."""
-    from datetime import UTC, datetime
-
-    if since is None:
-        return None
-    return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)
 
 
 def units(left: float) -> str:

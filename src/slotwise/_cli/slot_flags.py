@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise import _urls
 from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
-from slotwise._cli.output import NOT_TEXT, command_hint, print_error
+from slotwise._cli.output import NOT_TEXT, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
@@ -193,6 +193,8 @@ def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
     elif isinstance(error, ValueConflict) and error.rules is not None:
         print_error(command, f"{given.name!r} finds its value ({error.rules}): leave out --limit")
     elif isinstance(error, ValueConflict):
+        from slotwise._admin.hints import command_hint  # rarely needed
+
         remedy = command_hint("resize", given.name, str(given.limit or 1), url=given.url)
         print_error(command, f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
     elif isinstance(error, UnicodeError):

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._cli.output import age, cut, duration, printable
+from slotwise._cli.output import cut, duration, printable
 from slotwise._cli.signals import in_foreground
 from slotwise._core import fork
 from slotwise._core.semaphore import Semaphore
@@ -87,6 +87,8 @@ def describe(
         words += f"{_ordinal(place)} of {len(waiters)} in line; "
     words += f"{sum(each.slots for each in holders)} of {value} held"
     if holders:
+        from slotwise._core.stats import age  # loaded by now: claimants are of that module
+
         longest = max(holders, key=lambda each: age(each.since) or 0.0)
         words += f", by {describe_claimant(longest)} for {duration(age(longest.since))}"
         if len(holders) > 1:

@@ -16,12 +16,12 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
-from slotwise._cli.backends import open_backend
+from slotwise._admin.backends import open_backend
+from slotwise._admin.sampling import Row
+from slotwise._admin.snapshot import Watcher
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, interval
 from slotwise._cli.output import have_rich, print_error, print_json, print_table
-from slotwise._cli.sampling import Row
-from slotwise._cli.snapshot import Watcher
 from slotwise._cli.top_screen import Screen, columns, keys_in, table
 
 _DETAILS = """\

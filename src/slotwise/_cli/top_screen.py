@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from slotwise._cli import steering
-from slotwise._cli.backends import Claimants
-from slotwise._cli.output import age, duration, printable, rich_table, units
-from slotwise._cli.sampling import Row
-from slotwise._cli.snapshot import Watcher, claimants
+from slotwise._admin import steering
+from slotwise._admin.backends import Claimants
+from slotwise._admin.sampling import Row
+from slotwise._admin.snapshot import Watcher, claimants
+from slotwise._cli.output import duration, printable, rich_table, units
 from slotwise._core.adaptive import Change
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.stats import age
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +94,10 @@ class Claimant:
     needs: Mapping[str, int] = field(default_factory=dict, hash=False)
     lacks: str | None = None
     ttl: float | None = None
+
+
+def age(since: datetime | None, now: datetime | None = None) -> float | None:
+    """Return for how many seconds something has lasted; 0 if the clocks disagree."""
+    if since is None:
+        return None
+    return max(((now or datetime.now(UTC)) - since).total_seconds(), 0.0)

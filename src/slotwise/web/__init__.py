@@ -5,7 +5,7 @@
     app.mount("/slots", slotwise.web.app("redis://cache"))
 
 It is HTML, an event stream and a few lines of JavaScript, all in this package. What is shown
-is made by `slotwise._cli.snapshot`.
+is made by `slotwise._admin.snapshot`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from slotwise._cli.hosts import REFUSED, is_ours
+from slotwise._admin.hosts import REFUSED, is_ours
 
 if TYPE_CHECKING:
     from slotwise.web._app import Request

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
-from slotwise._cli.page_view import PageSnapshot
+from slotwise._admin.page_view import PageSnapshot
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering

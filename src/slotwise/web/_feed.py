@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
-from slotwise._cli.backends import Backend, open_backend
-from slotwise._cli.page_view import PageSnapshot, PageWatcher
+from slotwise._admin.backends import Backend, open_backend
+from slotwise._admin.page_view import PageSnapshot, PageWatcher
 from slotwise._core import fork
 
 _EVERY = 1.0  # seconds between two snapshots

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise._cli import steering
-from slotwise._cli.backends import Backend, NotFound
+from slotwise._admin import steering
+from slotwise._admin.backends import Backend, NotFound
 from slotwise.errors import SlotwiseError
 
 logger = logging.getLogger("slotwise.web")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from slotwise._admin.hosts import is_loopback, own_hosts
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, UsageError, port
-from slotwise._cli.hosts import is_loopback, own_hosts
 from slotwise._cli.output import print_error
 from slotwise.web._app import App
 from slotwise.web._steering import logger

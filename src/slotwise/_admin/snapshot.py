@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from slotwise._cli.backends import Backend, Claimants, NotFound
-from slotwise._cli.sampling import Row, Sample, Sampler, Subject
-from slotwise._cli.tier_view import TiersView, through, view
+from slotwise._admin.backends import Backend, Claimants, NotFound
+from slotwise._admin.sampling import Row, Sample, Sampler, Subject
+from slotwise._admin.tier_view import TiersView, through, view
 from slotwise._core import fork
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise._cli.backends import Backend, NotFound, find_holder
+from slotwise._admin.backends import Backend, NotFound, find_holder
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.semaphore import Semaphore
 

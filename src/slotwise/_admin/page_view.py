@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from slotwise._cli.backends import Backend, Claimants
-from slotwise._cli.output import age
-from slotwise._cli.sampling import WINDOW, Row, Subject
-from slotwise._cli.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
-from slotwise._cli.tier_view import TiersView, view
+from slotwise._admin.backends import Backend, Claimants
+from slotwise._admin.sampling import WINDOW, Row, Subject
+from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
+from slotwise._admin.tier_view import TiersView, view
 from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import Path
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.stats import age
 from slotwise.errors import SlotwiseError
 
 _SAMPLED = 50  # for this many, the fullest in use, the page has rates, waits and a strip

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from slotwise import _urls
-from slotwise._cli.output import command_hint
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
@@ -359,6 +358,8 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
         known += (holder.acquisition_id for holder in holders)
         if any(each.acquisition_id == acquisition_id for each in waiters):
             raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
+    from slotwise._admin.hints import command_hint  # `release` seldom needs it
+
     near = similar(acquisition_id, known)
     show = command_hint("show", "NAME", url=backend.url)
     unread = "".join(f"; can't look into all of them: {error}" for error in errors[:1])
