@@ -13,11 +13,11 @@ from tests.web._asgi import Answer, ask
 
 from slotwise import Adaptive, Tier, Tiers
 from slotwise._admin.backends import open_backend
-from slotwise._admin.page_view import PageSnapshot, PageWatcher
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
 from slotwise.web._feed import Feed
+from slotwise.web._page_view import PageSnapshot, PageWatcher
 
 
 @pytest.fixture

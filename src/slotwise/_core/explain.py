@@ -13,6 +13,7 @@ from typing import Literal
 from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec, is_rate_limit
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+from slotwise._core.stats import age
 
 _ORDINALS = (
     *("first", "second", "third", "fourth", "fifth"),
@@ -258,9 +259,8 @@ def describe_holder(holder: Claimant) -> str:
 
 
 def _for(holder: Claimant) -> str:
-    if holder.since is None:
-        return ""
-    return f" for {_seconds(max((datetime.now(UTC) - holder.since).total_seconds(), 0.0))}"
+    seconds = age(holder.since)
+    return "" if seconds is None else f" for {_seconds(seconds)}"
 
 
 def _seconds(seconds: float) -> str:

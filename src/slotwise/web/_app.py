@@ -16,12 +16,12 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
-from slotwise._admin.page_view import PageSnapshot
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
 from slotwise.web._access import Access
 from slotwise.web._feed import Feed
+from slotwise.web._page_view import PageSnapshot
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

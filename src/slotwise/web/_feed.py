@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from slotwise._admin.backends import Backend, open_backend
-from slotwise._admin.page_view import PageSnapshot, PageWatcher
 from slotwise._core import fork
+from slotwise.web._page_view import PageSnapshot, PageWatcher
 
 _EVERY = 1.0  # seconds between two snapshots
 
