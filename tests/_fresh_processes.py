@@ -41,16 +41,16 @@ import redis, redis.asyncio, hiredis
 import slotwise
 
 for module in pkgutil.walk_packages(slotwise.__path__, "slotwise."):
-    # Those of frameworks would import them, and __main__ is run, not imported.
-    if not module.name.startswith(("slotwise.i", "slotwise.__main__")):
+    # Adapters would import their frameworks, and __main__ is run, not imported.
+    if not module.name.startswith(
+        ("slotwise.instrumentation.", "slotwise.integrations.", "slotwise.__main__")
+    ):
         importlib.import_module(module.name)
 
 requests = socket.socket(fileno=int(sys.argv[1]))
 parent = int(sys.argv[2])
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the tests
 loaded = sys.modules.keys() - {"builtins", "sys", "warnings"}
-
-
 gc.collect()
 gc.freeze()
 while True:
