@@ -10,7 +10,7 @@ from slotwise._core.messages import (
     KICKED,
     no_slot,
     ttl_ended,
-    waited_in_vain,
+    wait_failed,
 )
 from slotwise._core.redaction import redact
 from slotwise._wait import clock
@@ -184,13 +184,13 @@ def timed_out(
     full = state.fullness(acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return waited_in_vain(LockTaken, acquisition.title, timeout, full)
+        return wait_failed(LockTaken, acquisition.title, timeout, full)
     return no_slot(acquisition.title, timeout, full)
 
 
 def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return waited_in_vain(LockTaken, title, timeout, str(busy(path, error)))
+    return wait_failed(LockTaken, title, timeout, str(busy(path, error)))
 
 
 class LockTaken(AcquireTimeout, BackendError):
