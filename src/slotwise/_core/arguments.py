@@ -68,7 +68,7 @@ def check_seconds(
         least = "0 or more" if zero else "above 0"
         raise ValueError(f"{what} must be finite and {least}, not {given}")
     if seconds > most:
-        none = "; None, where accepted, means no limit" if optional else ""
+        none = "; None, where accepted, means unlimited" if optional else ""
         raise ValueError(f"{what} must be at most {most:g} s, not {seconds:g}{none}")
     return seconds
 
@@ -152,11 +152,11 @@ def check_reason(given: object) -> str | None:
 
 
 def check_limit(what: str, given: object) -> int:
-    """Return a plain int of at least 0, which is no limit."""
+    """Return a plain int of at least 0, which means unlimited."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 0:
-        raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
+        raise ValueError(f"{what} must be at least 0 (0 means unlimited), not {given}")
     if given > MOST_SLOTS:
         raise ValueError(f"{what} must be at most {MOST_SLOTS}, not {given}")
     return given if type(given) is int else int(given)

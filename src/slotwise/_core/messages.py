@@ -77,7 +77,7 @@ def limit_full(
 def occupancy(
     *, value: int, held: int, waiting: int, oldest: str = "", paused_for: float = 0.0
 ) -> str:
-    """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
+    """Say how full a limit is, to a caller that got no slot; a value of 0 means unlimited."""
     full = f"{held} of {value or 'any number'} held{oldest}, {others_waiting(waiting)}"
     return f"{paused(paused_for)}, {full}" if paused_for > 0 else full
 

@@ -14,7 +14,7 @@ import time
 
 
 class Cap:
-    """The most deletions in total; 0 is no cap.
+    """The most deletions in total; 0 means unlimited.
 
     A worker that asks while the last deletions are under way waits to see whether they succeed, so
     that the cap is reached exactly.

@@ -19,7 +19,7 @@ PREFIX = "SLOTWISE_"
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:
-    """How full a SlotManager is; a maximum of 0 is no limit.
+    """How full a SlotManager is; a maximum of 0 means unlimited.
 
     ``user_slots_count`` counts the users with an upload slot held, waited for or remembered.
     """

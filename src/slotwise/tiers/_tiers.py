@@ -186,7 +186,7 @@ class Tiers(SameWhenCopied):
 
     @property
     def ttl(self) -> float | None:
-        """The longest hold in seconds; None is no limit."""
+        """The longest hold in seconds; None means unlimited."""
         return self._options.ttl
 
     @property
