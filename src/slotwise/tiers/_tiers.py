@@ -22,6 +22,7 @@ from slotwise._core.arguments import (
     check_name,
     check_pause,
     check_reason,
+    check_required_seconds,
     check_seconds,
 )
 from slotwise._core.copying import Recipe, SameWhenCopied
@@ -680,8 +681,7 @@ class Tiers(SameWhenCopied):
 
 
 def _check_idle(older_than: object, keep_at_most: object) -> tuple[float, int | None]:
-    seconds = check_seconds("older_than", older_than, zero=True, optional=False)
-    assert seconds is not None
+    seconds = check_required_seconds("older_than", older_than, zero=True)
     if keep_at_most is None:
         return seconds, None
     if isinstance(keep_at_most, bool) or not isinstance(keep_at_most, int):
