@@ -24,7 +24,7 @@ __all__ = [
 class SlotwiseError(Exception):
     """The base of all of slotwise's own exceptions."""
 
-    _waited_for: tuple[str, str] | None = None  # after a wait in vain: what for, and why it failed
+    _waited_for: tuple[str, str] | None = None  # after a failed wait: what for, and why it failed
 
 
 class AcquireTimeout(SlotwiseError, TimeoutError):

@@ -729,7 +729,7 @@ class HandLoop(asyncio.AbstractEventLoop):
 
     call_soon_threadsafe = call_soon
 
-    def turn(self) -> None:
+    def run_ready(self) -> None:
         """Run what is ready."""
         with self.running():
             while self.ready:
@@ -757,13 +757,13 @@ class HandLoop(asyncio.AbstractEventLoop):
                     return end.value
             if future is None:  # it lets others run
                 self._run.step()
-                self.turn()
+                self.run_ready()
                 continue
             future._asyncio_future_blocking = False
             if cancel_when_it_waits:
                 cancel_when_it_waits = False
                 self._run.step()
-                self.turn()
+                self.run_ready()
                 self._run.step()
                 with self.running():
                     future.cancel()  # False if it has its result: a task is cancelled all the same
@@ -771,7 +771,7 @@ class HandLoop(asyncio.AbstractEventLoop):
                 continue
             while not future.done():
                 self._run.step(until=lambda: self.ready)
-                self.turn()
+                self.run_ready()
 
 
 class _Running:

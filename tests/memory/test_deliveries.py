@@ -105,12 +105,12 @@ class Handover:
         self.loop = asyncio.SelectorEventLoop()
         self.loop.set_exception_handler(lambda *_: None)  # it is told of interrupts
         self.task = self.loop.create_task(self.semaphore.cm().__aenter__())
-        self.turn()
+        self.run_loop()
 
     def leave(self) -> None:
         self.held.__exit__(None, None, None)
 
-    def turn(self) -> None:
+    def run_loop(self) -> None:
         self.loop.run_until_complete(settle())
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ def test_an_interrupt_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(
         handover = Handover(way)
         hit = interrupted(number, handover.leave, everywhere=False)
         assert not deliveries.posted
-        handover.turn()
+        handover.run_loop()
         handover.end()
         if not hit:
             break
@@ -138,9 +138,9 @@ def test_an_interrupt_in_the_event_loop_that_is_told_does_not_keep_the_waiter_wa
     for number in itertools.count(1):
         handover = Handover("cm")
         handover.leave()
-        hit = interrupted(number, handover.turn, everywhere=False)
+        hit = interrupted(number, handover.run_loop, everywhere=False)
         gc.collect()  # asyncio keeps what was interrupted before it began
-        handover.turn()
+        handover.run_loop()
         assert handover.task.done(), f"interrupted at {number}"
         handover.end()
         if not hit:

@@ -109,34 +109,34 @@ class World:
         for leave in self._leaving:
             self.leave()
             leave()
-            self.turn_loops()
+            self.run_loops()
 
     def waiter(self, sem: MemorySemaphore) -> BlockWait:
         """Somebody who waits already."""
-        turn = BlockWait(sem, None)
-        assert not sem._request(turn, thread_waker)
-        return turn
+        wait = BlockWait(sem, None)
+        assert not sem._request(wait, thread_waker)
+        return wait
 
     def serve(self, sem: MemorySemaphore, waiters: list[BlockWait]) -> None:
         """Let those visit, in this order, who wait already."""
-        for turn in waiters:
-            assert turn._slot_number, "it waits, and nobody is before it"
-            assert not turn.waker.locked(), "it was not told"
-            sem._tracker.hand_over(turn._slot_number)
+        for wait in waiters:
+            assert wait._slot_number, "it waits, and nobody is before it"
+            assert not wait.waker.locked(), "it was not told"
+            sem._tracker.hand_over(wait._slot_number)
 
     def scenario(
         self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None
     ) -> Scenario:
         def check_all() -> None:
-            self.turn_loops()
+            self.run_loops()
             check()
 
         return Scenario(list(acts), [*self._semaphores, *self._shared()], check_all, self._glance)
 
-    def turn_loops(self) -> None:
+    def run_loops(self) -> None:
         while any(loop.ready for loop in self.loops):
             for loop in self.loops:
-                loop.turn()
+                loop.run_ready()
 
     def assert_all_free(self, sem: MemorySemaphore, value: int = 1) -> None:
         """Nobody is left, in the private ``sem``."""
@@ -788,7 +788,7 @@ def test_a_waiter_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
         assert list(sem._tracker.line) == [ticket, other]
 
         def cancel() -> None:
-            loop.turn()
+            loop.run_ready()
             world.run.step()
             with loop.running():
                 ticket.cancel()

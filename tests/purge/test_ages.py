@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from slotwise.purge import PurgeOptions, Run, _ages, _files, make_plan, purge
-from slotwise.purge._ages import Ages, OldFile, Rates
+from slotwise.purge._ages import Ages, DeletionStatistics, OldFile
 
 RUNNING = SimpleNamespace(stopping=False)
 
@@ -30,14 +30,14 @@ def alone(ages: Ages, young: set[str] = frozenset(), run=RUNNING) -> list[str]:
 
 
 def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
-    ages = Ages(None, list("abcdef"), Rates())
+    ages = Ages(None, list("abcdef"), DeletionStatistics())
     assert alone(ages, young={"b", "e"}) == ["a", "c", "d", "f"]
     assert ages.kept
 
 
 def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)], Rates())
-    ages._rates.note_deletion(0.005)  # 200 deletions a second
+    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
+    ages._statistics.note_deletion(0.005)  # 200 deletions a second
     taken = 0
     while (name := ages.take()) is not None:
         ages.put(old(name), kept=False)
@@ -50,8 +50,8 @@ def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
 
 
 def test_where_little_is_old_readers_go_far_ahead() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)], Rates())
-    ages._rates.note_deletion(0.005)
+    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
+    ages._statistics.note_deletion(0.005)
     for number in range(200):
         ages.take()
         ages.put(old(str(number)) if number % 20 == 0 else None, kept=bool(number % 20))
@@ -59,7 +59,7 @@ def test_where_little_is_old_readers_go_far_ahead() -> None:
 
 
 def test_a_stopped_owner_waits_for_those_who_use_its_descriptor() -> None:
-    ages = Ages(None, list("abc"), Rates())
+    ages = Ages(None, list("abc"), DeletionStatistics())
     run = SimpleNamespace(stopping=False)
     name = ages.take()
     run.stopping = True
@@ -78,7 +78,7 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
     dice = Random(seed)
     names = [str(number) for number in range(300)]
     young = {name for name in names if dice.random() < dice.random()}
-    ages = Ages(None, names, Rates())
+    ages = Ages(None, names, DeletionStatistics())
     over = threading.Event()
 
     def help_out() -> None:
@@ -106,7 +106,7 @@ def test_no_more_workers_are_woken_than_may_read(root) -> None:
     finally:
         plan.close()
     workers._stack.clear()
-    ages = Ages(None, [str(number) for number in range(1000)], Rates())
+    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
     workers._idle, workers.busy = 100, 7  # 10 may be busy: 8, and a quarter more
     workers.call_readers(ages, 1000)
     assert (workers._waking, workers._idle) == (3, 97)
@@ -121,14 +121,14 @@ def test_no_more_workers_are_woken_than_may_read(root) -> None:
 
 
 def test_what_was_measured_in_one_batch_is_known_in_the_next() -> None:
-    rates = Rates()
-    first = Ages(None, [str(number) for number in range(400)], rates)
+    statistics = DeletionStatistics()
+    first = Ages(None, [str(number) for number in range(400)], statistics)
     for number in range(400):
         with first._lock:
             first._take()
         first.put(old(str(number)) if number % 20 == 0 else None, kept=False)
-    rates.note_deletion(0.005)
-    assert Ages(None, [str(number) for number in range(1000)], rates).wanted_readers() > 300
+    statistics.note_deletion(0.005)
+    assert Ages(None, [str(number) for number in range(1000)], statistics).wanted_readers() > 300
 
 
 def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, workers_of) -> None:

@@ -1,4 +1,4 @@
-"""Turns: so many at a time, the others in the order of arrival."""
+"""WorkerGate: so many at a time, the others in the order of arrival."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from slotwise.purge import PurgeOptions, Run, make_plan
 from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates, Turns
+from slotwise.purge._gates import Gates, WorkerGate
 from slotwise.purge._identity import identity_of
 from slotwise.purge._tally import Tally
 from slotwise.purge._tree import DirectoryNode
@@ -24,62 +24,62 @@ def wait_until(reached) -> None:
         time.sleep(0.0001)
 
 
-def test_those_who_wait_get_their_turn_in_the_order_of_arrival() -> None:
-    turns, order = Turns(1), []
-    turns.take()
+def test_those_who_wait_enter_in_the_order_of_arrival() -> None:
+    gate, order = WorkerGate(1), []
+    gate.enter()
 
     def worker(number: int) -> None:
-        turns.take()
+        gate.enter()
         order.append(number)
-        turns.give()
+        gate.leave()
 
     workers = []
     for number in range(5):
         workers.append(threading.Thread(target=worker, args=(number,)))
         workers[-1].start()
-        wait_until(lambda: len(turns._waiting) == len(workers))
-    turns.give()
+        wait_until(lambda: len(gate._waiting) == len(workers))
+    gate.leave()
     for each in workers:
         each.join(30)
     assert order == [0, 1, 2, 3, 4]
-    assert turns._free == 1
+    assert gate._free == 1
 
 
-def test_a_worker_that_passes_its_turn_on_goes_behind_the_waiting_ones() -> None:
-    turns, order = Turns(1), []
-    turns.pass_on()  # nobody waits, so nothing happens
-    turns.take()
+def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
+    gate, order = WorkerGate(1), []
+    gate.requeue()  # nobody waits, so nothing happens
+    gate.enter()
 
     def other() -> None:
-        turns.take()
+        gate.enter()
         order.append("other")
-        turns.give()
+        gate.leave()
 
     thread = threading.Thread(target=other)
     thread.start()
-    wait_until(lambda: turns._waiting)
-    turns.pass_on()
+    wait_until(lambda: gate._waiting)
+    gate.requeue()
     order.append("first")
-    turns.pass_on()
+    gate.requeue()
     order.append("first again")
-    turns.give()
+    gate.leave()
     thread.join(30)
     assert order == ["other", "first", "first again"]
 
 
 def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
-    turns, limit = Turns(3), 3
+    gate, limit = WorkerGate(3), 3
     inside: list[int] = []
     seen: list[int] = []
 
     def worker(number: int) -> None:
         for _ in range(200):
-            turns.take()
+            gate.enter()
             inside.append(number)
             seen.append(len(inside))
             inside.remove(number)
-            turns.pass_on()
-            turns.give()
+            gate.requeue()
+            gate.leave()
 
     workers = [threading.Thread(target=worker, args=(number,)) for number in range(12)]
     for each in workers:
@@ -88,11 +88,11 @@ def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
         each.join(60)
     assert len(seen) == 12 * 200
     assert max(seen) <= limit
-    assert (turns._free, len(turns._waiting)) == (limit, 0)
+    assert (gate._free, len(gate._waiting)) == (limit, 0)
 
 
 @pytest.mark.parametrize("all_begun", [True, False])
-def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, all_begun) -> None:
+def test_directories_alternate_only_once_all_are_begun(root, old, monkeypatch, all_begun) -> None:
     for name in "ab":
         for number in range(40):
             old(root / name / f"{name}{number}")
@@ -100,12 +100,12 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     run = Run(plan)
     if all_begun:
         run.workers._stack.clear()
-    turns = run.limits.turns = Turns(1)
+    gate = run.gates.work = WorkerGate(1)
     unlink, order = os.unlink, []
 
     def unlinking(name, **more):
         if not order:
-            wait_until(lambda: turns._waiting)
+            wait_until(lambda: gate._waiting)
         order.append(name[0])
         unlink(name, **more)
 
@@ -113,7 +113,7 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
         names = [path.name for path in (root / name).iterdir()]
         fd = os.open(root / name, os.O_RDONLY)
         node = DirectoryNode(run.root, name, fd, identity_of(fd), 1)
-        assert not Files(run, Tally(), Gates(run.limits))._purge(node, names)
+        assert not Files(run, Tally(), Gates(run.gates))._purge(node, names)
         os.close(fd)
 
     monkeypatch.setattr(os, "unlink", unlinking)
@@ -129,13 +129,13 @@ def test_directories_take_turns_only_once_all_are_begun(root, old, monkeypatch, 
     assert changes == (5 if all_begun else 1)  # 16, 16 and 8 of each, or all at once
 
 
-def test_a_stopped_worker_ends_and_passes_no_turn_on(root, old, monkeypatch) -> None:
-    """A thousand workers that hand on some sixty turns each would take their time."""
+def test_a_stopped_worker_ends_and_does_not_requeue(root, old, monkeypatch) -> None:
+    """A thousand workers that requeue some sixty times each would take their time."""
     names = [old(root / f"{number}").name for number in range(100)]
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
     run.workers._stack.clear()  # all are begun
-    run.limits.turns, passed = Turns(1), []
+    run.gates.work, requeued = WorkerGate(1), []
     unlink = os.unlink
 
     def unlinking(name, **more):
@@ -143,10 +143,10 @@ def test_a_stopped_worker_ends_and_passes_no_turn_on(root, old, monkeypatch) -> 
         unlink(name, **more)
 
     monkeypatch.setattr(os, "unlink", unlinking)
-    monkeypatch.setattr(run.limits.turns, "pass_on", lambda: passed.append(1))
-    Files(run, Tally(), Gates(run.limits))._purge(run.root, names)
+    monkeypatch.setattr(run.gates.work, "requeue", lambda: requeued.append(1))
+    Files(run, Tally(), Gates(run.gates))._purge(run.root, names)
     monkeypatch.undo()
     plan.close()
     assert len(list(root.iterdir())) == 99
-    assert passed == []
-    assert run.limits.turns._free == 1
+    assert requeued == []
+    assert run.gates.work._free == 1

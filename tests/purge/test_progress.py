@@ -106,7 +106,7 @@ def test_in_flight_counts_operations_and_not_workers(root, old, monkeypatch, wor
         thread.start()
         for _ in range(2):
             assert inside.acquire(timeout=30)
-        while run.limits.scan.in_flight:  # a few may still read an age
+        while run.gates.scan.in_flight:  # a few may still read an age
             pass
         in_flight = run.in_flight
         go_on.set()

@@ -133,13 +133,13 @@ def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(ro
     try:
         run = Run(plan)
         assert run.one_is_enough
-        scan, delete = run.limits.scan, run.limits.delete
+        scan, delete = run.gates.scan, run.gates.delete
         for _ in range(16):
             delete.enter()
         arrived = threading.Semaphore(0)
 
         def worker() -> None:
-            gates = Gates(run.limits)
+            gates = Gates(run.gates)
             delete_in = gates.delete_in
 
             def arriving() -> None:

@@ -79,7 +79,7 @@ def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
     for _ in range(20):  # fast operations, and 10 ms in the queue for the processor
         operations += 4
         assert scaler.look(0.01, operations, 1, [], cpu=0.0001, queued=0.0098) == 1
-    for _ in range(20):  # nothing at all is done: it has to wait for its turn
+    for _ in range(20):  # nothing at all is done: it has to wait for a processor
         assert scaler.look(0.01, operations, 1, [], queued=0.01) == 1
     for _ in range(20):  # the same look of it without a queue is a slow file system
         operations += 4
@@ -94,9 +94,9 @@ def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> No
     assert queue.look(7, 0.01) == 0  # the first look at this thread
     files["schedstat"] = b"6000 8000000 3\n"
     assert queue.look(7, 0.01) == pytest.approx(0.008)
-    assert queue.look(7, 0.01) == 0.01  # no turn since, and it could run
+    assert queue.look(7, 0.01) == 0.01  # no timeslice since, and it could run
     files["stat"] = b"7 (a) R) S 1 1\n"
-    assert queue.look(7, 0.01) == 0  # no turn since, and it sleeps
+    assert queue.look(7, 0.01) == 0  # no timeslice since, and it sleeps
     assert queue.look(8, 0.01) == 0
     assert queue.look(0, 0.01) == 0
     files["schedstat"] = b"not numbers"
@@ -130,7 +130,7 @@ def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
     plan = make_plan(root, PurgeOptions())
     try:
         run = Run(plan)
-        files = Files(run, Tally(), Gates(run.limits))
+        files = Files(run, Tally(), Gates(run.gates))
         run.workers.wanted = 4
         noted: list[float] = []
         monkeypatch.setattr(files, "_note_time", lambda seconds, **_: noted.append(seconds))

@@ -118,7 +118,7 @@ class World:
         """Let those leave who are inside; nobody must be left."""
         for leave in self._leaving:
             leave()
-            self.turn_loops()
+            self.run_loops()
         check(self.ledger)
         assert not self.ledger.waiting, "somebody waits"
         assert not self.ledger.holders, "somebody holds"
@@ -129,7 +129,7 @@ class World:
 
     def scenario(self, *acts: Act, check: Act = lambda: None) -> Scenario:
         def check_all() -> None:
-            self.turn_loops()
+            self.run_loops()
             check()
             self.end()
 
@@ -144,10 +144,10 @@ class World:
         ]
         return Scenario(list(acts), shared, check_all, self._glance)
 
-    def turn_loops(self) -> None:
+    def run_loops(self) -> None:
         while any(loop.ready for loop in self.loops):
             for loop in self.loops:
-                loop.turn()
+                loop.run_ready()
 
     def _glance(self) -> tuple[object, ...]:
         ledger = self.ledger

@@ -364,7 +364,7 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
     show = command_hint("show", "NAME", url=backend.url)
     unread = "".join(f"; can't look into all of them: {error}" for error in errors[:1])
     raise NotFound(
-        f"nothing {backend.location} has a holder with the id {acquisition_id!r}{near};"
+        f"no limit {backend.location} has a holder with the id {acquisition_id!r}{near};"
         f" '{show}' lists the ids{unread}"
     )
 

@@ -18,7 +18,7 @@ from slotwise._core.results import Claimant
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
-    """How full a tier is, or one key of it; a value of 0 means no limit."""
+    """How full a tier is, or one key of it; a value of 0 means unlimited."""
 
     key: str | None
     value: int

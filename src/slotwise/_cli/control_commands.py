@@ -24,7 +24,7 @@ from slotwise.errors import SlotwiseError
 
 class _ResizeParser(Parser):
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse a value: a tier may have 0 slots, which is no limit, or a rate."""
+        """Parse a value: a tier may have 0 slots, which means unlimited, or a rate."""
         given = super().parse(words)
         try:
             if "/" in given.value:
@@ -45,7 +45,7 @@ def _resize_parser() -> Parser:
         "resize",
         details="Programs that were started with another limit continue with this one. For tiers,\n"
         "--tier chooses one; for a keyed one, --key changes the value of that key, otherwise that\n"
-        "of every key that has no value of its own. 0 is no limit, for tiers only. A rate is\n"
+        "of every key that has no value of its own. 0 means unlimited, for tiers only. A rate is\n"
         "written as a number per time; what is left of it stays, cut to the new burst.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
         "  slotwise resize api 2       fewer: no holder is ended, nothing granted until it fits\n"

@@ -19,12 +19,11 @@ from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
 from slotwise.processes._inspect import stuck_locks
-from slotwise.processes._messages import os_error, stuck_error
+from slotwise.processes._messages import NO_SPACE_REMEDY, os_error, stuck_error
 from slotwise.processes._path_survey import survey_tiers
 
 _LITTLE = 10_000_000  # bytes of free space that count as little
 _TOO_LITTLE = 1_000_000
-_ELSEWHERE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 
 # Tries a lock that another process has: that is how the end of a process is noticed.
 _TRY = """
@@ -118,11 +117,14 @@ def _space(directory: OpenDirectory) -> Check:
     free = found.f_bavail * found.f_frsize
     words = f"{free / 1e6:,.0f} MB free"
     if free < _TOO_LITTLE:
-        return Check("space", FAILED, words, _ELSEWHERE)
+        return Check("space", FAILED, words, NO_SPACE_REMEDY)
     if found.f_files and found.f_favail == 0:
-        return Check("space", FAILED, "no free inodes", _ELSEWHERE)
+        return Check("space", FAILED, "no free inodes", NO_SPACE_REMEDY)
     return Check(
-        "space", WARNING if free < _LITTLE else OK, words, _ELSEWHERE if free < _LITTLE else None
+        "space",
+        WARNING if free < _LITTLE else OK,
+        words,
+        NO_SPACE_REMEDY if free < _LITTLE else None,
     )
 
 

@@ -25,7 +25,7 @@ from slotwise._cli.serving import ending_on_signals
 from slotwise.errors import SlotwiseError
 
 _FAMILIES = {
-    "limit": "How many slots the limit has, each key of a keyed tier; 0 is no limit",
+    "limit": "How many slots the limit has, each key of a keyed tier; 0 means unlimited",
     "held": "Slots held, by all processes",
     "waiting": "Requests that wait, of all processes",
     "closed": "1 if it is closed everywhere",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError
-from slotwise._cli.output import NOT_TEXT, Declined, print_error, print_usage_error
+from slotwise._cli.output import NOT_TEXT, Declined, print_bug, print_error, print_usage_error
 from slotwise._cli.quick_start import UnprintedLog
 from slotwise.errors import SlotwiseError
 
@@ -82,7 +82,7 @@ def _main(words: Sequence[str]) -> int:
         lost = f"the output can't be written to stdout: {error.strerror}"
         print_error(name, lost if is_stdout else error)
     except Exception as error:
-        print_error(name, f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_bug(name, error)
     return FAILED
 
 

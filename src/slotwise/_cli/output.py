@@ -55,6 +55,11 @@ def is_writable(stream: TextIO, timeout: float = 0.0) -> bool:
         return True
 
 
+def print_bug(command: str, error: Exception) -> None:
+    """Like `print_error`, for an error that nobody expected."""
+    print_error(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
+
+
 def print_usage_error(command: str, words: str) -> None:
     """Like `print_error`, and name the help."""
     helping = f"slotwise {command} --help".replace("  ", " ")

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from slotwise._cli.commands import Command
-from slotwise._cli.output import is_writable, print_error, printable
+from slotwise._cli.output import is_writable, print_bug, print_error, printable
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
 from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
 from slotwise._cli.quick_start import collect_garbage
@@ -72,7 +72,7 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
         print_error("purge", error)
         return error.exit_code
     except Exception as error:  # "not done", which Python's own 1 would not say
-        print_error("purge", f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_bug("purge", error)
         return _NOT_DONE
     except KeyboardInterrupt:  # during the question; a run that has begun ends in order
         _refuse("interrupted; nothing was deleted", as_json=as_json)

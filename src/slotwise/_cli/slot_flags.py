@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise import _urls
 from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
-from slotwise._cli.output import NOT_TEXT, print_error
+from slotwise._cli.output import NOT_TEXT, print_bug, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
@@ -202,7 +202,7 @@ def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
     elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
         print_error(command, error)
     else:
-        print_error(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
+        print_bug(command, error)
     return OWN_FAILURE
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_seconds
+from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_required_seconds
 from slotwise._core.frozen import Frozen
 from slotwise._core.redaction import kind_of, redacted_repr
 
@@ -41,8 +41,7 @@ class Latency(Frozen):
     samples: int
 
     def __init__(self, window: float = 1.0, samples: int = 50) -> None:
-        if check_seconds("window", window, most=3600) is None:
-            raise TypeError("window must be a number of seconds, not None")
+        check_required_seconds("window", window, most=3600)
         check_count("samples", samples, most=1_000_000)
         super().__init__(window=window, samples=samples)
 

@@ -47,16 +47,22 @@ def check_count(what: str, given: object, *, most: int | None = None) -> int:
 
 
 def check_seconds(
-    what: str,
-    given: object,
-    *,
-    zero: bool = False,
-    most: float = MOST_SECONDS,
-    optional: bool = True,
+    what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
 ) -> float | None:
-    """Return seconds above 0 (or 0, with ``zero``) up to ``most``, or None for no limit."""
-    if given is None and optional:
+    """Return seconds above 0 (or 0, with ``zero``) up to ``most``; or None."""
+    if given is None:
         return None
+    return _check_seconds(what, given, zero=zero, most=most, optional=True)
+
+
+def check_required_seconds(
+    what: str, given: object, *, zero: bool = False, most: float = MOST_SECONDS
+) -> float:
+    """Like `check_seconds`, where None is refused."""
+    return _check_seconds(what, given, zero=zero, most=most, optional=False)
+
+
+def _check_seconds(what: str, given: object, *, zero: bool, most: float, optional: bool) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
         none = " or None" if optional else ""
         raise TypeError(f"{what} must be a number of seconds{none}, not {kind_of(given)}")
@@ -68,7 +74,7 @@ def check_seconds(
         least = "0 or more" if zero else "above 0"
         raise ValueError(f"{what} must be finite and {least}, not {given}")
     if seconds > most:
-        none = "; None, where accepted, means no limit" if optional else ""
+        none = "; None, where accepted, means unlimited" if optional else ""
         raise ValueError(f"{what} must be at most {most:g} s, not {seconds:g}{none}")
     return seconds
 
@@ -80,9 +86,7 @@ def check_timeout(given: float | Unset | None, default: float | None) -> float |
 
 def check_pause(given: object) -> float:
     """Return the length of a pause in seconds."""
-    seconds = check_seconds("seconds", given, zero=True, optional=False)
-    assert seconds is not None
-    return seconds
+    return check_required_seconds("seconds", given, zero=True)
 
 
 def check_name(given: object) -> str | None:
@@ -152,11 +156,11 @@ def check_reason(given: object) -> str | None:
 
 
 def check_limit(what: str, given: object) -> int:
-    """Return a plain int of at least 0, which is no limit."""
+    """Return a plain int of at least 0, which means unlimited."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
     if given < 0:
-        raise ValueError(f"{what} must be at least 0, which is no limit; not {given}")
+        raise ValueError(f"{what} must be at least 0 (0 means unlimited), not {given}")
     if given > MOST_SLOTS:
         raise ValueError(f"{what} must be at most {MOST_SLOTS}, not {given}")
     return given if type(given) is int else int(given)

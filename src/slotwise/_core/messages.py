@@ -35,12 +35,12 @@ def display(name: str | None) -> str:
 
 
 def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
-    return waited_in_vain(AcquireTimeout, title, waited, why)
+    return wait_failed(AcquireTimeout, title, waited, why)
 
 
-def waited_in_vain(kind: type[E], title: str, waited: float, why: str) -> E:
+def wait_failed(kind: type[E], title: str, waited: float, why: str) -> E:
     """Return the error of a wait for a slot of ``title``; `restate_timeout` can change its time."""
-    error = kind(_in_vain(title, waited, why))
+    error = kind(_no_slot_text(title, waited, why))
     error._waited_for = title, why
     return error
 
@@ -49,10 +49,10 @@ def restate_timeout(error: SlotwiseError, timeout: float) -> None:
     """Make the error of a wait name ``timeout`` instead of what was left of it."""
     if error._waited_for is not None:
         title, why = error._waited_for
-        error.args = (_in_vain(title, timeout, why),)
+        error.args = (_no_slot_text(title, timeout, why),)
 
 
-def _in_vain(title: str, waited: float, why: str) -> str:
+def _no_slot_text(title: str, waited: float, why: str) -> str:
     return f"no slot of {title} within {waited:g} s: {why}"
 
 
@@ -77,7 +77,7 @@ def limit_full(
 def occupancy(
     *, value: int, held: int, waiting: int, oldest: str = "", paused_for: float = 0.0
 ) -> str:
-    """Say how full a limit is, to a caller that got no slot; a value of 0 means no limit."""
+    """Say how full a limit is, to a caller that got no slot; a value of 0 means unlimited."""
     full = f"{held} of {value or 'any number'} held{oldest}, {others_waiting(waiting)}"
     return f"{paused(paused_for)}, {full}" if paused_for > 0 else full
 

@@ -40,7 +40,7 @@ def head_start_of(needs: Needs | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TierSpec:
-    """What a backend needs to know about a tier; a value of 0 means no limit.
+    """What a backend needs to know about a tier; a value of 0 means unlimited.
 
     With ``by_key`` it has no value of its own, and each key has what `ask` returns.
     """
@@ -183,7 +183,7 @@ def _differ_in_value(used: TierSpec, own: TierSpec) -> bool:
 
 
 def most_of(value: int | Rate | None) -> int:
-    """A value as statistics show it: 0 for no limit, the burst of a rate."""
+    """A value as statistics show it: 0 for unlimited, the burst of a rate."""
     return value.burst if isinstance(value, Rate) else value or 0
 
 
@@ -209,7 +209,7 @@ def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, i
 
 @dataclass(frozen=True, slots=True)
 class KeyStats:
-    """How full one key of a keyed tier is; ``value`` 0 means no limit.
+    """How full one key of a keyed tier is; ``value`` 0 means unlimited.
 
     Of a rate, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
     ``full_in`` in how many seconds it is full if nobody takes anything. ``paused_for`` is in how
@@ -262,7 +262,7 @@ class TierStats:
 
     ``waiting`` counts the requests that wait and whose path goes through the
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
-    of its keys unless it was changed for one; 0 means no limit, or that each key has its
+    of its keys unless it was changed for one; 0 means unlimited, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
     Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``paused_for`` is in
     how many seconds a pause of the tier ends. ``frozen`` says whether its adaptive value is kept
@@ -282,7 +282,7 @@ class TierStats:
 
 
 class NodeStats(NamedTuple):
-    """How full one tier of a path is; ``value`` 0 means no limit.
+    """How full one tier of a path is; ``value`` 0 means unlimited.
 
     ``kept`` slots are free, but not for newcomers: an older request waits for them.
     ``paused_for`` is in how many seconds a pause ends.
@@ -328,7 +328,7 @@ class PathStats:
 
 
 def slot_values(tiers: Sequence[TierSpec]) -> dict[str, int]:
-    """What the tiers that have slots were made with, by name; 0 is no limit, or unknown."""
+    """What the tiers that have slots were made with, by name; 0 means unlimited, or unknown."""
     return {
         tier.name: 0 if tier.by_key else tier.value for tier in tiers if isinstance(tier.value, int)
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from slotwise._core.arguments import check_count, check_seconds
+from slotwise._core.arguments import check_count, check_required_seconds
 from slotwise._core.redaction import redacted_repr
 
 # The only tier of a `RateLimit`, so that its settle() takes cost=.
@@ -39,9 +39,7 @@ class Rate:
 
     def __init__(self, count: int, *, per: float, burst: int | None = None) -> None:
         check_count("the count of a rate", count)
-        seconds = check_seconds("the per of a rate", per)
-        if seconds is None:
-            raise TypeError("the per of a rate must be a number of seconds, not None")
+        seconds = check_required_seconds("the per of a rate", per)
         per_us = round(seconds * 1_000_000)
         if per_us < 1 or per_us / 1_000_000 != seconds:
             raise ValueError(

@@ -174,7 +174,7 @@ class Semaphore(Limit):
 
     @property
     def ttl(self) -> float | None:
-        """The longest hold in seconds; None is no limit."""
+        """The longest hold in seconds; None means unlimited."""
         return self._ttl
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from slotwise._core.arguments import check_count, check_limit, check_seconds
+from slotwise._core.arguments import check_count, check_limit, check_required_seconds
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of, redacted_repr
@@ -36,9 +36,7 @@ def check_unreachable(policy: object, local_value: object, after: object) -> Unr
         raise TypeError("on_unreachable='local' needs a local_value")
     if policy != "local" and local_value is not None:
         raise TypeError(f"local_value is for on_unreachable='local', not {policy!r}")
-    seconds = check_seconds("unreachable_after", after)
-    if seconds is None:
-        raise TypeError("unreachable_after must be a number of seconds, not None")
+    seconds = check_required_seconds("unreachable_after", after)
     return UnreachableOptions(policy, local_value, seconds)
 
 

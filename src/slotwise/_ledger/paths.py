@@ -197,7 +197,7 @@ class PathLedger(BaseLedger[C]):
         fair_by: int | None = None,
         fair_cost: int | None = None,
     ) -> None:
-        """Make a ledger with one tier for each of ``values``, narrow to wide; 0 is no limit.
+        """Make a ledger with one tier for each of ``values``, narrow to wide; 0 means unlimited.
 
         A tier of None has a value for each key, which `learn` states when a key appears. In an
         `Adaptive` tier, the value of each node moves by itself.

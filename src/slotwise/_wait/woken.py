@@ -51,18 +51,18 @@ class Woken(set[Any]):
         """Whether any of them is of ``loop``; or perhaps, if they are many."""
         return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
 
-    def stay_for_a_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def hold_newcomers_back(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold newcomers back until the tasks of ``loop`` that are ready now have run."""
         place = _Newcomer(loop)
         self.add(place)
-        turn = _Turn(self, place)
+        loop_pass = _LoopPass(self, place)
         try:
             if loop is asyncio._get_running_loop():
-                loop.call_soon(turn)
+                loop.call_soon(loop_pass)
             else:
-                loop.call_soon_threadsafe(turn)
+                loop.call_soon_threadsafe(loop_pass)
         except RuntimeError:
-            pass  # it is closed: `turn` ends here
+            pass  # it is closed: `loop_pass` ends here
 
     async def let_pass(self) -> None:
         """Let those that are woken now run first; meanwhile later newcomers let the caller pass.
@@ -99,8 +99,8 @@ class _Newcomer:
         return self._loop
 
 
-class _Turn:
-    """The callback of `stay_for_a_turn`; it ends when a loop has called it, or dropped it."""
+class _LoopPass:
+    """The callback of `hold_newcomers_back`; it ends when a loop has called it, or dropped it."""
 
     __slots__ = ("_place", "_woken")
 

@@ -9,7 +9,7 @@ import math
 from inspect import iscoroutine
 from typing import Any
 
-from slotwise._core.arguments import check_name, check_seconds
+from slotwise._core.arguments import check_name, check_required_seconds
 from slotwise._core.redaction import redacted_repr
 from slotwise.effects import _semaphore_effects, _waiting
 from slotwise.effects._effects import (
@@ -70,9 +70,7 @@ def checkpoint(scheduler: Scheduler, task: Task[Any], _effect: Checkpoint) -> Ta
 
 
 def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> TaskParked:
-    seconds = check_seconds("seconds", effect.seconds, zero=True, most=math.inf)
-    if seconds is None:
-        raise TypeError("seconds must be a number of seconds, not None")
+    seconds = check_required_seconds("seconds", effect.seconds, zero=True, most=math.inf)
     scheduler.raise_pending(task)
     if seconds == 0:
         scheduler.ready.append(task)

@@ -75,7 +75,7 @@ class Gauges:
             self._values[self._names.labels(event)] = event.value
 
     def values(self) -> Mapping[Labels, int]:
-        """By limit; 0 is no limit, or one that differs from key to key."""
+        """By limit; 0 means unlimited, or a value that differs from key to key."""
         return dict(self._values)
 
     def paused(self) -> Mapping[Labels, int]:

@@ -78,7 +78,7 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         held, waiting = self._gauges.held_and_waiting()
         for name, what, values in (
-            ("limit", "How many slots the limit has; 0 is no limit", self._gauges.values()),
+            ("limit", "How many slots the limit has; 0 means unlimited", self._gauges.values()),
             ("held", "Slots that this process holds", held),
             ("waiting", "Slots that this process waits for", waiting),
             ("paused", "1 while a pause lasts that this process has made", self._gauges.paused()),

@@ -585,10 +585,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if self._blocks_have_claims():
             self._enter_block(self.acquire_sync())
         else:
-            turn = BlockWait(self, self._max_acquire_time)
-            if not self._request(turn, thread_waker):
-                self._wait_sync(turn)
-            self._numbers.append(turn._slot_number)
+            wait = BlockWait(self, self._max_acquire_time)
+            if not self._request(wait, thread_waker):
+                self._wait_sync(wait)
+            self._numbers.append(wait._slot_number)
 
     def __exit__(
         self,
@@ -632,9 +632,9 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         if self._blocks_have_claims():
             self._enter_block(await self.acquire())
         else:
-            turn = BlockWait(self, self._max_acquire_time)
-            await self._get(turn)
-            self._numbers.append(turn._slot_number)
+            wait = BlockWait(self, self._max_acquire_time)
+            await self._get(wait)
+            self._numbers.append(wait._slot_number)
 
     def _blocks_have_claims(self) -> bool:
         """Whether a block must be known by an id: to expire, or to be logged."""

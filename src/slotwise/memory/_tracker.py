@@ -276,7 +276,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         Only the last of a line is in ``woken``. If that one was cancelled, nobody is.
         """
         if not self.line and self.home.loop is not None:
-            self.woken.stay_for_a_turn(self.home.loop)
+            self.woken.hold_newcomers_back(self.home.loop)
 
     def look_after_waiters(self) -> None:
         """Serve those who wait, when somebody on the quick lane saw them."""

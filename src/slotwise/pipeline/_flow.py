@@ -24,8 +24,8 @@ from slotwise._core.memory_guard import Pressure
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
+from slotwise.pipeline._assignments import WorkerAssignments
 from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
-from slotwise.pipeline._lanes import Lanes
 from slotwise.pipeline._lookahead import Lookahead
 from slotwise.pipeline._report import FAILURES_KEPT, Report
 from slotwise.pipeline._results import Results
@@ -67,8 +67,10 @@ class Flow:
         self.results = Results(
             window=2 * settings.limit, consumed=consumed, ordered=settings.ordered
         )
-        self.lanes = Lanes(settings.limit) if settings.group_key is not None else None
-        self._in_lanes = 0  # items that wait in lanes
+        self.assignments = (
+            WorkerAssignments(settings.limit) if settings.group_key is not None else None
+        )
+        self._queued = 0  # items that wait for the workers of their groups
         self._ahead = Lookahead(settings.priority) if settings.priority is not None else None
         self._pulled = 0
         self.report._queue = self._queue_depth
@@ -108,11 +110,11 @@ class Flow:
                 return NextStep.OVER
             return NextStep.AHEAD if self._has_room() else NextStep.WAIT
         if self.exhausted:
-            # Items that wait in lanes are started by their lanes.
-            if self.lanes is None:
+            # Items that wait for the workers of their groups are started by these.
+            if self.assignments is None:
                 self.over = True
             return NextStep.OVER
-        if self.lanes is not None and self._in_lanes >= self.limit:
+        if self.assignments is not None and self._queued >= self.limit:
             return NextStep.WAIT
         return NextStep.PULL if self._has_room() else NextStep.WAIT
 
@@ -158,10 +160,10 @@ class Flow:
             if self._ahead is not None:
                 self._ahead.add(work)
                 return None
-            if self.lanes is not None and settings.group_key is not None:
+            if self.assignments is not None and settings.group_key is not None:
                 work.key = settings.group_key(item)
-                work.lane = self.lanes.assign(work.key)
-                self._in_lanes += 1
+                work.worker = self.assignments.assign(work.key)
+                self._queued += 1
         except Exception as error:
             self._count_failure(item, error)
             return None
@@ -175,12 +177,12 @@ class Flow:
         self.results.let_in(work)
         return work
 
-    def left_lane_queue(self) -> None:
-        self._in_lanes -= 1
+    def left_queue(self) -> None:
+        self._queued -= 1
 
     def _queue_depth(self) -> int:
         ahead = 0 if self._ahead is None else len(self._ahead)
-        return ahead + self._in_lanes + self._asking + self.results.waiting
+        return ahead + self._queued + self._asking + self.results.waiting
 
     def _weigh(self, item: Any) -> int:
         assert not isinstance(self._weight, int)
@@ -296,8 +298,8 @@ class Flow:
     def reject(self, work: WorkItem, error: BaseException) -> None:
         """Count an admitted item that failed before it began."""
         self.results.give_up(work)
-        if self.lanes is not None:
-            self.lanes.ended(work.key, work.lane)
+        if self.assignments is not None:
+            self.assignments.ended(work.key, work.worker)
         self._count_failure(work.item, error)
 
     def _ended(self, work: WorkItem) -> None:
@@ -305,8 +307,8 @@ class Flow:
         report.in_flight -= 1
         self.in_use -= work.weight
         report._moved(-work.weight)
-        if self.lanes is not None:
-            self.lanes.ended(work.key, work.lane)
+        if self.assignments is not None:
+            self.assignments.ended(work.key, work.worker)
 
     def _count_failure(self, item: Any, error: BaseException) -> None:
         error = not_an_end(error)
@@ -337,7 +339,7 @@ class Flow:
     def forget_results(self) -> None:
         """Drop the results: nobody will take them."""
         self.results.clear()
-        self._in_lanes = 0
+        self._queued = 0
         if self._ahead is not None:
             self._ahead.clear()
 

@@ -10,6 +10,7 @@ from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise.pipeline._bounded import iterator_of
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow
+from slotwise.pipeline._grouped_thread_workers import GroupedThreadWorkers
 from slotwise.pipeline._report import Report
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._settings import (
@@ -18,7 +19,6 @@ from slotwise.pipeline._settings import (
     check_settings,
     is_coroutine_function,
 )
-from slotwise.pipeline._thread_lanes import ThreadLanes
 from slotwise.pipeline._thread_workers import ThreadWorkers
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class BoundedMapSync(Generic[R]):
             raise TypeError(f"an async source needs bounded_map and an event loop: {source!r}")
         self._flow = Flow(settings, consumed=consumed)
         self._settings = settings
-        kind = ThreadWorkers if self._flow.lanes is None else ThreadLanes
+        kind = ThreadWorkers if self._flow.assignments is None else GroupedThreadWorkers
         self._workers = kind(self._flow, fn, iterator)
         self._ending = Ending(self._flow)
 

@@ -7,7 +7,7 @@ nobody leads, at the next iteration of the loop, so a function that never waits 
 one worker alone, and no task is ever made for an item.
 
 What to pull and whether it may start is decided by `_flow`; runs with ``group_key`` are
-in `_task_lanes`.
+in `_grouped_task_workers`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ when nobody leads and nobody is idle.
 Threads can't be cancelled: a stopped run starts nothing more and waits for running items.
 
 What to pull and whether it may start is decided by `_flow`; runs with ``group_key`` are
-in `_thread_lanes`.
+in `_grouped_thread_workers`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from slotwise._core.messages import (
     KICKED,
     no_slot,
     ttl_ended,
-    waited_in_vain,
+    wait_failed,
 )
 from slotwise._core.redaction import redact
 from slotwise._wait import clock
@@ -33,13 +33,13 @@ _LOST_REASONS = {  # by the event that ended the hold
     "owner died": "its process seemed dead: other code in it opened and closed the file",
 }
 
-_NO_SPACE = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
+NO_SPACE_REMEDY = "free some space, or set SLOTWISE_DIR to a directory elsewhere"
 _NO_PERMISSION = "permission denied: check its owner and mode, or set SLOTWISE_DIR"
 _NO_LOCKS = "this file system has no locks: set SLOTWISE_DIR to a directory on a local disk"
 
 _REMEDIES = {
-    errno.ENOSPC: f"the disk is full: {_NO_SPACE}",
-    errno.EDQUOT: f"the disk quota is used up: {_NO_SPACE}",
+    errno.ENOSPC: f"the disk is full: {NO_SPACE_REMEDY}",
+    errno.EDQUOT: f"the disk quota is used up: {NO_SPACE_REMEDY}",
     errno.EFBIG: "it would exceed the limit for file sizes: raise the limit (ulimit -f)",
     errno.EROFS: "the file system is read-only: set SLOTWISE_DIR to a writable directory",
     errno.EACCES: _NO_PERMISSION,
@@ -184,13 +184,13 @@ def timed_out(
     full = state.fullness(acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return waited_in_vain(LockTaken, acquisition.title, timeout, full)
+        return wait_failed(LockTaken, acquisition.title, timeout, full)
     return no_slot(acquisition.title, timeout, full)
 
 
 def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:
     """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return waited_in_vain(LockTaken, title, timeout, str(busy(path, error)))
+    return wait_failed(LockTaken, title, timeout, str(busy(path, error)))
 
 
 class LockTaken(AcquireTimeout, BackendError):

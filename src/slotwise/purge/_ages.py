@@ -44,7 +44,7 @@ class Stoppable(Protocol):
     stopping: bool
 
 
-class Rates:
+class DeletionStatistics:
     """What a worker has measured: the share of old files, and how long a deletion takes.
 
     It is kept from batch to batch: the next names are most likely similar.
@@ -80,26 +80,28 @@ class Ages:
     #   A2  readers take no name while what was read ahead would not be deleted in time
     #   A3  the owner doesn't leave while somebody reads: readers use its descriptor
 
-    def __init__(self, node: DirectoryNode, names: list[str], rates: Rates) -> None:
+    def __init__(
+        self, node: DirectoryNode, names: list[str], statistics: DeletionStatistics
+    ) -> None:
         self.node = node
         self.kept = False  # some name is kept
         self.offered = False  # the workers know that it wants readers
         self._names = deque(names)
         self._old: deque[OldFile] = deque()
         self._reading = 0
-        self._rates = rates
+        self._statistics = statistics
         self._burst = 0  # how many more names this burst takes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._owner_waits = False
-        rates.begin_batch()
+        statistics.begin_batch()
 
     # ------------------------------------------------------------- for readers
 
     def wanted_readers(self) -> int:
         """How many more names may be read now; without the lock, an estimate."""
-        rates = self._rates
-        share, most = rates.seen_old / rates.seen, rates.most_ahead
+        statistics = self._statistics
+        share, most = statistics.seen_old / statistics.seen, statistics.most_ahead
         ahead = len(self._old) + self._reading * share
         if ahead >= most:
             self._burst = 0
@@ -121,11 +123,11 @@ class Ages:
         """Note the result for a name that was taken; return the next name if ``more``."""
         with self._lock:
             self._reading -= 1
-            self._rates.seen += 1
+            self._statistics.seen += 1
             if kept:
                 self.kept = True
             if old is not None:
-                self._rates.seen_old += 1
+                self._statistics.seen_old += 1
                 self._old.append(old)
             if self._owner_waits and (old is not None or not self._reading):
                 self._changed.notify()
@@ -164,7 +166,7 @@ class Ages:
                 if old is not None:
                     began = time.perf_counter()
                     yield old
-                    self._rates.note_deletion(time.perf_counter() - began)
+                    self._statistics.note_deletion(time.perf_counter() - began)
         finally:
             with self._lock:
                 self._names.clear()

@@ -14,7 +14,7 @@ import time
 
 
 class Cap:
-    """The most deletions in total; 0 is no cap.
+    """The most deletions in total; 0 means unlimited.
 
     A worker that asks while the last deletions are under way waits to see whether they succeed, so
     that the cap is reached exactly.
@@ -65,14 +65,14 @@ class Pace:
         self._stopped = threading.Event()
 
     def wait(self) -> bool:
-        """Wait for the next turn, unless stopped; return whether that took any time."""
+        """Wait until the next deletion is due, unless stopped; return whether that took time."""
         with self._lock:
             now = time.monotonic()
-            turn = max(now, self._next)
-            self._next = turn + self._interval
-        if turn <= now:
+            due = max(now, self._next)
+            self._next = due + self._interval
+        if due <= now:
             return False
-        self._stopped.wait(turn - now)
+        self._stopped.wait(due - now)
         return True
 
     def stop(self) -> None:

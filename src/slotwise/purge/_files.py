@@ -17,7 +17,7 @@ from operator import attrgetter
 from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
-from slotwise.purge._ages import FRESH_FOR, Ages, OldFile, Rates
+from slotwise.purge._ages import FRESH_FOR, Ages, DeletionStatistics, OldFile
 from slotwise.purge._audited import audited
 from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._errors import AuditFailed
@@ -33,8 +33,8 @@ FRESH = 0.001
 _READINGS = 8
 _STILL_FRESH = 0.1
 _KIND = S_IFMT(0xFFFF)  # the bits of a mode that hold the file type
-# How many files a worker deletes before it passes its turn on.
-_TURN = 16
+# How many files a worker deletes before it lets waiting workers go first.
+_IN_A_ROW = 16
 
 
 class Touched(OSError):
@@ -56,7 +56,7 @@ class Files:
         self._plain = run.plain and not run.files.most
         self._slot: AcquisitionResult | None = None
         self._kept = False  # some file of the current batch is kept
-        self._rates = Rates()
+        self._statistics = DeletionStatistics()
         self.timed_each = False  # the latest batch noted how long single operations took
         self._deleted = False  # and deleted some file
         self._seconds_read = 0.0  # how long the latest reading took
@@ -77,14 +77,14 @@ class Files:
 
     def _purge(self, node: DirectoryNode, names: list[str]) -> None:
         run, tally, gates, fd = self._run, self._tally, self._gates, node.fd
-        turns = run.limits.turns
-        turns.take()
+        work_gate = run.gates.work
+        work_gate.enter()
         try:
             for count, (name, found, fresh_until) in enumerate(self._old_ones(node, names)):
-                # A directory that was started is finished first. Once all are started they take
-                # turns, to end together: one last directory would leave the other workers idle.
-                if count and not count % _TURN and run.workers.all_begun:
-                    turns.pass_on()
+                # A directory that was started is finished first. Once all are started they
+                # alternate, to end together: one last directory would leave the other workers idle.
+                if count and not count % _IN_A_ROW and run.workers.all_begun:
+                    work_gate.requeue()
                 tally.files_to_purge += 1
                 try:
                     gates.delete_in()
@@ -101,21 +101,21 @@ class Files:
                     continue
                 self._count(found)
         finally:
-            turns.give()
+            work_gate.leave()
 
     def _old_ones(self, node: DirectoryNode, names: list[str]) -> Iterator[OldFile]:
         """Yield the old files one by one. Idle workers, if there are any, read ahead."""
         run = self._run
-        for start in range(0, len(names), _TURN):
+        for start in range(0, len(names), _IN_A_ROW):
             if run.workers.may_help:
-                ages = Ages(node, names[start:], self._rates)
+                ages = Ages(node, names[start:], self._statistics)
                 try:
                     yield from ages.old_ones(self._read_for, run.workers.call_readers, run)
                 finally:
                     run.workers.withdraw(ages)
                 self._kept = self._kept or ages.kept
                 return
-            for name in names[start : start + _TURN]:
+            for name in names[start : start + _IN_A_ROW]:
                 if run.stopping:
                     return
                 old = self._look_at(node, name)
@@ -235,12 +235,12 @@ class Files:
                             self._kept = True
                             return
                         old = old._replace(fresh_until=0.0)  # however short the wait was
-                    run.limits.turns.take()
+                    run.gates.work.enter()
                     try:
                         if not self._remove(node, old, check):
                             self._kept = True
                     finally:
-                        run.limits.turns.give()
+                        run.gates.work.leave()
                 except OSError as error:
                     self._failed(node, old.name, error)
         finally:

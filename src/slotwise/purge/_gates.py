@@ -35,19 +35,19 @@ class Gate:
         return self._limit - self._tokens.qsize()
 
 
-class Turns:
-    """Turns to read ages and delete, for a limited number of workers, in order of arrival."""
+class WorkerGate:
+    """A limit on workers that read ages and delete; they enter in order of arrival."""
 
     # Between any two calls:
-    #   T1  free + those who have a turn = limit
-    #   T2  nobody waits while a turn is free
+    #   G1  free + those who are inside = limit
+    #   G2  nobody waits while there is room
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
         self._free = limit
         self._waiting: deque[threading.Lock] = deque()
 
-    def take(self) -> None:
+    def enter(self) -> None:
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -57,32 +57,32 @@ class Turns:
             self._waiting.append(called)
         called.acquire()
 
-    def give(self) -> None:
+    def leave(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
             else:
                 self._free += 1
 
-    def pass_on(self) -> None:
-        """Go to the end of the queue, if anybody waits."""
+    def requeue(self) -> None:
+        """Leave and go to the end of the queue, if anybody waits."""
         if self._waiting:
-            self.give()
-            self.take()
+            self.leave()
+            self.enter()
 
 
-class Limits:
-    """The limits that all workers share: scanning, deleting, and doing both in turn.
+class SharedGates:
+    """The gates that all workers share: for scanning, for deleting, and for doing both.
 
     A file's age is read just before it is deleted. A worker that has read it should not find a
-    queue at the next gate, so no more workers have a turn than could delete soon after.
+    queue at the next gate, so ``work`` admits no more workers than could delete soon after.
     """
 
     def __init__(self, scanning: int, deletion: int, workers: int) -> None:
-        # No gate ever admits more than there are workers.
+        # Neither of these ever admits more than there are workers.
         self.scan = Gate(min(scanning, workers))
         self.delete = Gate(min(deletion, workers))
-        self.turns = Turns(min(scanning, deletion) + deletion)
+        self.work = WorkerGate(min(scanning, deletion) + deletion)
 
     @property
     def in_flight(self) -> int:
@@ -94,6 +94,6 @@ class Gates:
 
     __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
 
-    def __init__(self, limits: Limits) -> None:
-        self.scan_in, self.scan_out = limits.scan.enter, limits.scan.leave
-        self.delete_in, self.delete_out = limits.delete.enter, limits.delete.leave
+    def __init__(self, shared: SharedGates) -> None:
+        self.scan_in, self.scan_out = shared.scan.enter, shared.scan.leave
+        self.delete_in, self.delete_out = shared.delete.enter, shared.delete.leave

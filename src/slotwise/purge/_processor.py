@@ -16,7 +16,7 @@ class ProcessorQueue:
     def __init__(self) -> None:
         self._thread_id = 0
         self._queued = 0  # nanoseconds, as of the last look
-        self._turns = 0  # how often it has had a processor
+        self._timeslices = 0  # how often it has had a processor
 
     def look(self, thread_id: int, seconds: float) -> float:
         """Return how long ``thread_id`` was queued in the ``seconds`` since the last look.
@@ -24,17 +24,17 @@ class ProcessorQueue:
         0 if that look was at another thread, or if there is no thread (``thread_id`` 0).
         """
         known = thread_id == self._thread_id
-        queued_before, turns_before = self._queued, self._turns
+        queued_before, timeslices_before = self._queued, self._timeslices
         self._thread_id = thread_id
         if not thread_id:
             return 0.0
         try:
-            _on_processor, queued, turns = _read(thread_id, "schedstat").split()
-            self._queued, self._turns = int(queued), int(turns)
+            _on_processor, queued, timeslices = _read(thread_id, "schedstat").split()
+            self._queued, self._timeslices = int(queued), int(timeslices)
             if not known:
                 return 0.0
-            if self._turns == turns_before and _is_runnable(thread_id):
-                return seconds  # the kernel adds it up only when the thread has its turn
+            if self._timeslices == timeslices_before and _is_runnable(thread_id):
+                return seconds  # the kernel adds it up only when the thread gets its next one
         except (OSError, ValueError):  # it has ended, or there is no such file here
             return 0.0
         return (self._queued - queued_before) * 1e-9

@@ -20,7 +20,7 @@ from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors
 from slotwise.purge._failures import Failures
-from slotwise.purge._gates import Limits
+from slotwise.purge._gates import SharedGates
 from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan, printable
 from slotwise.purge._processor import ProcessorQueue
@@ -58,7 +58,7 @@ class Run:
         self._stopped_by: str | None = None
         self._progress = progress
         workers, directories = _room(_workers_for(options))
-        self.limits = Limits(
+        self.gates = SharedGates(
             options.max_concurrency_scanning, options.max_concurrency_deletion, workers
         )
         self.files = Cap(options.max_files_to_delete)
@@ -259,7 +259,7 @@ class Run:
     def in_flight(self) -> int:
         """How many operations the file system is doing for us right now."""
         # One worker alone goes through both gates at once.
-        return min(self.limits.in_flight, self.workers.busy)
+        return min(self.gates.in_flight, self.workers.busy)
 
     @property
     def memory_mb(self) -> float:
@@ -269,7 +269,7 @@ class Run:
 def _workers_for(options: PurgeOptions) -> int:
     scanning, deletion = options.max_concurrency_scanning, options.max_concurrency_deletion
     if options.max_delete_per_second is not None:
-        return scanning  # more would only wait for their turn
+        return scanning  # more would only wait
     # With only as many workers as operations in flight, the last directories would be started when
     # most workers have nothing left to do. So there are twice as many, for the end
     # (`Files._purge`), and meanwhile to keep a queue at the gates.

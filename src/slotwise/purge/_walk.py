@@ -59,7 +59,7 @@ class Walker:
         self.tally = Tally()
         self._descriptors = run.descriptors
         self._containment = Containment(run.root, run.descriptors)
-        self._gates = Gates(run.limits)
+        self._gates = Gates(run.gates)
         self._files = Files(run, self.tally, self._gates)
         self._directories = Directories(run, self.tally, self._gates)
         self._one_file_system = run.plan.options.one_file_system

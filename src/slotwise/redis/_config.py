@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from slotwise._core.arguments import check_count, check_seconds, check_text
+from slotwise._core.arguments import check_count, check_required_seconds, check_seconds, check_text
 from slotwise._core.redaction import kind_of, redact, redacted_repr
 from slotwise.redis._call_limits import CallLimits, call_limits
 from slotwise.redis._endpoint import Endpoint, namespace_in, parse_url
@@ -67,8 +67,9 @@ class RedisConfig:
             raise ValueError("namespace must not be empty")
         _set(self, "namespace", check_text("namespace", self.namespace))
         for what in ("connect_timeout", "reply_timeout", "backoff", "max_backoff"):
-            _set(self, what, _some_seconds(what, getattr(self, what)))
-        _set(self, "cleanup_timeout", _some_seconds("cleanup_timeout", self.cleanup_timeout))
+            _set(self, what, check_required_seconds(what, getattr(self, what)))
+        cleanup_timeout = check_required_seconds("cleanup_timeout", self.cleanup_timeout)
+        _set(self, "cleanup_timeout", cleanup_timeout)
         check_count("attempts", self.attempts)
         if self.endpoint is None:
             _set(self, "endpoint", parse_url(self.url))
@@ -130,13 +131,6 @@ def _check_hash_tag(namespace: str) -> None:
         )
 
 
-def _some_seconds(what: str, given: object) -> float:
-    seconds = check_seconds(what, given)
-    if seconds is None:
-        raise TypeError(f"{what} must be a number of seconds, not None")
-    return seconds
-
-
 def _set(config: RedisConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
 
@@ -150,9 +144,7 @@ def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[flo
     That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
     the documented protocol lets them expire its own ttl and 10 s after its last call.
     """
-    interval = check_seconds("heartbeat_max_interval", longest_silence)
-    if interval is None:
-        raise TypeError("heartbeat_max_interval must be a number of seconds, not None")
+    interval = check_required_seconds("heartbeat_max_interval", longest_silence)
     ping = check_seconds("ping_interval", ping_interval)
     if ping is None:
         return interval, min(interval / 5, _LONGEST_PING)

@@ -3,7 +3,8 @@
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
 slots. It decides when something is due, and others do it: `_heartbeats` sends the heartbeats,
 `_name_checks` has waiters served when somebody has run out of time, `_lost_holds` finds out what
-has ended, `_probe` whether a silent server still answers. It also runs the calls of plain threads.
+has ended, `_server_probe` whether a silent server still answers. It also runs the calls of
+plain threads.
 
 The thread sleeps while this process holds nothing and waits for nothing, and ends after a while.
 """
@@ -31,8 +32,8 @@ from slotwise.redis._lost_holds import LostHolds
 from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._names import NameNotes
 from slotwise.redis._primary import PrimaryWatch
-from slotwise.redis._probe import ServerProbe
 from slotwise.redis._reply_limits import Send
+from slotwise.redis._server_probe import ServerProbe
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition

@@ -272,7 +272,7 @@ class HeartbeatSender:
         """Return the reply to a heartbeat, over another connection if this one is dead.
 
         A connection whose other end vanished without a word accepts everything and answers
-        nothing. It is given up only once the server has answered over another one (`_probe`): a
+        nothing. It is given up only once the server has answered over another (`_server_probe`): a
         server that is merely slow would have to read everything again. A cluster node that
         doesn't answer at all may have been replaced, so its connection is given up while there is
         time left to get a heartbeat through.

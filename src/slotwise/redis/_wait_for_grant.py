@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import TIMEOUT_LIMIT
-from slotwise._core.messages import no_slot, waited_in_vain
+from slotwise._core.messages import no_slot, wait_failed
 from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log
 from slotwise.redis._away import ServerAway
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A wait that is about to time out asks, this many seconds before its end, whether the server still
 # answers: what is left after the end is too short to tell a distant server from a silent one.
-_PROBE = 0.5
+_ASK_BEFORE = 0.5
 
 
 class TimedOut(Exception):
@@ -47,10 +47,10 @@ class _Deadline:
     def __init__(self, acquisition: RedisAcquisition, seconds: float) -> None:
         self._acquisition = acquisition
         self._asked_at: float | None = None  # without an answer so far
-        self._lead = min(_PROBE, seconds / 2)
-        self._timer = acquisition.client.loop.call_later(seconds - self._lead, self._probe)
+        self._lead = min(_ASK_BEFORE, seconds / 2)
+        self._timer = acquisition.client.loop.call_later(seconds - self._lead, self._ask_server)
 
-    def _probe(self) -> None:
+    def _ask_server(self) -> None:
         acquisition = self._acquisition
         client = acquisition.client
         self._timer = client.loop.call_later(self._lead, acquisition.time_out)
@@ -150,7 +150,7 @@ async def _time_out(
     title = acquisition.limit._title
     if trouble is not None and not queued:
         if isinstance(trouble, Unreachable):
-            raise waited_in_vain(NotReached, title, waited, str(trouble)) from trouble
+            raise wait_failed(NotReached, title, waited, str(trouble)) from trouble
         raise trouble
     endpoint = acquisition.shared.endpoint
     if released is None and queued and trouble is None and not deadline.silence():
@@ -161,7 +161,7 @@ async def _time_out(
     if released is None or (released.held and not queued):
         silence = deadline.silence() if queued else waited  # perhaps an outage
         no_reply(silence, client, slot)
-        raise waited_in_vain(NotReached, title, waited, f"{endpoint} did not answer")
+        raise wait_failed(NotReached, title, waited, f"{endpoint} did not answer")
     if released.held:
         raise no_slot(title, waited, "it came just too late")
     raise acquisition.record.dialect.timeout_error(acquisition, waited, released.counts)

@@ -42,7 +42,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
             async with slots.upload("alice"):
                 ...
 
-    A limit of 0 is no limit: it never blocks, but slots are still counted. Every
+    A limit of 0 means unlimited: it never blocks, but slots are still counted. Every
     coroutine has a twin whose name ends in ``_sync``, for plain threads, and
     ``download()`` and ``upload()`` work with plain ``with``.
 

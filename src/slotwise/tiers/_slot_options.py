@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core.arguments import check_flag, check_limit, check_name, check_seconds
+from slotwise._core.arguments import (
+    check_flag,
+    check_limit,
+    check_name,
+    check_required_seconds,
+    check_seconds,
+)
 from slotwise._core.redaction import redact
 from slotwise._urls import parsed
 
@@ -19,7 +25,7 @@ PREFIX = "SLOTWISE_"
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:
-    """How full a SlotManager is; a maximum of 0 is no limit.
+    """How full a SlotManager is; a maximum of 0 means unlimited.
 
     ``user_slots_count`` counts the users with an upload slot held, waited for or remembered.
     """
@@ -54,8 +60,7 @@ class SlotOptions:
         for what in ("max_downloads", "max_uploads", "max_uploads_per_user", "max_idle_users"):
             check_limit(what, getattr(self, what))
         for what in ("cleanup_interval", "idle_threshold"):
-            if check_seconds(what, getattr(self, what), zero=True) is None:
-                raise TypeError(f"{what} must be a number of seconds, not None")
+            check_required_seconds(what, getattr(self, what), zero=True)
         for what in ("ttl", "heartbeat_max_interval", "ping_interval"):
             check_seconds(what, getattr(self, what))
         check_flag("atomic", self.atomic)

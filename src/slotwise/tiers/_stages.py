@@ -34,7 +34,7 @@ class SemaphoreSource(NamedTuple):
 
 
 def value_for(limit: int) -> int:
-    """The value of the semaphore of a tier; 0 is no limit, and what is held is counted."""
+    """The value of the semaphore of a tier; 0 means unlimited, and what is held is counted."""
     return limit or MOST_SLOTS
 
 

@@ -22,7 +22,7 @@ _OF_PAUSE, _OF_SETTLE = "seconds", "acquisition_id"
 class Tier:
     """A limit of ``value`` slots; with ``keyed``, of ``value`` slots for each key.
 
-    A value of 0 is no limit: it never blocks, but what is held is still counted. The name of a
+    A value of 0 means unlimited: it never blocks, but what is held is still counted. The name of a
     keyed tier is also the name of its argument. The value of a keyed tier may be a function of the
     key: each process calls it when a key appears that it doesn't remember, in the thread of whoever
     asks for a slot, so it must not block. While the key is in use its value stays; that of

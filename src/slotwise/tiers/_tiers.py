@@ -22,6 +22,7 @@ from slotwise._core.arguments import (
     check_name,
     check_pause,
     check_reason,
+    check_required_seconds,
     check_seconds,
 )
 from slotwise._core.closing import ClosedByBlock
@@ -172,7 +173,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
     @property
     def ttl(self) -> float | None:
-        """The longest hold in seconds; None is no limit."""
+        """The longest hold in seconds; None means unlimited."""
         return self._options.ttl
 
     @property
@@ -634,8 +635,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
 
 def _check_idle(older_than: object, keep_at_most: object) -> tuple[float, int | None]:
-    seconds = check_seconds("older_than", older_than, zero=True, optional=False)
-    assert seconds is not None
+    seconds = check_required_seconds("older_than", older_than, zero=True)
     if keep_at_most is None:
         return seconds, None
     if isinstance(keep_at_most, bool) or not isinstance(keep_at_most, int):

@@ -13,11 +13,11 @@ from tests.redis._server import BUSY, Server, until
 from tests.redis.faults._proxy import Freezes
 from tests.redis.test_semaphore import in_line
 
-from slotwise.redis import RedisConfig, RedisSemaphore, _probe
+from slotwise.redis import RedisConfig, RedisSemaphore, _server_probe
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._net import preparation
 from slotwise.redis._net.handshake import Handshake
-from slotwise.redis._probe import ServerProbe
+from slotwise.redis._server_probe import ServerProbe
 
 TICK = 0.1  # how often silent connections ask
 
@@ -40,7 +40,7 @@ async def test_a_server_that_refuses_connections_is_asked_with_backoff(
         asked.append(time.monotonic())
         return preparation.open_connection(*args, **options)
 
-    monkeypatch.setattr(_probe, "open_connection", open_connection)
+    monkeypatch.setattr(_server_probe, "open_connection", open_connection)
     outside = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
     held = await outside.acquire()
     with RefusesNewcomers(server.port) as proxy:

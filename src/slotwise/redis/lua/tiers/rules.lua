@@ -616,7 +616,7 @@ local function expire()
     end
     left = left - #ids
   end
-  local function have_leave(ids)
+  local function drop_waiters(ids)
     for _, id in ipairs(ids) do leave(id) end
     left = left - 2 * #ids
   end
@@ -636,11 +636,11 @@ local function expire()
   if #silent > 0 then
     for _, id in ipairs(deaths.just_silent(keys.waiters)) do suspects[#suspects + 1] = id end
   end
-  have_leave(silent)
+  drop_waiters(silent)
   -- Whatever else a dead process has here goes with that, or each would keep its turn until its
   -- own time is up.
   if #suspects > 0 and left >= 2 then
-    have_leave(deaths.claims(suspects, redis.call('ZRANGE', keys.waiters, 0, SUSPECTED - 1), math.floor(left / 2)))
+    drop_waiters(deaths.claims(suspects, redis.call('ZRANGE', keys.waiters, 0, SUSPECTED - 1), math.floor(left / 2)))
   end
   if #suspects > 0 and left >= 1 and blocked_until <= now then
     release_some(deaths.claims(suspects, redis.call('ZRANGE', keys.holders, 0, SUSPECTED - 1), left))

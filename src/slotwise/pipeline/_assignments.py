@@ -11,48 +11,48 @@ from typing import Any
 _IDLE_GROUPS = 16
 
 
-class Lanes:
+class WorkerAssignments:
     """Groups and their workers, which are numbers here.
 
     A group keeps its worker while it has items under way, and after that as long as it is one of
     the latest idle groups. A new group gets the worker that has been idle longest or, if none is
-    idle, the next in turn.
+    idle, the next of all in rotation.
     """
 
     def __init__(self, count: int) -> None:
         self._load = [0] * count
         self._free = dict.fromkeys(range(count))  # an ordered set: idle longest first
-        self._turn = itertools.cycle(range(count))
-        self._busy: dict[Any, list[int]] = {}  # key -> [lane, items under way]
+        self._in_rotation = itertools.cycle(range(count))
+        self._busy: dict[Any, list[int]] = {}  # key -> [worker, items under way]
         self._idle: OrderedDict[Any, int] = OrderedDict()
         self._most_idle = _IDLE_GROUPS * count
 
     def assign(self, key: Any) -> int:
-        """Return the lane for one more item of a group."""
+        """Return the worker for one more item of a group."""
         known = self._busy.get(key)
         if known is not None:
             known[1] += 1
-            lane = known[0]
+            worker = known[0]
         else:
             remembered = self._idle.pop(key, None)
-            lane = self._choose() if remembered is None else remembered
-            self._busy[key] = [lane, 1]
-        self._load[lane] += 1
-        self._free.pop(lane, None)
-        return lane
+            worker = self._choose() if remembered is None else remembered
+            self._busy[key] = [worker, 1]
+        self._load[worker] += 1
+        self._free.pop(worker, None)
+        return worker
 
-    def ended(self, key: Any, lane: int) -> None:
+    def ended(self, key: Any, worker: int) -> None:
         """Note that an item of a group has ended."""
         known = self._busy[key]
         known[1] -= 1
         if not known[1]:
             del self._busy[key]
-            self._idle[key] = lane
+            self._idle[key] = worker
             if len(self._idle) > self._most_idle:
                 self._idle.popitem(last=False)
-        self._load[lane] -= 1
-        if not self._load[lane]:
-            self._free[lane] = None
+        self._load[worker] -= 1
+        if not self._load[worker]:
+            self._free[worker] = None
 
     def _choose(self) -> int:
-        return next(iter(self._free)) if self._free else next(self._turn)
+        return next(iter(self._free)) if self._free else next(self._in_rotation)

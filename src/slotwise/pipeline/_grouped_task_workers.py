@@ -1,4 +1,4 @@
-"""TaskLanes: task workers for runs with ``group_key``, one worker per lane.
+"""GroupedTaskWorkers: for runs with ``group_key``, tasks that each run items of their groups.
 
 One task does nothing but pull, and hands each item to the worker of its group.
 """
@@ -15,7 +15,7 @@ from slotwise.pipeline._task_workers import TaskWorkers, this_task
 from slotwise.pipeline._work_item import WorkItem
 
 
-class TaskLanes(TaskWorkers):
+class GroupedTaskWorkers(TaskWorkers):
     """The workers of one run with ``group_key``."""
 
     def __init__(
@@ -27,7 +27,7 @@ class TaskLanes(TaskWorkers):
         super().__init__(flow, fn, source)
         self._queues: dict[int, deque[WorkItem]] = {}
         self._admission = asyncio.Lock()
-        self._admitted: asyncio.Task[Any] | None = None  # the lane that waits to start an item
+        self._admitted: asyncio.Task[Any] | None = None  # the worker that waits to start an item
 
     def _begin(self) -> None:
         self._add(self._dispatch())
@@ -42,10 +42,10 @@ class TaskLanes(TaskWorkers):
         self._leader = this_task()
         try:
             while (work := await self._next()) is not None:
-                queue = self._queues.get(work.lane)
+                queue = self._queues.get(work.worker)
                 if queue is None:
-                    self._queues[work.lane] = deque([work])
-                    self._add(self._lane(work.lane))
+                    self._queues[work.worker] = deque([work])
+                    self._add(self._serve_groups(work.worker))
                 else:
                     queue.append(work)
                     self._nudge()
@@ -57,7 +57,7 @@ class TaskLanes(TaskWorkers):
             self._leader = None
             self._nudge()
 
-    async def _lane(self, number: int) -> None:
+    async def _serve_groups(self, number: int) -> None:
         """One worker, for all items of its groups, in the source's order."""
         queue = self._queues[number]
         # Until no more items will come.
@@ -70,10 +70,10 @@ class TaskLanes(TaskWorkers):
             except asyncio.CancelledError:
                 if self.flow.stopped:
                     raise
-                await self._forget_cancellation()  # from outside; the lane has no other worker
+                await self._forget_cancellation()  # from outside; its groups have no other worker
 
     async def _start(self, work: WorkItem) -> None:
-        self.flow.left_lane_queue()
+        self.flow.left_queue()
         task = this_task()
         try:
             await self._admission.acquire()

@@ -1,4 +1,4 @@
-"""ThreadLanes: thread workers for runs with ``group_key``, one thread per lane.
+"""GroupedThreadWorkers: for runs with ``group_key``, threads that each run items of their groups.
 
 One more thread does nothing but pull, and hands each item to the thread of its group.
 """
@@ -15,7 +15,7 @@ from slotwise.pipeline._thread_workers import ThreadWorkers
 from slotwise.pipeline._work_item import WorkItem
 
 
-class ThreadLanes(ThreadWorkers):
+class GroupedThreadWorkers(ThreadWorkers):
     """The workers of one run with ``group_key``."""
 
     def __init__(
@@ -36,10 +36,10 @@ class ThreadLanes(ThreadWorkers):
         self._leading = True
         try:
             while (work := self._lead()) is not None:
-                queue = self._queues.get(work.lane)
+                queue = self._queues.get(work.worker)
                 if queue is None:
-                    self._queues[work.lane] = deque([work])
-                    self._start_worker(self._lane, work.lane)
+                    self._queues[work.worker] = deque([work])
+                    self._start_worker(self._serve_groups, work.worker)
                 else:
                     queue.append(work)
                     self._changed.notify_all()
@@ -47,7 +47,7 @@ class ThreadLanes(ThreadWorkers):
             self._leading = False
             self._changed.notify_all()
 
-    def _lane(self, number: int) -> None:
+    def _serve_groups(self, number: int) -> None:
         """One thread, for all items of its groups, in the source's order."""
         queue = self._queues[number]
         while True:
@@ -56,7 +56,7 @@ class ThreadLanes(ThreadWorkers):
                     return
                 self._changed.wait()
             work = queue.popleft()
-            self.flow.left_lane_queue()
+            self.flow.left_queue()
             while self._admitting:
                 self._changed.wait()
             self._admitting = True
