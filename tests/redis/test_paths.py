@@ -17,8 +17,9 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise.redis import RedisConfig, RedisSemaphore, _names
+from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._paths import RedisPaths
+from slotwise.redis._scripts import OURS, load
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
 THREE = (
@@ -69,11 +70,14 @@ async def wait_for(paths: RedisPaths, user: str, count: int) -> asyncio.Task[str
 # --------------------------------------------------------------------- commands
 
 
+_NAME_OF = {load(name).sha.decode(): name for name in OURS}
+
+
 class Monitor:
     """The commands that clients send, but for those that try or open connections.
 
     On a slow machine the server is probed over another one while it doesn't reply. And the name is
-    noted when it has been used for 0.3 s.
+    noted when it has been used for 0.3 s. Scripts for other names are late calls of other tests.
     """
 
     def __init__(self, server: Server, client: redis.Redis) -> None:
@@ -81,7 +85,8 @@ class Monitor:
         self._monitor = self._client.monitor().__enter__()
         self._marker = client
 
-    def commands(self) -> list[str]:
+    def commands(self, name: str) -> list[str]:
+        """Return what was sent since the last call: scripts for ``name``, and other commands."""
         self._marker.echo("a mark of the test")
         seen, opening = [], set()
         while True:
@@ -92,9 +97,11 @@ class Monitor:
             if word == "HELLO":
                 opening.add(command["client_port"])
             is_opening = command["client_port"] in opening and not word.startswith("EVAL")
-            is_note = _names._NOTE.sha.decode() in command["command"]
             is_of_a_client = command["client_type"] != "lua" and word != "TIME"
-            if is_of_a_client and not is_opening and not is_note:
+            if word == "EVALSHA":
+                word = _NAME_OF[command["command"].split(" ")[1]]
+                is_of_a_client = name in command["command"] and word != "names/note"
+            if is_of_a_client and not is_opening:
                 seen.append(word)
 
     def close(self) -> None:
@@ -119,13 +126,14 @@ async def test_a_free_path_is_one_command_to_acquire_and_one_to_release(
     path: tuple[str | None, ...],
 ) -> None:
     # No heartbeat falls into the test.
-    paths = RedisPaths(tiers, name="t", config=config, heartbeat_max_interval=600)
+    name = "one command"
+    paths = RedisPaths(tiers, name=name, config=config, heartbeat_max_interval=600)
     await paths.release((await paths.acquire(path, timeout=None)).acquisition_id)
-    monitor.commands()
+    monitor.commands(name)
     acquired = await paths.acquire(path, timeout=5)
-    assert monitor.commands() == ["EVALSHA"]
+    assert monitor.commands(name) == ["tiers/request"]
     assert await paths.release(acquired.acquisition_id) is True
-    assert monitor.commands() == ["EVALSHA"]
+    assert monitor.commands(name) == ["tiers/release"]
 
 
 # ---------------------------------------------------------------------- serving

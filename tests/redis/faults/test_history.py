@@ -2,7 +2,8 @@
 
 The recorder is the server's own MONITOR: every command that the scripts ran, in
 the order and at the time at which the server ran it. The checker knows only the
-documented keys, and shares no code with the scripts or the client.
+documented keys, and shares no code with the scripts or the client. What expires isn't
+recorded: where all processes stood still for longer than a key lasts, it is gone.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ class Checker:
     value: int
     holders: set[str] = field(default_factory=set)
     line: dict[str, float] = field(default_factory=dict)
+    expires: dict[str, float] = field(default_factory=dict)  # when, by key
     just_left: set[str] = field(default_factory=set)
     grants: int = 0
     direct: int = 0
     from_line: int = 0
 
-    def see(self, words: list[str]) -> None:
+    def see(self, now: float, words: list[str]) -> None:
         command, key, *rest = words
-        if key == WAITING and command == "ZADD":
+        for gone in [each for each, when in self.expires.items() if when <= now]:
+            del self.expires[gone]
+            (self.holders if gone == MAIN else self.line).clear()
+        if key in (MAIN, WAITING) and command == "PEXPIRE":
+            self.expires[key] = now + int(rest[0]) / 1000
+        elif key == WAITING and command == "ZADD":
             for ticket_text, claim_id in zip(rest[::2], rest[1::2], strict=True):
                 ticket = float(ticket_text)
                 assert claim_id not in self.line, "it stands there already"
@@ -52,6 +59,9 @@ class Checker:
                     self.granted(member)
         elif key == MAIN and command == "ZREM":
             self.holders -= set(rest)
+        for empty, members in ((MAIN, self.holders), (WAITING, self.line)):
+            if not members:
+                self.expires.pop(empty, None)  # it is deleted, and lasts anew when it is made
 
     def granted(self, member: str) -> None:
         claim_id = member.partition("#")[0]
@@ -115,7 +125,7 @@ def test_a_random_run_of_four_processes_keeps_its_promises(tmp_path: Path) -> No
         last = float(stamp)
         words = shlex.split(command)
         if len(words) > 1:
-            checker.see([words[0].upper(), *words[1:]])
+            checker.see(last, [words[0].upper(), *words[1:]])
     assert checker.grants > 100
     assert checker.from_line > 50
     assert checker.direct > 0
