@@ -31,9 +31,11 @@ TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
 
 
 def damage(client: redis.Redis, key: str) -> None:
-    """Put something of another type there, which no script can work with."""
-    client.delete(key)
-    client.rpush(key, "damaged")
+    """Put something of another type there, which no script can work with.
+
+    At one instant: a script that finds the key missing would restore it.
+    """
+    client.pipeline(transaction=True).delete(key).rpush(key, "damaged").execute()
 
 
 async def beats_go_on(client: redis.Redis, key: str) -> None:
