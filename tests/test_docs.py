@@ -72,7 +72,7 @@ def test_every_file_that_the_docs_name_exists() -> None:
 
 
 def test_every_public_name_of_effects_and_adapters_is_in_the_reference() -> None:
-    """The other packages are documented whole, by `automodule`, or name by name in `api.py`."""
+    """The other packages are documented whole, by `automodule`, or name by name in `api.md`."""
     effects = (ROOT / "docs" / "effects.md").read_text()
     assert [
         name for name in slotwise.effects.__all__ if not re.search(rf"\b{name}\b", effects)
