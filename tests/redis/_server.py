@@ -199,16 +199,6 @@ def wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_paths, "TRY_LIMIT", 20.0 * LOAD)
 
 
-def messages_of(caplog: pytest.LogCaptureFixture, server: Server | None = None) -> list[str]:
-    """Return what was logged, but for outages of servers other than this one.
-
-    Clients of earlier tests may still look for theirs, and on a busy machine find them slow.
-    """
-    own = "no server" if server is None else f"Redis at 127.0.0.1:{server.port} "
-    messages = [record.getMessage() for record in caplog.records]
-    return [each for each in messages if not each.startswith("Redis at ") or each.startswith(own)]
-
-
 async def until(condition: Callable[[], object], what: str, *, within: float = 20 * LOAD) -> None:
     """Wait for a state, by looking; the limit is only there for tests that hang."""
     deadline = time.monotonic() + within

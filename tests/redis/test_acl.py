@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.redis._server import Server, messages_of, until
+from tests.redis._server import Server, until
 
 from slotwise._cli.doctor_redis import examine
 from slotwise.errors import BackendError
@@ -96,7 +96,7 @@ async def test_the_documented_rights_are_enough(
     else:
         load_scripts(server)
     await use_everything(RedisSemaphore(name="x", value=1, ttl=30, config=limited), client)
-    assert [each for each in messages_of(caplog, server) if "lost" not in each] == []
+    assert [record.message for record in caplog.records if "lost" not in record.message] == []
 
 
 def test_no_right_is_documented_that_nothing_uses() -> None:
