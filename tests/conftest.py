@@ -13,6 +13,7 @@ import pytest
 import slotwise.testing
 from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
+from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
 
 __all__ = ["no_leaked_slots"]
@@ -85,6 +86,18 @@ def signals_as_before() -> Iterator[None]:
     if signal.SIGTTOU in signal.sigpending():  # its mark that it was not continued
         signal.sigwait({signal.SIGTTOU})
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@pytest.fixture(autouse=True)
+def redis_clients_end() -> Iterator[None]:
+    """End the clients of a test with it: they would go on for seconds, and not only in silence.
+
+    Another test's server may have stopped, which they log, and a late call of theirs would be one
+    too many for a test that counts what its server is asked.
+    """
+    yield
+    for endpoint in list(_shared_clients):
+        _shared_clients.pop(endpoint).end()
 
 
 @pytest.fixture

@@ -70,21 +70,12 @@ def config(server: Server) -> RedisConfig:
     return patient_config(server.url)
 
 
-def _there() -> set[tuple[str, str]]:
-    """The holders and waiters that this process has, wherever."""
-    return {
-        (str(endpoint), claim)
-        for endpoint, shared in list(_shared_clients.items())
-        for claim in (*shared.holders, *shared.waiters)
-    }
-
-
 @pytest.fixture(autouse=True)
 def nobody_is_left() -> Iterator[None]:
-    """Who is left behind beats on, and complains when the server has stopped."""
-    before = _there()  # of other folders, whose tests leave theirs behind
+    """Nobody of this process holds or waits after a test."""
     yield
-    assert _there() <= before
+    clients = list(_shared_clients.values())
+    assert not [claim for each in clients for claim in (*each.holders, *each.waiters)]
 
 
 @pytest.fixture(autouse=True)
