@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -54,18 +55,31 @@ _ANONYMOUS: dict[str, object] = (
 # For a server that a few tests of a session use. Otherwise it wakes up ten times a second.
 SELDOM_BUSY = ("--hz", "1")
 
+_random = random.SystemRandom()  # not that of the tests, whose seeds workers share
 _ports: set[int] = set()  # that servers of this process have had
 
 
 def free_port() -> int:
-    """A port that no server of this process had before: its clients may still look for that one."""
+    """A port that no server of this process had before: its clients may still look for that one.
+
+    Below those that the system gives to clients: one of them would take the port while its server
+    is stopped. A cluster's server listens 10,000 above it, too.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port not in _ports:
+        port = _random.randrange(10_000, 22_000)
+        if port not in _ports and is_free(port) and is_free(port + 10_000):
             _ports.add(port)
             return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class Server:

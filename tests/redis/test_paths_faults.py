@@ -223,7 +223,8 @@ async def test_every_key_expires_soon_after_the_last_sign_of_life(
     paths = uploads(config, ttl=20)
     held = [await paths.acquire((user, None), timeout=5) for user in "ab"]
     waiting = [await wait_for(paths, user, n) for n, user in enumerate("ac", 1)]
-    lives = {key: client.pttl(key) for key in client.scan_iter()}
+    # On a slow machine the names in use have been noted by now; those notes live longer.
+    lives = {key: client.pttl(key) for key in client.scan_iter("*:tiers_*")}
     assert len(lives) == 6
     assert all(0 < life <= 2 * 15_000 for life in lives.values()), lives
     for task in waiting:

@@ -17,7 +17,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from tests.redis._server import Server, free_port, until
+from tests.redis._server import Server, until
 from tests.redis.faults._proxy import GoesSilent
 from tests.redis.test_semaphore import in_line
 
@@ -60,12 +60,8 @@ class Sentinel(Server):
 
 def form_cluster(folder: Path, stack: contextlib.ExitStack, *, replicas: bool) -> list[Server]:
     """Three nodes that share the hash slots, and behind them a replica of each if asked for."""
-    nodes: list[Server] = []
-    for n in range(6 if replicas else 3):
-        port = free_port()
-        while port > 55000:  # the cluster's own port is 10000 higher
-            port = free_port()
-        nodes.append(stack.enter_context(ClusterNode(folder / str(n), port=port)))
+    count = 6 if replicas else 3
+    nodes = [stack.enter_context(ClusterNode(folder / str(n))) for n in range(count)]
     clients = [stack.enter_context(node.client()) for node in nodes]
     bounds = [0, SLOTS // 3, 2 * SLOTS // 3, SLOTS]
     for n, client in enumerate(clients):
