@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -65,6 +66,33 @@ def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
     gate.leave()
     thread.join(30)
     assert order == ["other", "first", "first again"]
+
+
+def test_two_that_requeue_alternate_however_slow_one_of_them_is() -> None:
+    gate, order = WorkerGate(1), []
+    gate.enter()
+
+    def worker(name: str) -> None:
+        gate.enter()
+        for _ in range(1000):
+            order.append(name)
+            gate.requeue()
+        gate.leave()
+
+    workers = [threading.Thread(target=worker, args=(name,)) for name in "ab"]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # one is stopped again and again, between any two steps
+    try:
+        for each in workers:
+            each.start()
+        wait_until(lambda: len(gate._waiting) == 2)
+        gate.leave()
+        for each in workers:
+            each.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(one != other for one, other in pairwise(order))
+    assert len(order) == 2000
 
 
 def test_never_more_than_the_limit_and_none_is_forgotten() -> None:

@@ -52,9 +52,7 @@ class WorkerGate:
             if self._free:
                 self._free -= 1
                 return
-            called = threading.Lock()
-            called.acquire()
-            self._waiting.append(called)
+            called = self._line_up()
         called.acquire()
 
     def leave(self) -> None:
@@ -65,10 +63,22 @@ class WorkerGate:
                 self._free += 1
 
     def requeue(self) -> None:
-        """Leave and go to the end of the queue, if anybody waits."""
-        if self._waiting:
-            self.leave()
-            self.enter()
+        """Leave and go to the end of the queue, if anybody waits.
+
+        In one step: whoever enters instead finds this one in the queue, however fast it is.
+        """
+        if self._waiting:  # usually not, and then without the lock
+            with self._lock:
+                called = self._line_up()
+                self._waiting.popleft().release()
+            called.acquire()
+
+    def _line_up(self) -> threading.Lock:
+        """Join the queue; the lock that is returned is released when it is this one's turn."""
+        called = threading.Lock()
+        called.acquire()
+        self._waiting.append(called)
+        return called
 
 
 class SharedGates:
