@@ -18,10 +18,9 @@ help:  ## what there is
 demo: $(VENV)/.installed-cli  ## what it is for, in three acts and under 20 seconds; no server needed
 	@$(BIN)/python -m slotwise demo $(ARGS)
 
-# Three at a time on each core: half of the suite waits for servers, processes and heartbeats. More
-# than eight would only collect the tests more often. Compiled tests are kept, whatever the environment
-# says.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(min(3 * (os.cpu_count() or 1), 8))')
+# Five at a time on two cores: half of the suite waits for servers, processes and heartbeats. More
+# would only collect the tests more often. Compiled tests are kept, whatever the environment says.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(min(5 * (os.cpu_count() or 1) // 2, 8))')
 
 # The files of tests are many and small. In memory they cost a tenth of what they cost on a disk.
 IN_MEMORY = $(shell $(BIN)/python -c 'import os; memory = os.statvfs("/dev/shm"); \
