@@ -6,7 +6,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +13,14 @@ from pathlib import Path
 import pytest
 from tests import _fresh_processes
 
-from slotwise.processes import ProcessSemaphore, _sweeping, _wakeups
+from slotwise.processes import ProcessSemaphore, _sweeping
 from slotwise.processes._filenames import filename_of
 from slotwise.processes._operations import release
-from slotwise.processes._process import LocalProcess
 
 Make = Callable[..., ProcessSemaphore]
 
 ROOT = Path(__file__).parents[2]
 LONG = 30.0
-OPEN = Path("/proc/self/fd")
 
 
 def files(directory: Path) -> list[Path]:
@@ -151,111 +148,6 @@ def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: 
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
     assert semaphore._attachment.file().process.wakeups.other_owners() == set()
-
-
-def process_of(semaphore: ProcessSemaphore) -> LocalProcess:
-    return semaphore._attachment.file().process
-
-
-def check_now(process: LocalProcess) -> None:
-    """Have the thread do what it does every minute."""
-    process.sweeper._next_own_sweep = 0.0
-    _wakeups._send(process.wakeups._fd, _wakeups._CHECK_ALL)
-
-
-def descriptors_in(directory: Path) -> list[str]:
-    found = []
-    for fd in OPEN.iterdir():
-        try:
-            found.append(str(fd.readlink()))
-        except FileNotFoundError:  # that of the listing, or another thread's
-            pass
-    return [each for each in found if each.startswith(f"{directory}/")]
-
-
-@pytest.mark.skipif(not OPEN.exists(), reason="needs /proc")
-def test_a_directory_that_is_not_used_for_long_costs_neither_a_thread_nor_a_fifo(
-    make: Make, directory: Path
-) -> None:
-    semaphore = make()
-    acquired = semaphore.acquire_sync()
-    process = process_of(semaphore)
-    thread = process.wakeups._single.thread
-    assert thread is not None
-    semaphore.release_sync(acquired)
-    age(directory / filename_of("s"), 61)
-    check_now(process)
-    thread.join(LONG)
-    assert not thread.is_alive()
-    assert [*directory.iterdir()] == []
-    assert descriptors_in(directory) == []
-
-    use(semaphore)
-    assert process_of(semaphore) is process, "ids that were given out stay known"
-    again = process.wakeups._single.thread
-    assert again is not None
-    assert again.is_alive()
-    assert len([*(directory / "wake").iterdir()]) == 1
-
-
-def test_a_thread_that_is_about_to_end_notices_a_file_that_is_opened_just_then(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    semaphore = make()
-    use(semaphore)
-    process = process_of(semaphore)
-    thread = process.wakeups._single.thread
-    monkeypatch.setattr(_sweeping, "IDLE_TIME", -1.0)
-    looks = []
-
-    def looks_twice(process: LocalProcess) -> bool:
-        looks.append(bool(process.files))
-        if looks[-2:] == [False, False]:
-            assert process.wakeups._single.thread is None
-            semaphore._attachment.file()  # as the next request does first
-        return bool(process.files)
-
-    monkeypatch.setattr(LocalProcess, "has_work", property(looks_twice))
-    check_now(process)
-    until = time.monotonic() + LONG
-    while len(looks) < 2 or process.wakeups._single.thread is None:
-        assert time.monotonic() < until
-        time.sleep(0.001)
-    assert process.wakeups._single.thread is thread
-    assert process.wakeups._fd >= 0
-
-
-def test_whoever_holds_has_a_thread_however_often_it_ends(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sweeping, "IDLE_TIME", -1.0)  # every idle file is closed and deleted
-    semaphores = [make(name=f"s{number}") for number in range(3)]
-    process = process_of(semaphores[0])
-    wakeups = process.wakeups
-    together = threading.Barrier(len(semaphores))
-    wrong: list[object] = []
-
-    def use_often(semaphore: ProcessSemaphore) -> None:
-        for _ in range(100):
-            together.wait(LONG)
-            with semaphore.cm(timeout=LONG):
-                thread, fd = wakeups._single.thread, wakeups._fd
-                if thread is None or (thread.ident and not thread.is_alive()) or fd < 0:
-                    wrong.append((thread, fd))
-                check_now(process)  # so that it finds nobody when all have released theirs
-
-    users = [threading.Thread(target=use_often, args=(each,)) for each in semaphores]
-    for user in users:
-        user.start()
-    for user in users:
-        user.join(LONG)
-    assert not wrong
-    until = time.monotonic() + LONG
-    while wakeups._single.thread is not None:
-        assert time.monotonic() < until, "it ends when nobody holds"
-        check_now(process)
-        time.sleep(0.001)
-    assert wakeups._fd < 0
 
 
 @pytest.mark.soak

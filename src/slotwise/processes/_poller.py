@@ -71,10 +71,6 @@ class Poller:
         self._unwatch(ended.keys())
         return len(ready) > len(ended), bool(ended)
 
-    def close(self) -> None:
-        """Stop watching processes."""
-        self._unwatch(self._pidfds.keys())
-
     def abandon(self) -> None:
         """In a forked child: the pidfds are the parent's."""
         pidfds, self._pidfds = self._pidfds, {}

@@ -88,11 +88,6 @@ class LocalProcess:
         """Return whether this process has a file open, or is about to open it."""
         return key_from(filename) in self.files
 
-    @property
-    def has_work(self) -> bool:
-        """Whether this process has a file open, or one to be deleted later."""
-        return bool(self.files) or self.sweeper.has_pending
-
     def next_file(self) -> SemaphoreFile | None:
         """Return one of the open files, each in its turn."""
         with self._lock:

@@ -60,11 +60,6 @@ class Sweeper:
         self._next_scan = 0.0
         self._next_own_sweep = time.monotonic() + IDLE_TIME / 2
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are files to be deleted once they are idle, except for open ones."""
-        return bool(self._pending)
-
     def add(self, name: str, suffix: str) -> None:
         """Check a file from now on, now and then, until it can be deleted."""
         self._pending[filename_of(name, suffix)] = name

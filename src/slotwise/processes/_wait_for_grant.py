@@ -129,8 +129,8 @@ def _request(
     if timeout == 0:
         make_waker = None
     file = acquisition.file
+    file.process.wakeups.start()
     while True:
-        file.process.wakeups.start()  # each time: the thread ends while no file is open
         try:
             granted = _operations.request(file, acquisition, declared, make_waker, lock_timeout)
         except Retired:

@@ -6,8 +6,6 @@ semaphore and means only "read its file": a message too many or too few does no 
 
 The ledger in the semaphore's file decides who is granted what. FIFOs are used instead
 of sockets because the path of a socket has to be short.
-
-The thread ends, and the FIFO is removed, when this process has had no file open for a while.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -51,12 +48,6 @@ _log = logging.getLogger("slotwise.processes")
 class Wakeups:
     """The FIFO of this process, and the thread that reads it."""
 
-    # Whenever `_starting` is free:
-    #   W1  while a claim of this process is in a file, the thread runs, and the FIFO is open
-    # The file of a claim is among the open ones before `start` is called, which looks for a thread
-    # without the lock. So a thread that ends says so before it looks for open files: at least one
-    # of the two sees the other.
-
     def __init__(self, process: LocalProcess) -> None:
         self._process = process
         self._fifo = f"{FIFOS}/{process.owner}"
@@ -73,10 +64,7 @@ class Wakeups:
     # ------------------------------------------------------- from any thread
 
     def start(self) -> None:
-        """Create the FIFO and start the thread, if it doesn't run.
-
-        The file that somebody is about to claim slots in is open, or was closed for good.
-        """
+        """Create the FIFO and start the thread, if that wasn't done before."""
         if self._single.thread is not None:
             return
         with self._starting:
@@ -121,7 +109,12 @@ class Wakeups:
     def remove(self) -> None:
         """Remove the FIFO, at the end of the process."""
         if self._fd >= 0:
-            self._unlink()
+            directory = self._process.directory
+            directory.unlink(self._fifo)
+            try:
+                os.rmdir(FIFOS, dir_fd=directory.fd)
+            except OSError:  # there are others in it
+                pass
 
     # -------------------------------------------------------------- the FIFO
 
@@ -160,14 +153,6 @@ class Wakeups:
             else:
                 directory.make_usable(FIFOS, 0o700)
 
-    def _unlink(self) -> None:
-        directory = self._process.directory
-        try:
-            directory.unlink(self._fifo)
-            os.rmdir(FIFOS, dir_fd=directory.fd)
-        except OSError:  # there are others in it; or it is left to them: see `_remove_stale`
-            pass
-
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
@@ -190,32 +175,12 @@ class Wakeups:
                 checked_at = time.monotonic()
                 if ended or _CHECK_ALL in messages or checked_at >= due:
                     self._check_all(ended)
-                    if self._stop_if_unused():
-                        return
                 else:
                     checked_at = due - interval
                 self._reported.pop("", None)
             except Exception as error:
                 self._report("", error)
                 time.sleep(_UNWATCHED)  # it may fail again and again
-
-    def _stop_if_unused(self) -> bool:
-        """Remove the FIFO if this process has no file open; return whether the thread has to end.
-
-        Files that nobody here has used for a minute are closed by the sweeper.
-        """
-        if self._process.has_work:
-            return False
-        with self._starting:
-            self._single.thread = None
-            if self._process.has_work:
-                self._single.thread = threading.current_thread()
-                return False
-            fd, self._fd = self._fd, -1
-            self._poller.remove(fd)
-            self._poller.close()
-            self._unlink()
-            return True
 
     def _interval(self) -> float:
         if time.monotonic() - self._waited_at < _AFTER_WAIT or any(
