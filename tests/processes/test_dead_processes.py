@@ -7,15 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests import _fresh_processes
 from tests.redis._client import Worker
 
-from slotwise import SemaphoreClosed, SemaphoreStats
-from slotwise.processes import ProcessSemaphore
+from slotwise import BackendError, SemaphoreClosed, SemaphoreStats
+from slotwise.processes import ProcessSemaphore, _wakeups
+from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._semaphore_file import SemaphoreFile
 from slotwise.processes._wakeups import Wakeups
 
 Make = Callable[..., ProcessSemaphore]
@@ -30,6 +32,13 @@ async def until_waiting(semaphore: ProcessSemaphore, count: int) -> None:
     async with asyncio.timeout(HANG):
         while (await semaphore.stats()).waiting != count:
             await asyncio.sleep(0.001)
+
+
+def wait_until(reached: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + HANG
+    while not reached():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.01)
 
 
 def holding(worker: Worker) -> Worker:
@@ -326,3 +335,29 @@ def test_fifos_of_killed_processes_are_removed(worker: Start, directory: Path) -
     holding(worker())
     assert left not in [*directory.glob("wake/*")]
     assert len([*directory.glob("wake/*")]) == 1
+
+
+def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be_listed(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore = make()
+    held = semaphore.acquire_sync()
+    file = semaphore._attachment.file()
+    wakeups = file.process.wakeups
+    checked: list[str] = []
+    monkeypatch.setattr(
+        SemaphoreFile, "check", lambda file, *, thorough: bool(checked.append(file.name)) or True
+    )
+
+    def too_many_open_files(*_: object) -> Iterator[object]:
+        raise BackendError("there are too many open files")
+
+    monkeypatch.setattr(OpenDirectory, "entries", too_many_open_files)
+    [fifo] = directory.glob("wake/*")
+    fifo.unlink()
+    _wakeups._send(wakeups._fd, _wakeups._CHECK_ALL)
+    wait_until(fifo.exists, "another FIFO")
+    checked.clear()  # from now on by messages: the thread itself checks every minute
+    wait_until(lambda: wakeups.notify(file.process.owner, file.claims.key) or checked, "a message")
+    monkeypatch.undo()
+    assert semaphore.release_sync(held) is True

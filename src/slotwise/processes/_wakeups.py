@@ -132,7 +132,10 @@ class Wakeups:
             self._fd = fd
         except OSError as error:
             raise os_error(error, f"{directory.path}/{new}") from error
-        _remove_stale(directory)
+        try:
+            _remove_stale(directory)
+        except (BackendError, OSError):
+            pass  # left to the next process: ours can be used
 
     def _create(self, fifo: str) -> None:
         directory = self._process.directory
