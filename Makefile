@@ -27,7 +27,13 @@ IN_MEMORY = $(shell $(BIN)/python -c 'import os; memory = os.statvfs("/dev/shm")
 	fits = memory.f_bavail * memory.f_frsize > 2**31 and not memory.f_flag & os.ST_NOEXEC; \
 	print("TMPDIR=/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else "")' 2>/dev/null)
 
-test: $(VENV)/.installed-test  ## all tests (ARGS="-k word" for some of them)
+# In a fresh clone each worker would compile all tests, which takes as long as collecting them. So two
+# processes do that first, half of them each; what fails is told by the tests themselves.
+tests/__pycache__: | $(VENV)/.installed-test
+	@for half in 0 1; do PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq \
+		$$(find tests -name 'test_*.py' | awk "NR % 2 == $$half") >/dev/null 2>&1 & done; wait
+
+test: $(VENV)/.installed-test | tests/__pycache__  ## all tests (ARGS="-k word" for some of them)
 	PYTHONDONTWRITEBYTECODE= $(IN_MEMORY) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-all:  ## all tests on every Python >= 3.11 that can be found
