@@ -191,7 +191,8 @@ async def test_a_holder_that_lost_its_claim_is_told_and_a_waiter_keeps_its_place
     for each in held:
         await asyncio.wait_for(each.lost, 20)
     await asyncio.wait_for(asyncio.gather(*tasks), 20)
-    assert order == list(range(5))
+    # Two hold at a time. One may hear of it by a message, and the one before it by a heartbeat.
+    assert all(n <= place + 1 for place, n in enumerate(order)), order
 
 
 async def test_nobody_gets_the_slots_of_those_whose_holds_were_evicted_before_they_know(
