@@ -10,25 +10,16 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 import wsgiref.simple_server
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import uvicorn
 from tests import _fresh_processes
-from tests.redis._server import free_port
+from tests.redis._server import free_port, wait_until
 
 LIMIT = 60  # seconds; only for tests that hang
-
-
-def wait_until(condition: Callable[[], object], what: str, within: float = LIMIT) -> None:
-    """Wait for a state in a plain thread, by looking."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.005)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests import _fresh_processes
 from tests.redis._client import Worker
+from tests.redis._server import wait_until
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats
 from slotwise.processes import ProcessSemaphore, _wakeups
@@ -32,13 +33,6 @@ async def until_waiting(semaphore: ProcessSemaphore, count: int) -> None:
     async with asyncio.timeout(HANG):
         while (await semaphore.stats()).waiting != count:
             await asyncio.sleep(0.001)
-
-
-def wait_until(reached: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + HANG
-    while not reached():
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.01)
 
 
 def holding(worker: Worker) -> Worker:
@@ -356,8 +350,12 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
     [fifo] = directory.glob("wake/*")
     fifo.unlink()
     _wakeups._send(wakeups._fd, _wakeups._CHECK_ALL)
-    wait_until(fifo.exists, "another FIFO")
+    wait_until(fifo.exists, "another FIFO", within=HANG)
     checked.clear()  # from now on by messages: the thread itself checks every minute
-    wait_until(lambda: wakeups.notify(file.process.owner, file.claims.key) or checked, "a message")
+    wait_until(
+        lambda: wakeups.notify(file.process.owner, file.claims.key) or checked,
+        "a message",
+        within=HANG,
+    )
     monkeypatch.undo()
     assert semaphore.release_sync(held) is True

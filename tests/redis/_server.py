@@ -29,8 +29,8 @@ LOAD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 # What tests allow above a promised number of seconds, for a machine that has other things to do.
 BUSY = 5.0 * LOAD
 
-# The namespace of tests that give the scripts a clock of their own. A late call of an earlier test
-# has the server's time, for which theirs is hours ahead, and must not find their keys.
+# The namespace of tests that give the scripts a clock of their own. A call of a client has the
+# server's time, for which theirs is hours ahead, and must not find their keys.
 FAKE_CLOCK = "fake-clock"
 
 
@@ -224,3 +224,11 @@ async def until(condition: Callable[[], object], what: str, *, within: float = 2
             return
         assert time.monotonic() < deadline, f"never came: {what}"
         await asyncio.sleep(0.01)
+
+
+def wait_until(condition: Callable[[], object], what: str, within: float = 60.0) -> None:
+    """Wait for a state in a plain thread, by looking."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.005)

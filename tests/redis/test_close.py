@@ -122,7 +122,6 @@ async def test_a_waiter_that_missed_the_message_is_told_by_its_heartbeat(
 async def test_it_is_remembered_for_30_days_after_the_last_call_that_met_it(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    # A late call of an earlier test could leave keys in the usual namespace.
     config = config.with_options(namespace="own")
     semaphore = RedisSemaphore(3, name="s", config=config)
     await semaphore.close_everywhere("holidays")

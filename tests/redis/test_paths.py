@@ -77,7 +77,7 @@ class Monitor:
     """The commands that clients send, but for those that try or open connections.
 
     On a slow machine the server is probed over another one while it doesn't reply. And the name is
-    noted when it has been used for 0.3 s. Scripts for other names are late calls of other tests.
+    noted when it has been used for 0.3 s.
     """
 
     def __init__(self, server: Server, client: redis.Redis) -> None:
