@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import hypothesis
 import pytest
+from tests.processes._ending import end_processes
 
 import slotwise.testing
 from slotwise._core import events
@@ -98,6 +99,13 @@ def redis_clients_end() -> Iterator[None]:
     yield
     for endpoint in list(_shared_clients):
         _shared_clients.pop(endpoint).end()
+
+
+@pytest.fixture(autouse=True)
+def processes_end() -> Iterator[None]:
+    """End the wake-up threads of a test with it: they would run in what later tests replace."""
+    yield
+    end_processes()
 
 
 @pytest.fixture

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes._files import close_files
 from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "slots"
-    yield directory
-    close_files(directory)
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "slots"
 
 
 @pytest.fixture

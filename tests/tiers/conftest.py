@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.processes._files import close_files
 from tests.redis._server import SELDOM_BUSY, Server, patient_config, wait_for_answers
 
 from slotwise import SlotManager, Tier, Tiers
@@ -41,10 +40,8 @@ def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def process_directory(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "slots"
-    yield directory
-    close_files(directory)
+def process_directory(tmp_path: Path) -> Path:
+    return tmp_path / "slots"
 
 
 @pytest.fixture(params=["memory", "process", "redis", "memory-staged", "redis-staged"])

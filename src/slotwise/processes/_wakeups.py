@@ -58,6 +58,7 @@ class Wakeups:
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
         self._was_busy = False  # whether a file could not be checked: its lock was taken
+        self._ending = False
         # Errors that were logged, while they last, by the path of the file, or "" for others.
         self._reported: dict[str, str] = {}
 
@@ -98,6 +99,14 @@ class Wakeups:
         self._waited_at = time.monotonic()
         if not self._checks_soon or not self._poller.watches(owners, besides=self._process.owner):
             _send(self._fd, _CHECK_ALL)
+
+    def end(self) -> None:
+        """End the thread, and wait for that; nobody here may use the directory any more."""
+        thread = self._single.thread
+        if thread is not None:
+            self._ending = True
+            _send(self._fd, _CHECK_ALL)
+            thread.join()
 
     def abandon(self) -> None:
         """In a forked child: the FIFO and the thread are the parent's."""
@@ -161,7 +170,7 @@ class Wakeups:
     def _run(self) -> None:
         self._poller.add(self._fd)
         checked_at = time.monotonic()
-        while True:
+        while not self._ending:
             # Cleared before the interval is decided: whoever begins to wait after that sees it,
             # and sends a message.
             self._checks_soon = False
@@ -170,6 +179,8 @@ class Wakeups:
             due = checked_at + interval
             try:
                 ready, ended = self._poller.wait(due - time.monotonic())
+                if self._ending:
+                    return
                 messages = self._read() if ready else ()
                 for message in messages:
                     file = self._process.files.get(message)
