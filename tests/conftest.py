@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import hypothesis
 import pytest
-from tests.processes._ending import end_processes
 
 import slotwise.testing
 from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
+from tests.processes._ending import end_processes
 
 __all__ = ["no_leaked_slots"]
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, cast
 
 from slotwise._core.overload import Overload
 from slotwise._core.trio_run import running_trio
+from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
@@ -72,7 +73,7 @@ class Waiting(Generic[C]):
 
     def _wait_sync(self, claim: C) -> None:
         try:
-            cast("LockType", claim.waker).acquire()
+            clock.timekeeper.sleep_on(cast("LockType", claim.waker))
         except BaseException:  # KeyboardInterrupt, in the main thread
             self._tracker.withdraw(claim)
             raise

@@ -6,12 +6,13 @@ semaphore's file decides who is granted what.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
+from _thread import LockType
 from functools import partial
 from typing import Any, cast
 
 from slotwise._core.limit import require_asyncio
+from slotwise._wait import clock
 from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _log, _messages, _operations
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
@@ -124,12 +125,20 @@ def _request(
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
-    """Request slots; return False if they aren't granted yet."""
+    """Request slots; return False if they aren't granted yet.
+
+    Raises:
+        BackendError: the file can't be used, or it would have to wait and no thread can be started
+            that would wake it.
+    """
     timeout = acquisition.timeout
     if timeout == 0:
         make_waker = None
     file = acquisition.file
-    file.process.wakeups.start()
+    waits = make_waker is not None
+    no_thread = file.process.wakeups.start()
+    if no_thread is not None:  # nobody would wake it: it gets what is free, or nothing
+        make_waker = None
     while True:
         try:
             granted = _operations.request(file, acquisition, declared, make_waker, lock_timeout)
@@ -141,6 +150,8 @@ def _request(
             break
     if timeout == 0 and not granted:
         raise _messages.timed_out(acquisition, file.current_state())
+    if no_thread is not None and waits and not granted:
+        raise _messages.no_thread(file.path, no_thread) from no_thread
     return granted
 
 
@@ -171,7 +182,7 @@ async def _wait(acquisition: ProcessAcquisition) -> None:
 
 
 def _wait_sync(acquisition: ProcessAcquisition) -> None:
-    cast("_thread.LockType", acquisition.waker).acquire()
+    clock.timekeeper.sleep_on(cast("LockType", acquisition.waker))
     if acquisition.failure is not None:
         raise acquisition.failure
 

@@ -64,18 +64,23 @@ class Wakeups:
 
     # ------------------------------------------------------- from any thread
 
-    def start(self) -> None:
-        """Create the FIFO and start the thread, if that wasn't done before."""
+    def start(self) -> RuntimeError | None:
+        """Create the FIFO and start the thread, if that wasn't done before.
+
+        Returns an error if there is no thread: the system has none left, or the interpreter is
+        shutting down. The next call tries again.
+        """
         if self._single.thread is not None:
-            return
+            return None
         with self._starting:
             if self._fd < 0:
                 self._open()
             if self._single.thread is None:
                 try:
                     self._single.start()
-                except RuntimeError:  # the interpreter is shutting down
-                    pass
+                except RuntimeError as error:
+                    return error
+        return None
 
     def notify(self, owner: str, key: str) -> None:
         """Tell another process to read a semaphore's file."""

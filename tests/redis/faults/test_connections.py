@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 
 import pytest
 import redis
+from tests._exhausted_threads import refuse_threads
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import (
     CutsAfterReply,
@@ -321,18 +321,3 @@ async def test_a_call_fails_plainly_when_no_thread_can_be_started(
         config = RedisConfig(proxy.url, attempts=3)
         with pytest.raises(BackendError, match="no thread could be started to connect to Redis"):
             await RedisSemaphore(name="s", value=1, config=config).stats()
-
-
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
-    """Let the system have no thread left, so many times, for those of a name."""
-    refused: list[str] = []
-    start = threading.Thread.start
-
-    def start_unless_refused(thread: threading.Thread) -> None:
-        if thread.name == name and len(refused) < times:
-            refused.append(name)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_unless_refused)
-    return refused
