@@ -28,15 +28,33 @@ class _Outage:
 # By server, as messages name it. Changed by single dict operations, from all threads.
 ongoing: dict[str, _Outage] = {}
 
+# By server: when its last outage ended.
+_ended_at: dict[str, float] = {}
+
 # By server: whom to tell when something is wrong with it, in any thread.
 listeners: dict[str, set[Callable[[], object]]] = {}
 
 
-def begin(server: str, error: BaseException, *, broken: bool, ago: float = 0.0) -> None:
+def begin(
+    server: str,
+    error: BaseException,
+    *,
+    broken: bool,
+    ago: float = 0.0,
+    asked_at: float = math.inf,
+) -> None:
     """Note that ``server`` does not answer; the first to notice logs it.
 
-    ``ago`` is how many seconds it has been known to be silent.
+    Args:
+        server: as messages name it.
+        error: what the caller noticed.
+        broken: whether a connection is gone, or can't be opened.
+        ago: for how many seconds it has been known to be silent.
+        asked_at: when it was asked what failed now, by somebody who asks again. If that was before
+            the last outage ended, it failed because of that one, and is noticed late.
     """
+    if asked_at < _ended_at.get(server, -math.inf):
+        return
     outage = _Outage(broken=broken)
     known = ongoing.setdefault(server, outage)
     known.broken = known.broken or broken
@@ -65,6 +83,7 @@ def end(server: str, asked_at: float) -> None:
     outage = ongoing.get(server)
     if outage is None or asked_at < outage.noticed_at:
         return
+    _ended_at[server] = time.monotonic()
     if ongoing.pop(server, None) is not None:  # else another thread has noted it
         seconds = time.monotonic() - outage.since
         logger.warning("%s is back after %.1f s", server, seconds)

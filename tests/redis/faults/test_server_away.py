@@ -28,6 +28,7 @@ from slotwise import AcquireTimeout
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
 from slotwise.redis._keys import SemaphoreKeys
+from slotwise.redis._net.reconnector import Reconnector
 from slotwise.tiers import Tier, Tiers, _stage_calls
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
@@ -182,6 +183,36 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     trouble.end(own_server)
     await until(lambda: warnings_in(caplog, f"{server} is back after "), "it is back")
     async with asyncio.timeout(20), one, other.cm(user="u"):
+        pass
+    assert len(warnings_in(caplog, server)) == 2
+
+
+async def test_a_failure_that_is_noticed_when_the_server_is_back_is_no_new_outage(
+    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "slotwise.redis")
+    opened, late = Reconnector._opened, []
+
+    def notice_late(reconnector: Any, attempt: int, result: Any) -> None:
+        notice = partial(opened, reconnector, attempt, result)
+        if isinstance(result, BackendError) and reconnector.loop is loop and not late:
+            late.append(notice)
+        else:
+            notice()
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Reconnector, "_opened", notice_late)
+    semaphore = a_semaphore(own_server.url)
+    async with semaphore:
+        own_server.kill()
+    await until(lambda: late, "this loop could not connect")
+    own_server.start()
+    server = f"Redis at 127.0.0.1:{own_server.port}"
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(semaphore.stats_sync)  # on a connection of another loop
+    await until(lambda: warnings_in(caplog, f"{server} is back after "), "it is back")
+    late[0]()
+    async with asyncio.timeout(30), semaphore:
         pass
     assert len(warnings_in(caplog, server)) == 2
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import socket
 import time
 from collections import deque
@@ -237,8 +238,9 @@ class Reconnector:
         self.trouble = error
         self._failures += 1
         if isinstance(error, _diagnosis.Unreachable):
-            ago = time.monotonic() - self._opening_since
-            _outages.begin(self._server, error, broken=True, ago=ago)
+            asked_at = self._opening_since
+            ago = time.monotonic() - asked_at
+            _outages.begin(self._server, error, broken=True, ago=ago, asked_at=asked_at)
         hopeless = isinstance(error, _diagnosis.Refused)
         self._backlog.fail_attempt(error, self._failures, hopeless=hopeless)
         if self._backlog or self._listens():
@@ -273,11 +275,12 @@ class Reconnector:
         if self._pausing is not None:
             self._pausing.cancel()
         self._pause, self._pausing = 0.0, None
+        asked_at = min((call.waits_since for call in pending), default=math.inf)
         self._backlog.put_first(refused + pending + held_back)
         if self._ended:
             return
         if self._backlog:
-            _outages.begin(self._server, self.trouble, broken=True)
+            _outages.begin(self._server, self.trouble, broken=True, asked_at=asked_at)
         # A call that breaks every connection must not be repeated forever.
         for call in pending:
             call.tries += 1
