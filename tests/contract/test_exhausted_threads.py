@@ -3,50 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from slotwise import AcquireTimeout, BackendError, Limit
-from slotwise._wait import clock
 from tests._exhausted_threads import refuse_threads
+from tests._timers import no_timers
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Limit]
 ALWAYS = 1_000_000
 
 
+NO_THREAD = r"needs a thread, and none could be started: can't start new thread"
+
+
 @pytest.fixture
-def no_timers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let the thread for timers be one that can't be started."""
-    monkeypatch.setattr(clock, "timekeeper", clock.Timekeeper())
-    return refuse_threads(monkeypatch, "slotwise-timekeeper", ALWAYS)
+def timers() -> Iterator[None]:
+    """Timers whose thread isn't running yet."""
+    with no_timers():
+        yield
 
 
-@pytest.mark.usefixtures("no_timers")
-async def test_a_timeout_ends_the_wait(make_limit: Make, speak: Speak) -> None:
+@pytest.mark.usefixtures("timers")
+async def test_a_timed_wait_ends_in_time_or_does_not_begin(
+    make_limit: Make, speak: Speak, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit = make_limit(1)
-    held = await speak.acquire(limit)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
+        held = await speak.acquire(limit)
+        async with asyncio.timeout(30):
+            for _ in range(2):
+                with pytest.raises((AcquireTimeout, BackendError)):
+                    await speak.acquire(limit, timeout=0.02)
+        await speak.waiting(limit, 0)
+        assert await speak.release(limit, held) is True
+        held = await speak.acquire(limit, timeout=0.02)
     async with asyncio.timeout(30):
-        for _ in range(2):
-            with pytest.raises(AcquireTimeout):
-                await speak.acquire(limit, timeout=0.02)
-    assert await speak.release(limit, held) is True
+        with pytest.raises(AcquireTimeout):
+            await speak.acquire(limit, timeout=0.02)
 
 
-@pytest.mark.usefixtures("no_timers")
-async def test_a_ttl_frees_the_slot_for_whoever_waits(make_limit: Make, speak: Speak) -> None:
+@pytest.mark.usefixtures("timers")
+async def test_nobody_waits_for_the_end_of_a_ttl_that_nobody_sees(
+    make_limit: Make, speak: Speak, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limit = make_limit(1, ttl=0.02)
-    await speak.acquire(limit)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
+        await asyncio.to_thread(limit.acquire_sync)
+        async with asyncio.timeout(30):
+            try:
+                await speak.acquire(limit)
+            except BackendError as error:
+                assert re.search(NO_THREAD, str(error))  # noqa: PT017 - Redis has other timers
     async with asyncio.timeout(30):
-        assert await speak.acquire(limit) is not None
+        await speak.acquire(limit)
 
 
 @pytest.mark.parametrize("limit_driver", ["processes", "processes tiers"], indirect=True)
-async def test_who_could_not_be_woken_by_other_processes_gets_what_is_free_and_else_an_error(
+async def test_nobody_waits_who_could_not_be_woken_by_other_processes(
     make_limit: Make, speak: Speak, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = make_limit(1)
@@ -54,7 +76,7 @@ async def test_who_could_not_be_woken_by_other_processes_gets_what_is_free_and_e
         refuse_threads(patch, "slotwise-wakeups", ALWAYS)
         held = await speak.acquire(limit)
         assert await speak.try_acquire(limit) is None
-        with pytest.raises(BackendError, match=r"needs a thread.*can't start new thread"):
+        with pytest.raises(BackendError, match=NO_THREAD):
             await speak.acquire(limit)
         with pytest.raises(AcquireTimeout):
             await speak.acquire(limit, timeout=0)

@@ -32,6 +32,8 @@ from math import inf
 from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from tests._timers import no_timers
+
 import slotwise
 from slotwise._wait import clock
 from slotwise._wait.clock import Timekeeper
@@ -690,22 +692,13 @@ def _own_timers() -> Iterator[None]:
 
     Their thread would postpone work for the section before it waits for the lock.
     """
-    others, resting = clock.timekeeper, []
-    while (thread := others._single.thread) is not None:  # it ends when there are no timers
-        with others._changed:
-            resting += others._timers
-            others._timers = []
-            others._changed.notify()
-        thread.join(0.1)
-    clock.timekeeper = Timekeeper()
-    try:
-        yield
-    finally:
-        clock.timekeeper = others
-        with others._changed:
-            others._timers = sorted(others._timers + resting)
-        if not others.stopped:
-            others.resume()
+    others = clock.timekeeper
+    with no_timers():
+        clock.timekeeper = Timekeeper()
+        try:
+            yield
+        finally:
+            clock.timekeeper = others
 
 
 class HandLoop(asyncio.AbstractEventLoop):

@@ -70,7 +70,7 @@ def test_a_thread_that_cannot_start_is_tried_again(
     bell = Bell(rung.set)
     monkeypatch.setattr(threading.Thread, "start", fail_once)
     keeper.call_at(_clock.now(), bell.ring)
-    assert "the thread for timers" in caplog.text
+    assert "no thread for timers" in caplog.text
     keeper.call_at(_clock.now(), bell.ring)
     assert rung.wait(60)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,24 @@ def stuck(directory: Path) -> Iterator[int]:
         assert hog.stdout is not None
         assert hog.stdout.readline() == "locked\n"
         yield hog.pid
+
+
+async def test_a_slot_is_released_even_if_no_thread_can_wait_for_the_lock(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore = make()
+    held = await semaphore.acquire()
+    start = threading.Thread.start
+    with stuck(directory) as pid:
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name != "slotwise-file-lock":
+                return start(thread)
+            os.kill(pid, signal.SIGKILL)  # or it would never be released
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert await semaphore.release(held) is True
 
 
 async def test_the_event_loop_keeps_running_meanwhile(make: Make, directory: Path) -> None:

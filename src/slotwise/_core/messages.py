@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slotwise._core.closing import Closure
 from slotwise.errors import (
     AcquireTimeout,
+    BackendError,
     ContextReused,
     LimitFull,
     SemaphoreClosed,
@@ -216,6 +217,10 @@ def would_block_loop(call: str) -> WouldBlockLoop:
         f"{call} would block the event loop that runs in this thread;"
         f" use its async twin, or call it in a thread of its own"
     )
+
+
+def no_thread(error: RuntimeError) -> BackendError:
+    return BackendError(f"waiting for a slot needs a thread, and none could be started: {error}")
 
 
 def needs_asyncio() -> RuntimeError:

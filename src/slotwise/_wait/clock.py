@@ -5,25 +5,24 @@ for is up to their owners.
 
 The timers run in a daemon thread and not in an event loop: a ttl must end for holders in plain
 threads too, and after the holder's event loop was closed. The thread starts with the first timer
-and ends when none is left. If it can't be started, because the system has no thread left or the
-interpreter is shutting down, those who wait call the timers.
+and ends when none is left. It can't start if the system has no thread left, and, in Python 3.12,
+while the interpreter is shutting down; then nobody begins to wait.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import sys
 import threading
 import time
-from _thread import LockType
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakMethod
 
 from slotwise._core import fork
+from slotwise._core.messages import no_thread
 from slotwise._wait.section import lock
 from slotwise._wait.threads import SingleThread
 
@@ -33,14 +32,8 @@ now: Callable[[], float] = time.monotonic
 # The thread wakes at least this often: waiting for a condition has a maximum timeout.
 _LONGEST_NAP = 3600.0
 
-# While the thread can't be started, it is tried again this often.
-_RETRY = 1.0
-
 # Timers of garbage-collected owners are removed when they are more than half, and more than this.
 _FEW_DEAD = 64
-
-# When it is due, a number that no other has, and what is called.
-_Timer: TypeAlias = tuple[float, int, WeakMethod[Any]]
 
 
 class _Glance:
@@ -60,19 +53,18 @@ class Timekeeper:
 
     # Between any two calls:
     #   T1  while there are timers, a thread runs that will wake for the earliest,
-    #       unless the clock is stopped, all of them were set lazily, or `_threadless` is set
+    #       unless the clock is stopped, all of them were set lazily, or `_failure` says why not
 
     def __init__(self) -> None:
         # The lock of sections: timers are set inside sections too, and two locks could be
         # taken in different orders.
         self._changed = threading.Condition(lock)
-        self._timers: list[_Timer] = []
+        self._timers: list[tuple[float, int, WeakMethod[Any]]] = []
         self._dead = 0
         self._tickets = itertools.count()
         self._single = SingleThread("timekeeper", self._run, lock)
         self.stopped = False
-        self._threadless = False  # whether the thread couldn't be started
-        self._substitute_at = 0.0  # when an event loop will do its work, if it isn't closed before
+        self._failure: RuntimeError | None = None  # why the thread couldn't be started
 
     def call_at(
         self, when: float, method: Callable[[float], None], *, lazily: bool = False
@@ -93,12 +85,22 @@ class Timekeeper:
             elif self._timers[0][1] == ticket:
                 self._changed.notify()
 
-    def sleep_on(self, waker: LockType) -> None:
-        """Block this thread until another one releases ``waker``."""
-        while self._threadless:
-            if waker.acquire(timeout=self._substitute()):
-                return
-        waker.acquire()
+    def require_thread(self) -> None:
+        """Make sure that timers are called, since somebody is about to wait.
+
+        Raises:
+            BackendError: the thread for them can't be started.
+        """
+        if self._failure is None:
+            return
+        with self._changed:
+            if self._timers and self._single.thread is None and not self.stopped:
+                self._start()
+            else:
+                self._failure = None
+            failure = self._failure
+        if failure is not None:
+            raise no_thread(failure)
 
     def run_due(self, by: float, move_to: Callable[[float], None]) -> None:
         """Call all timers that are due by ``by``, in this thread, each at its own time."""
@@ -135,13 +137,12 @@ class Timekeeper:
     def _start(self) -> None:
         try:
             self._single.start()
-        except RuntimeError:
-            if not self._threadless and not sys.is_finalizing():
-                _log.exception("can't start the thread for timers: ttls and timeouts may be late")
-            self._threadless = True
-            self._ask_loop()
+        except RuntimeError as error:  # the next timer tries again, and whoever is about to wait
+            if self._failure is None and not sys.is_finalizing():
+                _log.error("no thread for timers, so ttls and timeouts are late: %s", error)
+            self._failure = error.with_traceback(None)  # else its frames would be kept alive
         else:
-            self._threadless = False
+            self._failure = None
 
     def _run(self) -> None:
         while True:
@@ -153,41 +154,16 @@ class Timekeeper:
                 if delay > 0:
                     self._changed.wait(min(delay, _LONGEST_NAP))
                     continue
-                timer = heappop(self._timers)
-            _call(timer)
-
-    # ------------------------------------------------------ without the thread
-
-    def _ask_loop(self) -> None:
-        """Have the event loop that runs here do the thread's work, if there is one."""
-        loop = asyncio._get_running_loop()
-        if loop is not None:
-            present, delay = time.monotonic(), self._delay()
-            if not present <= self._substitute_at <= present + delay:
-                self._substitute_at = present + delay
-                loop.call_later(delay, self._substitute)
-
-    def _substitute(self) -> float:
-        """Call what is due, and try to start the thread; return when to do that again."""
-        while (timer := self._next_overdue()) is not None:
-            _call(timer)
-        with self._changed:
-            if self._timers and self._single.thread is None and not self.stopped:
-                self._start()
-            return self._delay()
-
-    def _next_overdue(self) -> _Timer | None:
-        """Remove and return a timer that is due, unless there is a thread that does it."""
-        with self._changed:
-            if self._single.thread is not None or self._delay() > 0:
-                return None
-            return heappop(self._timers)
-
-    def _delay(self) -> float:
-        """Return how long nothing has to be done."""
-        if self.stopped or not self._timers:
-            return _RETRY
-        return min(max(self._timers[0][0] - now(), 0.0), _RETRY)
+                when, _, weak = heappop(self._timers)
+            method = weak()
+            if method is None:
+                continue
+            try:
+                method(when)
+            except Exception:
+                # A bug, but other timers must not suffer.
+                _log.exception("a timer failed")
+            del method  # so that its owner isn't kept alive until the next timer
 
     def after_fork_in_child(self) -> None:
         """Start the thread again: a fork copies the timers but not the thread."""
@@ -195,17 +171,6 @@ class Timekeeper:
         self._single.thread = None
         if self._timers and not self.stopped:
             self._start()
-
-
-def _call(timer: _Timer) -> None:
-    when, _, weak = timer
-    method = weak()
-    if method is not None:
-        try:
-            method(when)
-        except Exception:
-            # A bug, but other timers must not suffer.
-            _log.exception("a timer failed")
 
 
 _log = logging.getLogger("slotwise")

@@ -44,5 +44,6 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
         except RuntimeError:  # the loop is closed
             discard()
 
-    start_thread("file-lock", run, on_failure=future.set_exception)
+    # Without a thread it blocks the loop: else a slot could not be released.
+    start_thread("file-lock", run, on_failure=lambda _: run())
     return await future

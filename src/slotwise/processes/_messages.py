@@ -126,10 +126,6 @@ def damaged(path: str, damage: Exception) -> BackendError:
     )
 
 
-def no_thread(path: str, error: RuntimeError) -> BackendError:
-    return _error(path, f"waiting for a slot needs a thread, and none could be started ({error})")
-
-
 # ------------------------------------------------------------ the file's lock
 
 

@@ -6,12 +6,13 @@ semaphore's file decides who is granted what.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-from _thread import LockType
 from functools import partial
 from typing import Any, cast
 
 from slotwise._core.limit import require_asyncio
+from slotwise._core.messages import no_thread
 from slotwise._wait import clock
 from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _log, _messages, _operations
@@ -33,7 +34,8 @@ async def wait_for_grant(
 
     Raises:
         AcquireTimeout: its timeout passed first.
-        BackendError: the file can't be used.
+        BackendError: the file can't be used, or it would have to wait and no thread can be started
+            that could end the wait.
     """
     make_waker = require_asyncio().create_future
     lock_timeout = _lock_timeout(acquisition.timeout)
@@ -125,20 +127,12 @@ def _request(
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
-    """Request slots; return False if they aren't granted yet.
-
-    Raises:
-        BackendError: the file can't be used, or it would have to wait and no thread can be started
-            that would wake it.
-    """
+    """Request slots; return False if they aren't granted yet."""
     timeout = acquisition.timeout
     if timeout == 0:
         make_waker = None
     file = acquisition.file
-    waits = make_waker is not None
-    no_thread = file.process.wakeups.start()
-    if no_thread is not None:  # nobody would wake it: it gets what is free, or nothing
-        make_waker = None
+    file.process.wakeups.start()
     while True:
         try:
             granted = _operations.request(file, acquisition, declared, make_waker, lock_timeout)
@@ -150,8 +144,6 @@ def _request(
             break
     if timeout == 0 and not granted:
         raise _messages.timed_out(acquisition, file.current_state())
-    if no_thread is not None and waits and not granted:
-        raise _messages.no_thread(file.path, no_thread) from no_thread
     return granted
 
 
@@ -173,6 +165,7 @@ async def _request_in_loop(
 
 
 async def _wait(acquisition: ProcessAcquisition) -> None:
+    _require_threads(acquisition)
     try:
         await cast("asyncio.Future[None]", acquisition.waker)
     finally:
@@ -182,9 +175,22 @@ async def _wait(acquisition: ProcessAcquisition) -> None:
 
 
 def _wait_sync(acquisition: ProcessAcquisition) -> None:
-    clock.timekeeper.sleep_on(cast("LockType", acquisition.waker))
+    _require_threads(acquisition)
+    cast("_thread.LockType", acquisition.waker).acquire()
     if acquisition.failure is not None:
         raise acquisition.failure
+
+
+def _require_threads(acquisition: ProcessAcquisition) -> None:
+    """Make sure that a wait can end, by another process or by its timeout.
+
+    Raises:
+        BackendError: a thread that is needed for that can't be started.
+    """
+    failure = acquisition.file.process.wakeups.start()
+    if failure is not None:
+        raise no_thread(failure)
+    clock.timekeeper.require_thread()
 
 
 def _clean_up(acquisition: ProcessAcquisition, error: BaseException | None = None) -> None:

@@ -107,7 +107,8 @@ class Wakeups:
 
     def end(self) -> None:
         """End the thread, and wait for that; nobody here may use the directory any more."""
-        thread = self._single.thread
+        with self._starting:
+            thread = self._single.thread
         if thread is not None:
             self._ending = True
             _send(self._fd, _CHECK_ALL)

@@ -315,7 +315,12 @@ class HeartbeatThread:
                     name="slotwise-heartbeat",
                     daemon=True,
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # none is left: the next call tries again
+                    self._loop.close()
+                    self._loop = self._thread = self._woken = None
+                    raise
             return self._loop
 
     def _is_current(self) -> bool:

@@ -313,6 +313,21 @@ async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
         assert await semaphore.release(acquired) is True
 
 
+async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_started(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server.port) as proxy:
+        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
+        shared, _ = semaphore._attached()
+        with monkeypatch.context() as patch:
+            assert refuse_threads(patch, "slotwise-heartbeat", 1_000) == []
+            shared.heartbeat_thread.heartbeat_every(5.0)
+            assert shared.heartbeat_thread._thread is None
+        assert await semaphore.stats()
+        assert shared.heartbeat_thread._thread is not None
+        assert shared.heartbeat_thread._thread.is_alive()
+
+
 async def test_a_call_fails_plainly_when_no_thread_can_be_started(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
