@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
-from slotwise._core import events
+from slotwise._core import events, fork
 from slotwise.redis._diagnosis import logger
 
 # Replies that were on their way when a connection broke may still be read this much later.
@@ -25,7 +25,9 @@ class _Outage:
         self.broken = broken  # else the server is only silent
 
 
-# By server, as messages name it. Changed by single dict operations, from all threads.
+_lock = fork.new_lock()
+
+# By server, as messages name it. Changed under the lock, read without it.
 ongoing: dict[str, _Outage] = {}
 
 # By server: when its last outage ended.
@@ -53,13 +55,15 @@ def begin(
         asked_at: when it was asked what failed now, by somebody who asks again. If that was before
             the last outage ended, it failed because of that one, and is noticed late.
     """
-    if asked_at < _ended_at.get(server, -math.inf):
-        return
-    outage = _Outage(broken=broken)
-    known = ongoing.setdefault(server, outage)
-    known.broken = known.broken or broken
-    known.since = min(known.since, time.monotonic() - ago)
-    if known is outage:
+    with _lock:
+        outage = ongoing.get(server)
+        is_new = outage is None and asked_at >= _ended_at.get(server, -math.inf)
+        if outage is None and is_new:
+            outage = ongoing[server] = _Outage(broken=broken)
+        if outage is not None:
+            outage.broken = outage.broken or broken
+            outage.since = min(outage.since, time.monotonic() - ago)
+    if is_new:
         logger.warning("%s (trying again; releases continue in the background)", error)
         if events.hooks:
             events.unreachable(server, str(error))
@@ -80,12 +84,13 @@ def end(server: str, asked_at: float) -> None:
 
     An answer to what it was asked before the outage was noticed may be older than the outage.
     """
-    outage = ongoing.get(server)
-    if outage is None or asked_at < outage.noticed_at:
-        return
-    _ended_at[server] = time.monotonic()
-    if ongoing.pop(server, None) is not None:  # else another thread has noted it
-        seconds = time.monotonic() - outage.since
-        logger.warning("%s is back after %.1f s", server, seconds)
-        if events.hooks:
-            events.back(server, seconds)
+    with _lock:
+        outage = ongoing.get(server)
+        if outage is None or asked_at < outage.noticed_at:
+            return
+        del ongoing[server]
+        _ended_at[server] = time.monotonic()
+    seconds = _ended_at[server] - outage.since
+    logger.warning("%s is back after %.1f s", server, seconds)
+    if events.hooks:
+        events.back(server, seconds)

@@ -275,8 +275,9 @@ class Reconnector:
         if self._pausing is not None:
             self._pausing.cancel()
         self._pause, self._pausing = 0.0, None
-        asked_at = min((call.waits_since for call in pending), default=math.inf)
-        self._backlog.put_first(refused + pending + held_back)
+        unanswered = refused + pending + held_back
+        asked_at = max((call.waits_since for call in unanswered), default=math.inf)
+        self._backlog.put_first(unanswered)
         if self._ended:
             return
         if self._backlog:
