@@ -18,6 +18,7 @@ def no_timers() -> Iterator[None]:
             timekeeper._timers = []
             timekeeper._changed.notify()
         thread.join(0.1)
+    timekeeper.failure = None
     try:
         yield
     finally:

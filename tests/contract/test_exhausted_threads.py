@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import AcquireTimeout, BackendError, Limit
+from slotwise import AcquireTimeout, BackendError, Limit, Semaphore
+from slotwise._wait.section import lock
 from tests._exhausted_threads import refuse_threads
 from tests._timers import no_timers
 from tests.contract.conftest import Speak
@@ -20,7 +22,7 @@ Make = Callable[..., Limit]
 ALWAYS = 1_000_000
 
 
-NO_THREAD = r"needs a thread, and none could be started: can't start new thread"
+NO_THREAD = r"waiting needs a thread, and none could be started: can't start new thread"
 
 
 @pytest.fixture
@@ -32,16 +34,22 @@ def timers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("timers")
 async def test_a_timed_wait_ends_in_time_or_does_not_begin(
-    make_limit: Make, speak: Speak, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    make_limit: Make,
+    speak: Speak,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Redis has other timers, and an event loop that waits alone for a memory semaphore."""
+    kind = request.node.callspec.params["limit_driver"]
     limit = make_limit(1)
     with monkeypatch.context() as patch:
-        refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
+        refused = refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
         held = await speak.acquire(limit)
         async with asyncio.timeout(30):
             for _ in range(2):
                 with pytest.raises((AcquireTimeout, BackendError)):
                     await speak.acquire(limit, timeout=0.02)
+        assert refused or "redis" in kind or (kind == "memory" and not speak.sync)
         await speak.waiting(limit, 0)
         assert await speak.release(limit, held) is True
         held = await speak.acquire(limit, timeout=0.02)
@@ -65,6 +73,47 @@ async def test_nobody_waits_for_the_end_of_a_ttl_that_nobody_sees(
                 assert re.search(NO_THREAD, str(error))  # noqa: PT017 - Redis has other timers
     async with asyncio.timeout(30):
         await speak.acquire(limit)
+
+
+@pytest.mark.usefixtures("timers")
+async def test_a_block_of_another_object_does_not_wait_for_that_either(
+    make: Callable[..., Semaphore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires, plain = make(1, ttl=0.02), make(1)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
+        await asyncio.to_thread(expires.acquire_sync)
+        async with asyncio.timeout(30):
+            try:
+                async with plain:
+                    pass
+            except BackendError as error:
+                assert re.search(NO_THREAD, str(error))  # noqa: PT017 - Redis has other timers
+    async with asyncio.timeout(30), plain:
+        pass
+
+
+@pytest.mark.usefixtures("timers")
+@pytest.mark.parametrize("limit_driver", ["memory", "processes tiers"], indirect=True)
+def test_a_log_handler_may_use_limits(make_limit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread would wait for the handler's lock in the section, and it for the section."""
+    was_in_section: list[bool] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "no thread for timers" in record.getMessage():
+                was_in_section.append(lock._is_owned())  # type: ignore[attr-defined]
+
+    handler, logger = Handler(), logging.getLogger("slotwise")
+    logger.addHandler(handler)
+    try:
+        refuse_threads(monkeypatch, "slotwise-timekeeper", ALWAYS)
+        limit = make_limit(1, ttl=60)
+        held = limit.acquire_sync()
+        assert limit.release_sync(held) is True
+    finally:
+        logger.removeHandler(handler)
+    assert was_in_section == [False]
 
 
 @pytest.mark.parametrize("limit_driver", ["processes", "processes tiers"], indirect=True)

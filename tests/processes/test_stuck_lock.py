@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests import _fresh_processes
+from tests._exhausted_threads import refuse_threads
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
 from slotwise.processes import ProcessSemaphore, _semaphore_file
@@ -58,6 +59,17 @@ async def test_a_slot_is_released_even_if_no_thread_can_wait_for_the_lock(
 
         monkeypatch.setattr(threading.Thread, "start", refuse)
         assert await semaphore.release(held) is True
+
+
+async def test_nothing_is_requested_if_no_thread_can_wait_for_the_lock(
+    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    semaphore = make()
+    await semaphore.release(await semaphore.acquire())
+    refuse_threads(monkeypatch, "slotwise-file-lock", 1)
+    with stuck(directory), pytest.raises(BackendError, match="waiting needs a thread"):
+        await semaphore.acquire()
+    assert (await semaphore.stats()).acquired_slots == 0
 
 
 async def test_the_event_loop_keeps_running_meanwhile(make: Make, directory: Path) -> None:

@@ -91,7 +91,9 @@ async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     client.config_set("min-replicas-to-write", 1)  # NOREPLICAS for all that write
     try:
         first = [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(3)]
-        await asyncio.sleep(0.12)
+        line = semaphore._shared.client().reconnector_to(None)
+        # Not while they are under way: they could be refused, and later ones not any more.
+        await until(lambda: line._pausing is not None, "a refusal")
     finally:
         client.config_set("min-replicas-to-write", 0)
     later = [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(3, 6)]

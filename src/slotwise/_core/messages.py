@@ -219,8 +219,8 @@ def would_block_loop(call: str) -> WouldBlockLoop:
     )
 
 
-def no_thread(error: RuntimeError) -> BackendError:
-    return BackendError(f"waiting for a slot needs a thread, and none could be started: {error}")
+def no_thread(why: str) -> BackendError:
+    return BackendError(f"waiting needs a thread, and none could be started: {why}")
 
 
 def needs_asyncio() -> RuntimeError:

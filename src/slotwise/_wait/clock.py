@@ -17,12 +17,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 from weakref import WeakMethod
 
 from slotwise._core import fork
 from slotwise._core.messages import no_thread
+from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import lock
 from slotwise._wait.threads import SingleThread
 
@@ -53,7 +55,7 @@ class Timekeeper:
 
     # Between any two calls:
     #   T1  while there are timers, a thread runs that will wake for the earliest,
-    #       unless the clock is stopped, all of them were set lazily, or `_failure` says why not
+    #       unless the clock is stopped, all of them were set lazily, or `failure` says why not
 
     def __init__(self) -> None:
         # The lock of sections: timers are set inside sections too, and two locks could be
@@ -64,7 +66,8 @@ class Timekeeper:
         self._tickets = itertools.count()
         self._single = SingleThread("timekeeper", self._run, lock)
         self.stopped = False
-        self._failure: RuntimeError | None = None  # why the thread couldn't be started
+        # Why the thread couldn't be started; the next timer tries again, and whoever waits next.
+        self.failure: str | None = None
 
     def call_at(
         self, when: float, method: Callable[[float], None], *, lazily: bool = False
@@ -81,26 +84,27 @@ class Timekeeper:
             heappush(self._timers, (when, ticket, WeakMethod[Any](method, self._owner_died)))
             if self._single.thread is None:
                 if not lazily and not self.stopped:
-                    self._start()
+                    self._start_thread()
             elif self._timers[0][1] == ticket:
                 self._changed.notify()
+        if self.failure is not None and not self._changed._is_owned():  # type: ignore[attr-defined]
+            deliver_posted()
 
-    def require_thread(self) -> None:
-        """Make sure that timers are called, since somebody is about to wait.
+    def start(self) -> str | None:
+        """Start the thread if it couldn't be started before; not under the lock.
 
-        Raises:
-            BackendError: the thread for them can't be started.
+        Returns why that is impossible, or None.
         """
-        if self._failure is None:
-            return
+        if self.failure is None:
+            return None
         with self._changed:
             if self._timers and self._single.thread is None and not self.stopped:
-                self._start()
+                self._start_thread()
             else:
-                self._failure = None
-            failure = self._failure
-        if failure is not None:
-            raise no_thread(failure)
+                self.failure = None
+            failure = self.failure
+        deliver_posted()
+        return failure
 
     def run_due(self, by: float, move_to: Callable[[float], None]) -> None:
         """Call all timers that are due by ``by``, in this thread, each at its own time."""
@@ -123,7 +127,7 @@ class Timekeeper:
         with self._changed:
             self.stopped = False
             if self._timers and self._single.thread is None:
-                self._start()
+                self._start_thread()
             self._changed.notify()
 
     def _owner_died(self, _: WeakMethod[Any]) -> None:
@@ -134,15 +138,18 @@ class Timekeeper:
         heapify(self._timers)
         self._dead = 0
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         try:
             self._single.start()
-        except RuntimeError as error:  # the next timer tries again, and whoever is about to wait
-            if self._failure is None and not sys.is_finalizing():
-                _log.error("no thread for timers, so ttls and timeouts are late: %s", error)
-            self._failure = error.with_traceback(None)  # else its frames would be kept alive
+        except RuntimeError as error:
+            if self.failure is None and not sys.is_finalizing():
+                post(partial(_log.error, _NO_THREAD, error))  # a log handler may need the lock
+            self.failure = str(error)
+        except BaseException:  # raised by a signal handler
+            self.failure = "its start was interrupted"
+            raise
         else:
-            self._failure = None
+            self.failure = None
 
     def _run(self) -> None:
         while True:
@@ -170,11 +177,25 @@ class Timekeeper:
         self._changed = threading.Condition(lock)
         self._single.thread = None
         if self._timers and not self.stopped:
-            self._start()
+            self._start_thread()
 
 
 _log = logging.getLogger("slotwise")
 
+_NO_THREAD = "no thread for timers, so ttls and timeouts are late: %s"
+
 timekeeper = Timekeeper()
+
+
+def require_timers() -> None:
+    """Make sure that timers are called, since somebody is about to wait; not under the lock.
+
+    Raises:
+        BackendError: the thread for them can't be started.
+    """
+    failure = timekeeper.start()
+    if failure is not None:
+        raise no_thread(failure)
+
 
 fork.in_child(fork.Step.THREADS, timekeeper.after_fork_in_child)

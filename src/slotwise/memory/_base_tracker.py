@@ -215,7 +215,7 @@ class BaseTracker(BaseLedger[C]):
 
     def arm(self, when: float) -> None:
         """Set the alarm to ``when``, unless it is set to an earlier time."""
-        exclusive_or_later(self._ring_by, when, then=nothing)
+        exclusive_or_later(self._ring_by, when, then=deliver_posted)
 
     def _ring_by(self, when: float) -> None:
         if when < self.alarm:

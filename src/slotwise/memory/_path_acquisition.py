@@ -172,7 +172,7 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
             return self
         waker: Any = self.waker
         try:
-            clock.timekeeper.require_thread()
+            clock.require_timers()
             await waker
         except BaseException:
             paths._tracker.withdraw(self)

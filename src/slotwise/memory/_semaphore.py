@@ -498,7 +498,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             future: Future[int] | None = None
             loop = tracker.home.asyncio_loop
             if loop._thread_id == get_ident() and tracker.line:
-                if self._waits_in_line:
+                if self._waits_in_line and clock.timekeeper.failure is None:
                     future = Future(loop=loop)
             else:
                 try:
@@ -510,7 +510,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                     if number:
                         self._numbers.append(number)
                         return
-                if self._waits_in_line and tracker.at_home(loop):
+                if (
+                    self._waits_in_line
+                    and clock.timekeeper.failure is None
+                    and tracker.at_home(loop)
+                ):
                     future = loop.create_future()
             if future is not None:
                 try:

@@ -54,7 +54,7 @@ class Waiting(Generic[C]):
                 await self._let_woken_pass(claim)
             return
         try:
-            clock.timekeeper.require_thread()
+            clock.require_timers()
             await claim.waker
         except BaseException:  # cancelled, or collected together with its event loop
             self._tracker.withdraw(claim)
@@ -74,7 +74,7 @@ class Waiting(Generic[C]):
 
     def _wait_sync(self, claim: C) -> None:
         try:
-            clock.timekeeper.require_thread()
+            clock.require_timers()
             cast("LockType", claim.waker).acquire()
         except BaseException:  # KeyboardInterrupt, in the main thread
             self._tracker.withdraw(claim)

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 # How long a coroutine waits for the file's lock before it leaves that to a thread.
 INLINE_LOCK_TIMEOUT = 0.002
+# How long a caller waits for it that doesn't wait for a slot.
+NO_WAIT_LOCK_TIMEOUT = 1.0
 
 
 class Attachment:
@@ -86,7 +88,9 @@ class Attachment:
         try:
             return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
         except Busy:
-            return await in_thread(partial(self.call, operation, *args))
+            # Without a thread, a slot is released all the same: that blocks the loop for a moment.
+            here = partial(self.call, operation, *args, lock_timeout=NO_WAIT_LOCK_TIMEOUT)
+            return await in_thread(partial(self.call, operation, *args), otherwise=here)
 
     def call_inline(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; raise Busy if an event loop would have to wait for the file's lock."""

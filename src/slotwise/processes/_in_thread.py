@@ -10,13 +10,27 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from slotwise._core.messages import no_thread
 from slotwise._wait.threads import start_thread
 
 T = TypeVar("T")
 
 
-async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
-    """Return the result of ``call``; if this is cancelled first, ``undo`` is called after it."""
+async def in_thread(
+    call: Callable[[], T],
+    undo: Callable[[], object] | None = None,
+    otherwise: Callable[[], T] | None = None,
+) -> T:
+    """Return the result of ``call``.
+
+    Args:
+        call: called in the thread.
+        undo: called after it if this was cancelled in the meantime.
+        otherwise: called here instead if no thread can be started.
+
+    Raises:
+        BackendError: no thread can be started.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -44,6 +58,10 @@ async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = N
         except RuntimeError:  # the loop is closed
             discard()
 
-    # Without a thread it blocks the loop: else a slot could not be released.
-    start_thread("file-lock", run, on_failure=lambda _: run())
+    failures: list[RuntimeError] = []
+    start_thread("file-lock", run, on_failure=failures.append)
+    if failures and otherwise is not None:
+        return otherwise()
+    if failures:
+        raise no_thread(str(failures[0]))
     return await future

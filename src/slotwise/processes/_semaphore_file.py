@@ -23,6 +23,7 @@ from slotwise._core import fork
 from slotwise._core.adaptive import Change
 from slotwise._ledger import NEVER
 from slotwise._wait import clock
+from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import lock
 from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
@@ -538,6 +539,8 @@ class SemaphoreFile:
             if when < self._alarm:
                 self._alarm = when
                 clock.timekeeper.call_at(when, self._on_alarm)
+        if posted:  # the thread for timers couldn't be started, which is logged
+            deliver_posted()
 
     def _on_alarm(self, when: float) -> None:
         """End what has expired: `change` does that before anything else."""

@@ -17,12 +17,14 @@ from slotwise._wait import clock
 from slotwise._wait.wakers import thread_waker
 from slotwise.processes import _log, _messages, _operations
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
-from slotwise.processes._attachment import INLINE_LOCK_TIMEOUT, Attachment
+from slotwise.processes._attachment import (
+    INLINE_LOCK_TIMEOUT,
+    NO_WAIT_LOCK_TIMEOUT,
+    Attachment,
+)
 from slotwise.processes._errors import Busy, Missing, Retired
 from slotwise.processes._in_thread import in_thread
 
-# How long a caller that doesn't wait for a slot waits for the file's lock.
-_NO_WAIT_LOCK_TIMEOUT = 1.0
 # How much longer than for a slot a caller with a short timeout waits for the lock.
 _EXTRA = 0.2
 
@@ -78,7 +80,7 @@ async def try_request(
     Raises:
         BackendError: the file can't be used, or another process kept its lock for a second.
     """
-    lock_timeout = _NO_WAIT_LOCK_TIMEOUT
+    lock_timeout = NO_WAIT_LOCK_TIMEOUT
     try:
         granted = await _request_in_loop(attachment, declared, acquisition, None, lock_timeout)
         if granted and acquisition.file.woken:
@@ -97,7 +99,7 @@ def try_request_sync(
 ) -> ProcessAcquisition | None:
     """Like `try_request`."""
     try:
-        granted = _request(attachment, declared, acquisition, None, _NO_WAIT_LOCK_TIMEOUT)
+        granted = _request(attachment, declared, acquisition, None, NO_WAIT_LOCK_TIMEOUT)
         _tried(acquisition, granted)
     except Busy as error:
         raise _try_locked(acquisition, error) from None
@@ -127,12 +129,18 @@ def _request(
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
-    """Request slots; return False if they aren't granted yet."""
+    """Request slots; return False if they aren't granted yet.
+
+    Raises:
+        BackendError: it would have to wait, and no thread can be started that could end the wait.
+    """
     timeout = acquisition.timeout
     if timeout == 0:
         make_waker = None
-    file = acquisition.file
-    file.process.wakeups.start()
+    file, waits = acquisition.file, make_waker is not None
+    failure = file.process.wakeups.start() or clock.timekeeper.start()
+    if failure is not None:  # nobody could end its wait
+        make_waker = None
     while True:
         try:
             granted = _operations.request(file, acquisition, declared, make_waker, lock_timeout)
@@ -144,6 +152,8 @@ def _request(
             break
     if timeout == 0 and not granted:
         raise _messages.timed_out(acquisition, file.current_state())
+    if failure is not None and waits and not granted:
+        raise no_thread(failure)
     return granted
 
 
@@ -165,8 +175,8 @@ async def _request_in_loop(
 
 
 async def _wait(acquisition: ProcessAcquisition) -> None:
-    _require_threads(acquisition)
     try:
+        clock.require_timers()
         await cast("asyncio.Future[None]", acquisition.waker)
     finally:
         acquisition.file.woken.discard(acquisition.waker)
@@ -175,22 +185,10 @@ async def _wait(acquisition: ProcessAcquisition) -> None:
 
 
 def _wait_sync(acquisition: ProcessAcquisition) -> None:
-    _require_threads(acquisition)
+    clock.require_timers()
     cast("_thread.LockType", acquisition.waker).acquire()
     if acquisition.failure is not None:
         raise acquisition.failure
-
-
-def _require_threads(acquisition: ProcessAcquisition) -> None:
-    """Make sure that a wait can end, by another process or by its timeout.
-
-    Raises:
-        BackendError: a thread that is needed for that can't be started.
-    """
-    failure = acquisition.file.process.wakeups.start()
-    if failure is not None:
-        raise no_thread(failure)
-    clock.timekeeper.require_thread()
 
 
 def _clean_up(acquisition: ProcessAcquisition, error: BaseException | None = None) -> None:
@@ -213,5 +211,5 @@ def _lock_timeout(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     return max(
-        timeout, min(timeout + _EXTRA, _NO_WAIT_LOCK_TIMEOUT) if timeout else _NO_WAIT_LOCK_TIMEOUT
+        timeout, min(timeout + _EXTRA, NO_WAIT_LOCK_TIMEOUT) if timeout else NO_WAIT_LOCK_TIMEOUT
     )

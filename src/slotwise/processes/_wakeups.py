@@ -64,11 +64,11 @@ class Wakeups:
 
     # ------------------------------------------------------- from any thread
 
-    def start(self) -> RuntimeError | None:
+    def start(self) -> str | None:
         """Create the FIFO and start the thread, if that wasn't done before.
 
-        Returns an error if there is no thread: the system has none left, or the interpreter is
-        shutting down. The next call tries again.
+        Returns why there is no thread, or None: the system may have none left, or the interpreter
+        may be shutting down. The next call tries again.
         """
         if self._single.thread is not None:
             return None
@@ -79,7 +79,7 @@ class Wakeups:
                 try:
                     self._single.start()
                 except RuntimeError as error:
-                    return error
+                    return str(error)
         return None
 
     def notify(self, owner: str, key: str) -> None:
@@ -113,6 +113,7 @@ class Wakeups:
             self._ending = True
             _send(self._fd, _CHECK_ALL)
             thread.join()
+            self._single.thread = None
 
     def abandon(self) -> None:
         """In a forked child: the FIFO and the thread are the parent's."""

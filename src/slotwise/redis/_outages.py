@@ -73,10 +73,8 @@ def begin(
 
 def answered(server: str) -> None:
     """Note a reply; called while there is any outage."""
-    outage = ongoing.get(server)
-    if outage is None or (outage.broken and time.monotonic() - outage.noticed_at < _UNDER_WAY):
-        return
-    end(server, math.inf)
+    recent = time.monotonic() - _UNDER_WAY
+    _end_if(server, lambda outage: not outage.broken or outage.noticed_at <= recent)
 
 
 def end(server: str, asked_at: float) -> None:
@@ -84,13 +82,16 @@ def end(server: str, asked_at: float) -> None:
 
     An answer to what it was asked before the outage was noticed may be older than the outage.
     """
+    _end_if(server, lambda outage: outage.noticed_at <= asked_at)
+
+
+def _end_if(server: str, is_over: Callable[[_Outage], bool]) -> None:
     with _lock:
         outage = ongoing.get(server)
-        if outage is None or asked_at < outage.noticed_at:
+        if outage is None or not is_over(outage):
             return
         del ongoing[server]
-        _ended_at[server] = time.monotonic()
-    seconds = _ended_at[server] - outage.since
-    logger.warning("%s is back after %.1f s", server, seconds)
+        now = _ended_at[server] = time.monotonic()
+    logger.warning("%s is back after %.1f s", server, now - outage.since)
     if events.hooks:
-        events.back(server, seconds)
+        events.back(server, now - outage.since)
