@@ -20,8 +20,6 @@ from tests.contract.conftest import Speak
 
 Make = Callable[..., Limit]
 ALWAYS = 1_000_000
-
-
 NO_THREAD = r"waiting needs a thread, and none could be started: can't start new thread"
 
 

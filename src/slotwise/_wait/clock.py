@@ -87,6 +87,7 @@ class Timekeeper:
                     self._start_thread()
             elif self._timers[0][1] == ticket:
                 self._changed.notify()
+        # In a section, whoever leaves it makes the posted calls.
         if self.failure is not None and not self._changed._is_owned():  # type: ignore[attr-defined]
             deliver_posted()
 

@@ -58,7 +58,7 @@ def begin(
     with _lock:
         outage = ongoing.get(server)
         is_new = outage is None and asked_at >= _ended_at.get(server, -math.inf)
-        if outage is None and is_new:
+        if is_new:
             outage = ongoing[server] = _Outage(broken=broken)
         if outage is not None:
             outage.broken = outage.broken or broken
