@@ -171,6 +171,11 @@ def run(
     return ended
 
 
+def run_command(*words: str) -> int:
+    """Run the command line with the streams of this process; return its exit code."""
+    return run([sys.executable, "-m", "slotwise", *words], timeout=60).returncode
+
+
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _OPTIONS = {  # which a fork can't have, and their values
     "executable": None,
@@ -247,6 +252,12 @@ class _LoadedProcess:
 
 
 _loaded: _LoadedProcess | None = None
+
+
+def prepare() -> None:
+    """Start the process that forks, before the first program."""
+    if sys.platform == "linux" and "SLOTWISE_REAL_INTERPRETERS" not in os.environ:
+        _loaded_process()
 
 
 def _loaded_process() -> _LoadedProcess:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import hypothesis
@@ -15,6 +18,7 @@ from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
+from tests import _fresh_processes
 from tests.processes._ending import end_processes
 
 __all__ = ["no_leaked_slots"]
@@ -89,23 +93,56 @@ def signals_as_before() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-@pytest.fixture(autouse=True)
-def redis_clients_end() -> Iterator[None]:
-    """End the clients of a test with it: they would go on for seconds, and not only in silence.
+def open_descriptors() -> dict[str, str]:
+    """The descriptors of this process, by number, with what they are."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):  # on other systems than Linux
+        for each in os.scandir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+                found[each.name] = os.readlink(each.path)  # noqa: PTH115 - of every test, twice
+    return found
 
-    Another test's server may have stopped, which they log, and a late call of theirs would be one
-    too many for a test that counts what its server is asked.
+
+# Threads that belong to no test: one for the timers of the process, and idle ones that trio keeps.
+_SHARED_THREADS = ("timekeeper", "Trio thread")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(what_all_tests_share: None) -> Iterator[None]:
+    """End what a test has used of slotwise with it, and fail one that leaves anything else.
+
+    What lived on would run in what later tests replace, count or log.
     """
+    threads, descriptors = {*threading.enumerate()}, open_descriptors()
     yield
     for endpoint in list(_shared_clients):
         _shared_clients.pop(endpoint).end()
-
-
-@pytest.fixture(autouse=True)
-def processes_end() -> Iterator[None]:
-    """End the wake-up threads of a test with it: they would run in what later tests replace."""
-    yield
     end_processes()
+
+    def left() -> list[str]:
+        running = {*threading.enumerate()} - threads
+        found = open_descriptors().items() - descriptors.items()
+        return [
+            *(
+                f"{each}"
+                for each in running
+                if not any(map(each.name.__contains__, _SHARED_THREADS))
+            ),
+            *(f"descriptor {number}: {what}" for number, what in found),
+        ]
+
+    if left():  # or a thread is about to end
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not left(), "the test has left something behind"
+
+
+@pytest.fixture(scope="session")
+def what_all_tests_share() -> None:
+    """What a test may use first and others use later, too."""
+    _fresh_processes.prepare()
 
 
 @pytest.fixture

@@ -274,6 +274,7 @@ def test_what_was_learnt_outlives_an_idle_time_of_less_than_an_hour(clock: FakeC
     assert MemorySemaphore(ERRORS, name="learnt").value == 5
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("options", [ERRORS, Adaptive(5, 1, 12, algorithm=Latency(0.01, 5))])
 def test_threads_and_loops_share_it_while_its_value_moves(options: Adaptive) -> None:
     limit = MemorySemaphore(options)

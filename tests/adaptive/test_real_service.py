@@ -18,6 +18,8 @@ from tests.redis.conftest import server, shared_server  # noqa: F401 - fixtures
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 WORKERS = 8  # of the service: more calls than that only wait there
 PROCESSES = 4

@@ -44,6 +44,7 @@ def test_in_the_median_only_a_twentieth_of_the_throughput_is_lost() -> None:
     assert min(shares) >= 0.87
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
     [

@@ -75,6 +75,7 @@ def test_on_loopback_only_requests_for_loopback_are_answered(shell: Shell) -> No
         connection.close()
 
 
+@pytest.mark.soak
 def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, server: Server) -> None:
     # A name that no other test uses: this process would not note it again for half a minute.
     redis_shell.occupy("scraped")
@@ -90,6 +91,7 @@ def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, serv
     assert stats["cmdstat_evalsha"]["calls"] <= 2  # type: ignore[index]
 
 
+@pytest.mark.soak
 def test_many_scrapers_share_one_look_a_second() -> None:
     looks = []
     shared = SharedSnapshot(lambda: looks.append(1) or len(looks), every=60)

@@ -75,7 +75,7 @@ def test_a_command_runs_under_an_adaptive_limit_without_saying_which(
     any_shell: Shell, backend: Semaphore
 ) -> None:
     with backend.cm():
-        ran = any_shell.here("run", "backend", "--limit", 5, "--", "true")
+        ran = any_shell.run("run", "backend", "--limit", 5, "--", "true")
         assert ran.returncode == 125
         rules = "2 to 20 from 10, errors"
         assert (

@@ -229,6 +229,7 @@ def test_what_is_printed_at_the_end_and_lost_shows_in_the_exit_code(tmp_path: Pa
     assert _run_with(full, tmp_path, *words).returncode == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("flags", [("-m", "cProfile"), ("-m", "trace", "--listfuncs")])
 def test_a_profiler_sees_the_end(flags: tuple[str, ...], tmp_path: Path) -> None:
     module = ("-m", "slotwise") if "cProfile" in flags else ("--module", "slotwise")

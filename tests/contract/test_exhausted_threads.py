@@ -18,6 +18,8 @@ from tests._exhausted_threads import refuse_threads
 from tests._timers import no_timers
 from tests.contract.conftest import Speak
 
+pytestmark = pytest.mark.soak
+
 Make = Callable[..., Limit]
 ALWAYS = 1_000_000
 NO_THREAD = r"waiting needs a thread, and none could be started: can't start new thread"

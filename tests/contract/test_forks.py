@@ -10,6 +10,8 @@ import pytest
 from tests import _fresh_processes
 from tests.redis._server import Server
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -41,6 +41,7 @@ async def test_slots_are_granted_up_to_the_value_and_not_beyond(
     assert await speak.try_acquire(limit) is not None
 
 
+@pytest.mark.soak
 async def test_waited_is_the_time_from_the_request_to_the_grant(
     make_limit: Make, speak: Speak
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from slotwise import MemorySemaphore, ProcessSemaphore, Tier, Tiers
 
+pytestmark = pytest.mark.soak
+
 ROUNDS = 150
 
 

@@ -489,6 +489,7 @@ def test_a_failure_that_cannot_be_shown_again_is_still_a_failure():
     assert "ended differently" in str(failure)
 
 
+@pytest.mark.soak
 def test_ten_thousand_schedules_of_a_large_program_stay_within_memory():
     make, _ = walks(20, 20, 20)
     result = explore(make, max_schedules=2000)

@@ -276,6 +276,7 @@ def test_wrong_arguments_of_a_program_are_raised_at_its_yield():
     assert run(program()) == "caught"
 
 
+@pytest.mark.soak
 def test_twenty_thousand_nested_programs_run_and_fail_without_recursion():
     @do
     def nested(depth):
@@ -299,6 +300,7 @@ def test_twenty_thousand_nested_programs_run_and_fail_without_recursion():
     assert run(program()) == 20_000
 
 
+@pytest.mark.soak
 def test_a_task_twenty_thousand_deep_can_be_cancelled():
     @do
     def nested(depth):
@@ -319,6 +321,7 @@ def test_a_task_twenty_thousand_deep_can_be_cancelled():
     run(program())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("count", MANY)
 def test_very_many_tasks_run(count):
     @do

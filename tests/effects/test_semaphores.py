@@ -790,6 +790,7 @@ def test_many_permits_of_one_task_are_counted():
     run(program())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("count", MANY)
 def test_very_many_waiters_are_cancelled_quickly(count):
     @do

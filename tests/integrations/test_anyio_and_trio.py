@@ -242,6 +242,7 @@ def test_closing_a_limit_tells_tasks_of_trio_and_so_does_a_loss() -> None:
     assert told == ["lost", "closed"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("make", [lambda: MemorySemaphore(3), lambda: Tiers(Tier("all", 3)).at()])
 def test_a_storm_of_tasks_of_trio_never_exceeds_the_value_and_leaves_nothing(make, seed) -> None:

@@ -221,6 +221,7 @@ def test_a_name_that_cannot_be_filled_is_refused_when_decorating(name: str, word
         def work(tenant: str, region: str) -> None: ...
 
 
+@pytest.mark.soak
 @given(
     st.sampled_from(["{a}:{b}", "{a}-{b}", "{a}_x.{b}", "x%{a}~{b}", "{a}.{b}.c", "é{a}é{b}"]),
     st.lists(st.tuples(st.text("a:-_.~%/é2D5", max_size=4), st.text(max_size=4)), max_size=8),

@@ -278,6 +278,7 @@ class Slow(MemorySemaphore):
         self.given_up.wait(30)
 
 
+@pytest.mark.soak
 async def test_a_response_does_not_wait_for_long_for_a_server_that_keeps_the_limit(get) -> None:
     limit = Slow(2)
     async with asyncio.timeout(20):

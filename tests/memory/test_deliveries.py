@@ -18,6 +18,8 @@ from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import deliveries
 from slotwise.testing import settle
 
+pytestmark = pytest.mark.soak
+
 
 class SlowToHear(asyncio.SelectorEventLoop):
     """The first thread that calls it from outside is kept until `go_on` is set."""

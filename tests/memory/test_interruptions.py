@@ -49,6 +49,7 @@ def held_by_garbage(semaphore: MemorySemaphore, slots: int = 1) -> None:
     loop.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("slots", [1, 2])
 def test_a_collection_in_the_section_can_end_a_block(
     slots: int, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +104,7 @@ def test_a_holder_that_takes_a_slot_in_the_middle_of_a_change_is_told() -> None:
     assert not section.section.busy
 
 
+@pytest.mark.soak
 def test_a_signal_handler_that_raises_does_not_keep_the_lock() -> None:
     program = """
     import signal
@@ -315,6 +317,7 @@ def enter_together(cm: AcquisitionContext, gate: threading.Barrier, errors: list
         errors.append(1)
 
 
+@pytest.mark.soak
 def test_two_threads_cannot_share_a_cm() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -103,6 +103,7 @@ def opcodes_of_a_block(semaphore: MemorySemaphore, how: str) -> int:
     return count
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["block", "cm"])
 @pytest.mark.parametrize("ttl", [None, 60])
 async def test_a_block_at_info_costs_what_one_at_warning_does(

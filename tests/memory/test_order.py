@@ -11,6 +11,7 @@ from slotwise import MemorySemaphore, Tier, Tiers
 from slotwise.testing import settle
 
 
+@pytest.mark.soak
 async def test_a_grant_by_a_thread_is_run_before_a_later_one_of_the_loop() -> None:
     for _ in range(20):
         semaphore = MemorySemaphore(2)

@@ -14,6 +14,8 @@ import pytest
 from slotwise import AcquireTimeout, MemorySemaphore
 from slotwise._ledger import invariants
 
+pytestmark = pytest.mark.soak
+
 SECONDS = 1.0
 PLAIN_THREADS = 8
 LOOPS = 4

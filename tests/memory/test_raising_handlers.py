@@ -23,6 +23,8 @@ from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import clock
 from slotwise.memory import _acquisition, _adaptive, _semaphore
 
+pytestmark = pytest.mark.soak
+
 # ------------------------------------------------- the ledger, between any two bytecodes
 
 

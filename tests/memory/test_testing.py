@@ -56,6 +56,7 @@ def test_timers_of_owners_that_are_gone_do_not_pile_up() -> None:
         clock.advance(3601)
 
 
+@pytest.mark.soak
 def test_a_thread_that_cannot_start_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,6 +34,7 @@ class Inside:
             self.now -= 1
 
 
+@pytest.mark.soak
 def test_eight_loops_and_eight_threads_share_three_slots() -> None:
     inside, failures = Inside(), []
 

@@ -17,6 +17,8 @@ from slotwise.memory._tracker import Tracker
 from slotwise.testing import FakeClock, settle
 from slotwise.tiers import Tier, Tiers
 
+pytestmark = pytest.mark.soak
+
 
 def lock_is_free() -> bool:
     """Whether another thread could have the lock now, or when a third one gives it back."""

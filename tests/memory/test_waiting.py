@@ -156,6 +156,7 @@ def test_a_grant_under_way_when_its_loop_is_closed_is_handed_on(way: Way) -> Non
     assert semaphore.try_acquire_sync() is not None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", WAYS)
 def test_ten_thousand_waiters_of_closed_loops_are_passed_over(way: Way) -> None:
     semaphore = MemorySemaphore(value=1)
@@ -175,6 +176,7 @@ def discard(task: asyncio.Task[None]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+@pytest.mark.soak
 async def test_a_collection_in_the_middle_of_anything_does_not_deadlock() -> None:
     """A waiter that is collected cleans up wherever the collector happens to run."""
     semaphore = MemorySemaphore(value=1)
@@ -199,6 +201,7 @@ async def test_a_collection_in_the_middle_of_anything_does_not_deadlock() -> Non
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("count", MANY)
 async def test_very_many_waiters_of_which_every_second_is_cancelled(count: int) -> None:
     semaphore = MemorySemaphore(value=1)

@@ -146,6 +146,7 @@ async def test_an_ordered_run_holds_at_most_its_window_behind_a_slow_item() -> N
         assert [await anext(results) for _ in range(6)] == list(range(6))
 
 
+@pytest.mark.soak
 async def test_workers_start_on_demand_and_there_is_no_task_per_item() -> None:
     before = tasks()
     most = 0
@@ -650,6 +651,7 @@ def test_a_source_must_be_iterable() -> None:
         bounded_map(same, 5, limit=1)
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_work() -> None:
     # In a process of its own: what other threads of the test run allocate would count.
     script = """

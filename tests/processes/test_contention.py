@@ -7,10 +7,13 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests import _fresh_processes
 
 from slotwise import SemaphoreStats
 from slotwise.processes import ProcessSemaphore
+
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 

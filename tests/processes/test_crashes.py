@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests import _fresh_processes
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 
 

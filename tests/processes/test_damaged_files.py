@@ -51,6 +51,7 @@ def a_history(path: Path) -> None:
     journal.write(["resize", 103.0, 9, 3, 2])
     journal.write(["drop dead", 104.0, 9, ["pdef"]])
     file.close()
+    file.directory.close()
 
 
 def contents(raw: bytes) -> tuple[list[Any], int, int]:
@@ -148,6 +149,7 @@ def serves(semaphore: ProcessSemaphore, path: Path) -> bool:
     return sound
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("garble", [garble_anywhere, garble_contents])
 def test_a_garbled_file_serves_or_is_refused(
     make: Make, directory: Path, garble: Callable[[random.Random, bytes], bytes]
@@ -174,6 +176,7 @@ def test_a_garbled_file_serves_or_is_refused(
     assert 0 < refused < 200
 
 
+@pytest.mark.soak
 def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, directory: Path) -> None:
     for seed in range(100):
         dice = random.Random(seed)

@@ -55,6 +55,7 @@ async def test_a_slot_goes_from_process_to_process(make: Make, worker: Start) ->
     await asyncio.wait_for(mine, HANG)
 
 
+@pytest.mark.soak
 async def test_a_hand_over_does_not_depend_on_polling(make: Make, worker: Start) -> None:
     """By polling once a second alone, this would take minutes."""
     semaphore = make()
@@ -73,6 +74,7 @@ async def test_a_hand_over_does_not_depend_on_polling(make: Make, worker: Start)
             await semaphore.release(await mine)
 
 
+@pytest.mark.soak
 async def test_a_death_that_the_kernel_does_not_report_is_noticed(
     make: Make, worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +211,7 @@ async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> 
     assert await make(2).stats() == SemaphoreStats(1, 2)
 
 
+@pytest.mark.soak
 def test_a_fork_in_the_middle_of_another_threads_change_does_no_harm(directory: Path) -> None:
     done = _fresh_processes.run(
         [sys.executable, "-m", "tests.processes._forks", str(directory)],
@@ -331,6 +334,7 @@ def test_fifos_of_killed_processes_are_removed(worker: Start, directory: Path) -
     assert len([*directory.glob("wake/*")]) == 1
 
 
+@pytest.mark.soak
 def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be_listed(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

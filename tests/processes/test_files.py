@@ -224,6 +224,7 @@ def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Pat
         with pytest.raises(Exception, match=r"checksum|truncated|incomplete record"):
             journal.catch_up()
     locked_file.close()
+    locked_file.directory.close()
 
 
 def test_one_damaged_root_does_no_harm(make: Make, directory: Path) -> None:
@@ -396,6 +397,7 @@ def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
     file.open(create=True)
     Journal(file, State).create(before)
     file.close()
+    file.directory.close()
     semaphore = make(1)
     assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")
     semaphore.reopen_sync()

@@ -57,6 +57,7 @@ def test_names_not_used_for_a_minute_are_deleted_as_others_are_created(
     assert len(files(directory)) == 205, "and none of the others"
 
 
+@pytest.mark.soak
 def test_files_that_were_closed_to_open_others_are_deleted_later(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ Make = Callable[..., ProcessSemaphore]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.soak
 def test_nothing_is_written_elsewhere_while_directories_are_swapped(
     make: Make, directory: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_directory_that_is_swapped_right_after_it_was_checked_gets_nothing(
     assert [*directory.iterdir()] == []
 
 
+@pytest.mark.soak
 def test_what_keeps_waiters_from_being_served_is_logged_once_while_it_lasts(
     make: Make, directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 
 ROUNDS = 300

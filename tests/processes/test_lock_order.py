@@ -12,6 +12,8 @@ from slotwise._wait.section import lock
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._semaphore_file import SemaphoreFile
 
+pytestmark = pytest.mark.soak
+
 Make = Callable[..., ProcessSemaphore]
 
 LONG = 30.0

@@ -28,6 +28,7 @@ def queues(tmp_path: Path) -> Iterator[list[LockQueue]]:
     yield [LockQueue(file) for file in files]
     for file in files:
         file.close()
+    directory.close()
 
 
 def test_the_longest_wait_for_the_lock_goes_first(queues: list[LockQueue]) -> None:

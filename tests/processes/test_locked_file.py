@@ -6,7 +6,7 @@ A look at a file makes its next write slower, so the directory is looked at.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def file(directory: Path) -> LockedFile:
+def file(directory: Path) -> Iterator[LockedFile]:
     opened = LockedFile(OpenDirectory(directory), "s.slots", 1)
     assert opened.open(create=True)
-    return opened
+    yield opened
+    opened.close()
+    opened.directory.close()
 
 
 @pytest.fixture
@@ -56,6 +58,7 @@ def an_hour_later(file: LockedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_locked_file, "time_ns", lambda: clock() + HOUR)
 
 
+@pytest.mark.soak
 def test_the_file_is_not_looked_at_while_its_directory_is_unchanged(
     file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +72,7 @@ def test_the_file_is_not_looked_at_while_its_directory_is_unchanged(
     assert looks == [file.directory.path]
 
 
+@pytest.mark.soak
 def test_the_file_is_looked_at_while_the_directory_has_just_been_changed(
     file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

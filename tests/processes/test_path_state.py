@@ -82,6 +82,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         path_state._FEW_NODES = self._few_nodes
         for process in self.processes:
             process.file.close()
+        self.processes[0].file.directory.close()
         self._directory.cleanup()
 
     def needs(self, needs: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -206,6 +206,7 @@ print(total)
 """
 
 
+@pytest.mark.soak
 async def test_what_many_processes_take_and_settle_adds_up(url):
     codes = [STORM.replace("SEED", str(seed)).replace("URL", repr(url)) for seed in range(3)]
     async with asyncio.timeout(120):

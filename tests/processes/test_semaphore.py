@@ -280,6 +280,7 @@ def test_an_interrupted_wait_takes_nothing(make: Make) -> None:
     assert semaphore.release_sync(held) is True
 
 
+@pytest.mark.soak
 async def test_thousands_can_wait_in_one_process(make: Make) -> None:
     semaphore = make()
     held = await semaphore.acquire()

@@ -64,6 +64,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         journals._COMPACT_AFTER = self._usual
         for process in self.processes:
             process.file.close()
+        self.processes[0].file.directory.close()
         self._directory.cleanup()
 
     # ----------------------------------------------------------- helpers

@@ -72,6 +72,7 @@ async def test_nothing_is_requested_if_no_thread_can_wait_for_the_lock(
     assert (await semaphore.stats()).acquired_slots == 0
 
 
+@pytest.mark.soak
 async def test_the_event_loop_keeps_running_meanwhile(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()
@@ -114,6 +115,7 @@ async def test_a_cancelled_request_takes_nothing_once_the_lock_is_free(
         await semaphore.acquire()
 
 
+@pytest.mark.soak
 async def test_a_timeout_is_kept(make: Make, directory: Path) -> None:
     semaphore = make()
     await semaphore.release(await semaphore.acquire())
@@ -137,6 +139,7 @@ def test_stats_gives_up_and_names_the_process(
     assert semaphore.release_sync(held) is True
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody knows that it is stopped")
 async def test_looking_does_not_wait_for_a_process_that_is_stopped(
     make: Make, directory: Path
@@ -157,6 +160,7 @@ async def test_looking_does_not_wait_for_a_process_that_is_stopped(
     assert time.monotonic() - began < _semaphore_file.LOCK_TIMEOUT  # each takes a second
 
 
+@pytest.mark.soak
 async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
     make: Make, directory: Path
 ) -> None:
@@ -173,6 +177,7 @@ async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
 
+@pytest.mark.soak
 async def test_a_waiter_in_the_queue_times_out_all_the_same(make: Make, directory: Path) -> None:
     semaphore = make()
     held = await semaphore.acquire()

@@ -35,6 +35,7 @@ def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
     assert ages.kept
 
 
+@pytest.mark.soak
 def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
     ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
     ages._statistics.note_deletion(0.005)  # 200 deletions a second
@@ -49,6 +50,7 @@ def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
     assert ages.wanted_readers() > 1
 
 
+@pytest.mark.soak
 def test_where_little_is_old_readers_go_far_ahead() -> None:
     ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
     ages._statistics.note_deletion(0.005)
@@ -98,6 +100,7 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
     assert ages.kept == bool(young)
 
 
+@pytest.mark.soak
 def test_no_more_workers_are_woken_than_may_read(root) -> None:
     options = PurgeOptions(max_concurrency_scanning=8, max_concurrency_deletion=16)
     plan = make_plan(root, options)
@@ -131,6 +134,7 @@ def test_what_was_measured_in_one_batch_is_known_in_the_next() -> None:
     assert Ages(None, [str(number) for number in range(1000)], statistics).wanted_readers() > 300
 
 
+@pytest.mark.soak
 def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, workers_of) -> None:
     for number in range(60):
         old(root / f"{number}")

@@ -373,6 +373,7 @@ def test_a_signal_ends_it_in_order(root, old, number, code) -> None:
     assert last["files_purged"] == 200 - len(list(root.iterdir())) < 200
 
 
+@pytest.mark.soak
 def test_killed_at_any_point_the_next_run_completes_the_job(root, tmp_path, old, left) -> None:
     for directory in range(40):
         for file in range(25):

@@ -68,6 +68,7 @@ def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
     assert order == ["other", "first", "first again"]
 
 
+@pytest.mark.soak
 def test_two_that_requeue_alternate_however_slow_one_of_them_is() -> None:
     gate, order = WorkerGate(1), []
     gate.enter()

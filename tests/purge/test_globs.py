@@ -91,6 +91,7 @@ def test_a_pattern_means_what_trying_everything_finds(pattern: str, text: str) -
         assert globs.match(path, "") is naively(pattern, path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("pattern", "hostile"),
     [

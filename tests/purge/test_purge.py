@@ -314,6 +314,7 @@ def test_a_file_that_is_touched_during_the_wait_for_its_turn_stays(root, old, mo
     assert len(list(root.iterdir())) == 3
 
 
+@pytest.mark.soak
 def test_deletions_keep_their_pace(root, old) -> None:
     for number in range(12):
         old(root / f"{number}" / "x")
@@ -420,6 +421,7 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
     assert report.peak_memory_mb > 1
 
 
+@pytest.mark.soak
 def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, workers_of) -> None:
     from slotwise._core.memory_guard import resident_memory
 

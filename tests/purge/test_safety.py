@@ -121,6 +121,7 @@ def test_the_root_itself_is_never_removed(root, old) -> None:
 # --------------------------------------------------------------- changing trees
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("crowd", [False, True])
 def test_symlinks_swapped_in_during_the_walk_are_never_followed(
     root, outside, old, crowd, monkeypatch
@@ -365,6 +366,7 @@ def test_many_siblings(root, crowd, monkeypatch) -> None:
     assert not any(root.iterdir())
 
 
+@pytest.mark.soak
 def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
     root, old, monkeypatch, workers_of
 ) -> None:
@@ -397,6 +399,7 @@ def test_operations_that_fail_end_as_errors_and_never_as_a_hang(
     assert report.exit_code == 1
 
 
+@pytest.mark.soak
 def test_no_more_operations_than_the_limit_are_in_flight(root, old, monkeypatch) -> None:
     from slotwise.purge import _scaling
 

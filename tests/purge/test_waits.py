@@ -8,6 +8,8 @@ import os
 import threading
 import time
 
+import pytest
+
 from slotwise import MemorySemaphore
 from slotwise.purge import PurgeOptions, Run, _files, make_plan, purge
 from slotwise.purge._audit import Audit
@@ -107,6 +109,7 @@ def test_the_wait_for_a_slot_of_a_shared_limit(root, old) -> None:
     assert reports[0].files_purged == 0
 
 
+@pytest.mark.soak
 def test_a_deletion_that_waited_for_nothing_reads_the_age_once(root, old, monkeypatch) -> None:
     for number in range(50):
         old(root / f"{number}")
@@ -126,6 +129,7 @@ def test_a_deletion_that_waited_for_nothing_reads_the_age_once(root, old, monkey
     assert len(read) == 50
 
 
+@pytest.mark.soak
 def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(root, old) -> None:
     """Those who may delete may have to read an age again: neither waits for the other."""
     path = old(root / "a")

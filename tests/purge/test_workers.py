@@ -30,6 +30,7 @@ from slotwise.purge._scaling import WorkerScaler
 from slotwise.purge._tally import Tally
 
 
+@pytest.mark.soak
 def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> None:
     scaler = WorkerScaler(64)
     operations = 0
@@ -48,6 +49,7 @@ def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> 
     assert scaler.wanted == 1
 
 
+@pytest.mark.soak
 def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
     scaler = WorkerScaler(1000)
     scaler.look(0.01, 500, 1, [0.00001])
@@ -59,6 +61,7 @@ def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
     assert scaler.wanted == 1
 
 
+@pytest.mark.soak
 def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
     scaler = WorkerScaler(100)
     operations = 0
@@ -73,6 +76,7 @@ def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
     assert looks <= 10
 
 
+@pytest.mark.soak
 def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
     scaler = WorkerScaler(64)
     operations = 0
@@ -87,6 +91,7 @@ def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
     assert scaler.wanted == 64
 
 
+@pytest.mark.soak
 def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> None:
     files = {"schedstat": b"5000 0 1\n", "stat": b"7 (a) b) R 1 1\n"}
     monkeypatch.setattr(_processor, "_read", lambda _thread_id, name: files[name])
@@ -103,6 +108,7 @@ def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> No
     assert queue.look(8, 0.01) == 0
 
 
+@pytest.mark.soak
 def test_a_thread_of_this_process_is_seen_asleep() -> None:
     queue, asleep = ProcessorQueue(), threading.Event()
     thread = threading.Thread(target=asleep.wait)
@@ -117,6 +123,7 @@ def test_a_thread_of_this_process_is_seen_asleep() -> None:
         thread.join()
 
 
+@pytest.mark.soak
 def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
     # A mean over the batch would be the time of the one that the processor kept waiting.
     names = [old(root / f"{number}").name for number in range(16)]
@@ -144,6 +151,7 @@ def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
     assert median(noted) < 0.2 / 16  # 10 µs
 
 
+@pytest.mark.soak
 def test_a_crowd_that_was_needed_comes_back_and_is_left_in_peace() -> None:
     scaler = WorkerScaler(64)
     operations = 0
@@ -235,6 +243,7 @@ def test_no_descriptors_left_is_a_reason_to_wait_and_no_error(root, old, monkeyp
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (40, 40, {})
 
 
+@pytest.mark.soak
 def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_by(
     root, old, monkeypatch
 ) -> None:
@@ -263,6 +272,7 @@ def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_b
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (12, 12, {})
 
 
+@pytest.mark.soak
 def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> None:
     import resource
 
@@ -312,6 +322,7 @@ def test_empty_siblings_go_without_a_look_inside(root, monkeypatch) -> None:
     assert len(listed) == 1
 
 
+@pytest.mark.soak
 def test_siblings_with_content_are_not_all_tried(root, new, monkeypatch) -> None:
     for number in range(200):
         new(root / f"{number}" / "x")
@@ -366,6 +377,7 @@ def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeyp
     assert unlinked.count(lister[0]) < 30  # and not all but the first four
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "purge_it", ["purge(root)", "cli._sample(make_plan(root, PurgeOptions()))"], ids=["api", "plan"]
 )
@@ -394,6 +406,7 @@ except KeyboardInterrupt:
     assert ran.returncode == 7
 
 
+@pytest.mark.soak
 def test_threads_that_can_not_be_started_now_are_started_later(
     root, old, monkeypatch, workers_of
 ) -> None:

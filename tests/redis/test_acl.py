@@ -171,6 +171,7 @@ async def test_a_user_who_may_load_scripts_but_not_send_them_is_served(
     assert await semaphore.release(held)
 
 
+@pytest.mark.soak
 def test_replicas_get_the_scripts_too(tmp_path: Path) -> None:
     with (
         Server(tmp_path / "primary") as primary,

@@ -378,6 +378,7 @@ async def test_what_was_lost_or_damaged_is_begun_anew(
         assert client.pttl(key) > 0, f"{key} would stay forever"
 
 
+@pytest.mark.soak
 async def test_an_adaptive_pair_takes_the_commands_of_a_fixed_one(
     config: RedisConfig, client: redis.Redis
 ) -> None:

@@ -33,6 +33,7 @@ def members_of(batch: Any) -> int:
     return sum(sum(map(_cost, holders)) + len(waiters) for _, _, holders, waiters in batch)
 
 
+@pytest.mark.soak
 def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> None:
     holders = [f"sw-p-{n}" for n in range(3_000)]
     parts = _parts("sw-p-7*10000", 10_000)
@@ -134,6 +135,7 @@ async def test_more_waiters_than_one_call_serves_are_all_served_in_order(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_many_requests_of_tiers_are_sent_and_refused_in_several_calls(
     server: Server, client: redis.Redis
 ) -> None:
@@ -157,6 +159,7 @@ async def test_many_requests_of_tiers_are_sent_and_refused_in_several_calls(
     await tiers.reopen()
 
 
+@pytest.mark.soak
 async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -183,6 +186,7 @@ async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(
         await semaphore.release(acquired)
 
 
+@pytest.mark.soak
 async def test_many_names_do_not_cost_those_of_a_short_interval_their_slots(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

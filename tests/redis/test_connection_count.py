@@ -140,6 +140,7 @@ async def test_namespaces_share_their_thread_and_connections(
     assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
 
 
+@pytest.mark.soak
 async def test_a_connection_is_opened_without_reading_the_metadata_of_packages(
     counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> Non
     await until(lambda: thread is None or not thread.is_alive(), "no thread")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", ["tasks", "threads"])
 async def test_thread_and_connections_go_when_nobody_has_had_a_use_for_them(
     counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, way: str
@@ -215,6 +217,7 @@ async def test_the_last_close_ends_thread_and_connections(
     await nothing_is_left(again, client)
 
 
+@pytest.mark.soak
 async def test_threads_that_come_while_the_thread_leaves_are_served(
     counted: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

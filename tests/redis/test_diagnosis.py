@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests._fresh_processes import run_command
 from tests.redis._server import Server, free_port
 
 from slotwise import AcquireTimeout, SlotwiseError
@@ -221,7 +222,7 @@ def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[
         )
         assert command_line(["doctor", "--url", server.url]) == 1
         assert complaint in capfd.readouterr().out
-        assert command_line(["run", "s", "--limit", "1", "--url", server.url, "--", "true"]) == 125
+        assert run_command("run", "s", "--limit", "1", "--url", server.url, "--", "true") == 125
         assert capfd.readouterr().err == f"slotwise run: {complaint}\n"
         assert command_line(["ls", "--url", server.url]) == 1
         assert capfd.readouterr().err == f"slotwise ls: {complaint}\n"

@@ -149,6 +149,7 @@ async def test_order_is_kept_between_ours_and_theirs(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_neither_exceeds_the_value_and_both_make_progress(
     server: Server, client: redis.Redis
 ) -> None:
@@ -272,6 +273,7 @@ async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
     assert await semaphore.release(held)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("interval", [15, NEVER])
 async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_at_any_heartbeat(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, interval: float
@@ -293,6 +295,7 @@ async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_a
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +359,7 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_user_who_may_not_block_is_woken_all_the_same(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

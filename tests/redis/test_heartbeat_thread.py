@@ -30,6 +30,7 @@ def is_running(thread: HeartbeatThread) -> bool:
     return thread._thread is not None and thread._thread.is_alive()
 
 
+@pytest.mark.soak
 async def test_a_shorter_interval_that_comes_while_the_next_heartbeat_is_scheduled_counts(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ async def test_a_shorter_interval_that_comes_while_the_next_heartbeat_is_schedul
     await slow.release(held)
 
 
+@pytest.mark.soak
 async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_one(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_o
     await semaphore.release(held)
 
 
+@pytest.mark.soak
 async def test_no_heartbeat_misses_a_waiter_that_becomes_a_holder(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +204,7 @@ async def test_a_hook_that_exits_ends_the_thread_but_not_the_heartbeats(
     await semaphore.release(held)
 
 
+@pytest.mark.soak
 def test_an_interrupt_while_the_thread_is_started_leaves_one_that_runs(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +229,7 @@ def test_an_interrupt_while_the_thread_is_started_leaves_one_that_runs(
     semaphore.release_sync(acquired[0])
 
 
+@pytest.mark.soak
 async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) -> None:
     """Else people look for the reason at the server."""
     semaphore = RedisSemaphore(
@@ -241,6 +246,7 @@ async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) ->
     assert re.match(r"no heartbeat got through for [\d.]+ s: the heartbeat thread did not", reason)
 
 
+@pytest.mark.soak
 async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

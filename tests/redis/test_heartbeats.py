@@ -119,6 +119,7 @@ async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
 MANY = 2000  # more than one call has room for
 
 
+@pytest.mark.soak
 async def test_thousands_of_heartbeats_are_a_few_calls(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ async def test_thousands_of_heartbeats_are_a_few_calls(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_node_is_given_up_for_its_own_silence_and_the_next_connection_gets_more_time() -> (
     None
 ):
@@ -194,6 +196,7 @@ async def test_a_node_is_given_up_for_its_own_silence_and_the_next_connection_ge
     assert given_up_after == [0.21, 0.41]
 
 
+@pytest.mark.soak
 async def test_the_connection_to_a_slow_server_is_kept() -> None:
     """Or it would have to read everything anew; one that is dead is found out by a probe."""
     reply = asyncio.get_running_loop().create_future()
@@ -211,6 +214,7 @@ async def test_the_connection_to_a_slow_server_is_kept() -> None:
     assert await asyncio.wait_for(sending, 30) == "answered"
 
 
+@pytest.mark.soak
 async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     config: RedisConfig,
 ) -> None:
@@ -238,6 +242,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     assert ended == [True]
 
 
+@pytest.mark.soak
 async def test_a_release_in_the_background_ends_with_the_thread_though_its_attempt_has_just_failed(
     config: RedisConfig,
 ) -> None:

@@ -15,6 +15,8 @@ from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._paths import RedisPaths
 
+pytestmark = pytest.mark.soak
+
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
 
 

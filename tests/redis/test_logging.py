@@ -36,6 +36,7 @@ async def test_debug_and_warnings_carry_the_fields_of_the_memory_driver(
         assert fields["acquire_time" if record is taken else "held_time"] >= 0
 
 
+@pytest.mark.soak
 def test_what_a_server_answered_before_an_outage_does_not_end_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -51,6 +52,7 @@ def test_what_a_server_answered_before_an_outage_does_not_end_it(
     assert back.startswith("Redis at nowhere is back after ")
 
 
+@pytest.mark.soak
 def test_what_failed_before_an_outage_ended_does_not_begin_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

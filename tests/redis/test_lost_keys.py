@@ -139,6 +139,7 @@ def no_small_hashes(client: redis.Redis) -> Iterator[None]:
         client.config_set(setting, value)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("no_small_hashes")
 @pytest.mark.parametrize("at_once", [None, 4], ids=["at once", "in parts"])
 @pytest.mark.parametrize("seed", seeds(2, 7))
@@ -571,6 +572,7 @@ def test_the_dead_block_tiers_that_lost_their_state_briefly_though_the_clock_is_
     assert fleet.waiters == set()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("no_small_hashes")
 @pytest.mark.parametrize("effort", [None, 1], ids=["at once", "in parts"])
 @pytest.mark.parametrize("seed", seeds(2, 7))

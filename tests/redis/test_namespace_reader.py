@@ -29,6 +29,7 @@ async def noted(client: redis.Redis, *members: str) -> None:
     await until(lambda: {*members} <= {*client.zrange("adv-sem:names", 0, -1)}, "the notes")
 
 
+@pytest.mark.soak
 async def test_all_names_are_read_by_one_script_and_no_scan(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -127,6 +128,7 @@ async def test_what_comes_and_goes_is_not_noted_and_notes_expire(
     assert 0 < client.pttl("adv-sem:names") <= REMEMBERED * 1000
 
 
+@pytest.mark.soak
 async def test_heartbeats_note_again_what_was_lost(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -140,6 +142,7 @@ async def test_heartbeats_note_again_what_was_lost(
     await semaphore.release(held)
 
 
+@pytest.mark.soak
 async def test_very_many_names_are_read_in_bounded_calls(
     config: RedisConfig, client: redis.Redis
 ) -> None:

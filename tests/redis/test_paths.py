@@ -116,6 +116,7 @@ def monitor(server: Server, client: redis.Redis) -> Iterator[Monitor]:
     monitor.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("tiers", "path"), [(USER_AND_ALL, ("alice", None)), (THREE, ("acme", "large", None))]
 )
@@ -258,6 +259,7 @@ async def test_a_time_out_tells_which_tier_was_full(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_cancelling_at_any_moment_leaves_nothing(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -364,6 +366,7 @@ async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_heartbeats_refuse_the_rest_of_very_many_waiters(config: RedisConfig) -> None:
     paths = uploads(config, ping_interval=0.1)
     held = await paths.acquire(("a", None), timeout=5)
@@ -529,6 +532,7 @@ async def test_threads_and_tasks_wait_in_one_line(config: RedisConfig, client: r
 # ------------------------------------------------------------------- many of them
 
 
+@pytest.mark.soak
 async def test_later_calls_continue_what_one_call_cannot_finish(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -568,6 +572,7 @@ async def test_two_connections_serve_many_waiters(config: RedisConfig, client: r
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: RedisConfig) -> None:
     tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 0, keyed=False))
     # A busy machine may need long for all of them.
@@ -617,6 +622,7 @@ def awaited_coroutines(task: asyncio.Task[None]) -> int:
     return depth
 
 
+@pytest.mark.soak
 async def test_a_block_of_tiers_waits_in_no_more_coroutines_than_one_of_a_semaphore(
     config: RedisConfig,
 ) -> None:

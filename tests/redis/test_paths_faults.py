@@ -79,6 +79,7 @@ async def test_a_killed_waiter_blocks_nobody_behind_it(server: Server, client: r
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_dead_process_is_noticed_by_newcomers_who_do_not_wait(server: Server) -> None:
     paths = uploads(RedisConfig(server.url))
     with worker(server) as doomed:
@@ -93,6 +94,7 @@ async def test_a_dead_process_is_noticed_by_newcomers_who_do_not_wait(server: Se
     await paths.release((await paths.acquire(("a", None), timeout=0)).acquisition_id)
 
 
+@pytest.mark.soak
 async def test_a_stopped_holder_learns_of_its_loss_when_it_wakes(server: Server) -> None:
     paths = uploads(RedisConfig(server.url))
     with worker(server) as sleeper:
@@ -121,6 +123,7 @@ async def test_a_release_in_one_process_wakes_a_waiter_in_another(server: Server
         await paths.release(await asyncio.wait_for(waiting, 20))
 
 
+@pytest.mark.soak
 async def test_no_tier_is_exceeded_by_four_processes(server: Server, client: redis.Redis) -> None:
     tiers = (
         TierSpec("user", 1, keyed=True),
@@ -408,6 +411,7 @@ async def test_a_restart_without_its_data_tells_holders_and_lines_up_again(
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_server_that_is_gone_for_longer_than_the_interval_costs_the_hold(
     forgetful_server: Server,
 ) -> None:

@@ -77,6 +77,7 @@ async def test_a_request_that_lacks_only_time_is_granted_when_it_has_passed(make
         await limits.release(each)
 
 
+@pytest.mark.soak
 async def test_the_process_of_the_next_one_comes_back_by_itself(make, monkeypatch):
     """Told by the server, and exactly then: not by its heartbeat thread, which comes later."""
     monkeypatch.setattr(NameChecks, "schedule", lambda *_: None)
@@ -88,6 +89,7 @@ async def test_the_process_of_the_next_one_comes_back_by_itself(make, monkeypatc
         await limits.release(each)
 
 
+@pytest.mark.soak
 async def test_others_come_back_when_the_process_of_the_next_one_does_not(make, monkeypatch):
     monkeypatch.setattr(RedisAcquisition, "_come_back", lambda *_: None)
     limits = make(Tier("tokens", rate=Rate(50, per=1, burst=1)), Tier("all", 9))

@@ -17,7 +17,7 @@ from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._path_keys import KINDS, PathKeys
 from slotwise.redis._scripts import load
 
-pytestmark = pytest.mark.usefixtures("x_listens")
+pytestmark = [pytest.mark.usefixtures("x_listens"), pytest.mark.soak]
 
 SEMAPHORE, TIERS = SemaphoreKeys("adv-sem", "s"), PathKeys("adv-sem", "t")
 HOLDERS, TENANTS, WAITERS = 900, 300, 300

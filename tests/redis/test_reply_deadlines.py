@@ -13,6 +13,8 @@ from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._reply_limits import ReplyDeadlines, _NoReply, reply_within
 
+pytestmark = pytest.mark.soak
+
 
 async def outcome(deadlines: ReplyDeadlines, reply: asyncio.Future, seconds: float) -> object:
     loop = asyncio.get_running_loop()

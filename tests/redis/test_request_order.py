@@ -20,6 +20,7 @@ from slotwise.tiers import Tier, Tiers
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
 
 
+@pytest.mark.soak
 async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_meanwhile(
     config: RedisConfig, server: Server
 ) -> None:
@@ -54,6 +55,7 @@ async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_me
     assert [name for _, name in sorted(order)] == ["in line", "first", "second", "third"]
 
 
+@pytest.mark.soak
 async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
     config: RedisConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
     assert tokens == sorted(tokens)
 
 
+@pytest.mark.soak
 async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -104,6 +107,7 @@ async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
         await semaphore.release(await each)
 
 
+@pytest.mark.soak
 async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -121,6 +125,7 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     assert await asyncio.gather(*tasks) == [True, False, False]
 
 
+@pytest.mark.soak
 async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server) -> None:
     """Both are on their way at the same time: one round trip for both."""
     with IsSlow(server.port) as slow:

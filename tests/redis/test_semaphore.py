@@ -119,6 +119,7 @@ async def test_a_request_may_time_out_or_be_cancelled_before_it_travels(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_an_uncontended_pair_is_two_commands(config: RedisConfig, server: Server) -> None:
     semaphore = RedisSemaphore(name="s", value=3, config=config)
     await semaphore.release(await semaphore.acquire())
@@ -182,6 +183,7 @@ async def test_a_cancelled_waiter_leaves_nothing_and_serves_the_next(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_cancelling_at_any_moment_neither_leaks_nor_loses(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -362,6 +364,7 @@ async def _check_statistics(config: RedisConfig, other: RedisConfig) -> None:
     assert list(await RedisSemaphore.get_acquired_stats(config=other)) == ["elsewhere"]
 
 
+@pytest.mark.soak
 async def test_10_000_acquisitions_leave_nothing_behind(
     config: RedisConfig, client: redis.Redis
 ) -> None:

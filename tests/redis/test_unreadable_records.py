@@ -169,6 +169,7 @@ def make_limit(kind: str, config: RedisConfig) -> Any:
     return Tiers(*tiers, name=kind, url=config).at(user="a")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["adaptive", "rate", "tiers", "adaptive tiers"])
 def test_whatever_a_field_contains_no_call_ends_in_a_raw_error(
     kind: str, config: RedisConfig, server: Server, raw: redis.Redis

@@ -20,6 +20,7 @@ def busy_ms(client: redis.Redis) -> float:
     return 1000 * float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 
 
+@pytest.mark.soak
 async def test_ten_thousand_slots_are_taken_and_given_in_little_of_the_servers_time(
     config: RedisConfig, client: redis.Redis
 ) -> None:

@@ -19,6 +19,8 @@ from tests import _fresh_processes
 from tests.redis._server import Server
 from tests.tiers import _api_worker
 
+pytestmark = pytest.mark.soak
+
 Change = tuple[float, int, bool, int]  # when, units, whether by a grant, tier
 
 

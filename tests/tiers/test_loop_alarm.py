@@ -9,6 +9,8 @@ import pytest
 
 from slotwise import Rate, RateLimit, Tier, Tiers
 
+pytestmark = pytest.mark.soak
+
 # At the last look, 10 ms of it are left: nothing is lost if a loop is late by a few.
 ROOMY = Rate(100, per=1, burst=10)
 

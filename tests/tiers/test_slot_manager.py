@@ -372,6 +372,7 @@ async def test_a_thread_and_a_task_wait_in_one_queue(manager, look):
 # ------------------------------------------------------------------ concurrency
 
 
+@pytest.mark.soak
 async def test_a_crowd_of_users_overshoots_nowhere_and_loses_nothing(manager):
     slots = manager(max_uploads=5)
     active: dict[str, int] = {}

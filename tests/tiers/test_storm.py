@@ -11,6 +11,8 @@ from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait.section import lock
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(manager, seed):

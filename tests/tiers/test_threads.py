@@ -14,6 +14,8 @@ from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait.section import lock
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def restless():

@@ -170,6 +170,7 @@ async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
     assert json.loads(event.removeprefix(b"data: "))["limits"] == []
 
 
+@pytest.mark.soak
 async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) -> None:
     looks = []
     feed = Feed(url)

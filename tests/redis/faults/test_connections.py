@@ -170,6 +170,7 @@ async def test_a_forgotten_script_lets_nobody_pass(server: Server, client: redis
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_connection_that_goes_silent_costs_no_holder_its_slot(
     server: Server, client: redis.Redis
 ) -> None:
@@ -199,6 +200,7 @@ async def test_a_connection_that_goes_silent_costs_no_holder_its_slot(
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_requests_do_not_wait_on_a_connection_that_went_silent(
     server: Server, client: redis.Redis
 ) -> None:
@@ -219,6 +221,7 @@ async def test_requests_do_not_wait_on_a_connection_that_went_silent(
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("rare_heartbeats")
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_waiter_notices_that_the_other_end_is_gone_long_before_its_next_heartbeat(
@@ -243,6 +246,7 @@ async def test_a_waiter_notices_that_the_other_end_is_gone_long_before_its_next_
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_connection_is_tried_out_only_while_somebody_relies_on_it(
     server: Server,
 ) -> None:
@@ -263,6 +267,7 @@ async def test_a_connection_is_tried_out_only_while_somebody_relies_on_it(
         assert not connection.closed
 
 
+@pytest.mark.soak
 async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
     server: Server, client: redis.Redis
 ) -> None:
@@ -284,6 +289,7 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_loop_polls_for_replies_only_while_they_come_quickly(server: Server) -> None:
     """For a distant server ever fewer calls poll: 5 of the first 36, and so on."""
     with IsFarAway(server.port) as proxy:
@@ -295,6 +301,7 @@ async def test_a_loop_polls_for_replies_only_while_they_come_quickly(server: Ser
         assert 1 <= connection._failed_polls <= 6
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["open", "heartbeat"])
 async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
     server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -313,6 +320,7 @@ async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
         assert await semaphore.release(acquired) is True
 
 
+@pytest.mark.soak
 async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_started(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +336,7 @@ async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_start
         assert shared.heartbeat_thread._thread.is_alive()
 
 
+@pytest.mark.soak
 async def test_a_call_fails_plainly_when_no_thread_can_be_started(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

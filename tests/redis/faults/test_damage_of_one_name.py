@@ -47,6 +47,7 @@ async def beats_go_on(client: redis.Redis, key: str) -> None:
     await until(lambda: latest() > before + 3, "heartbeats of the others")
 
 
+@pytest.mark.soak
 async def test_damaged_semaphores_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,6 +141,7 @@ async def test_a_waiter_that_gave_up_while_a_key_was_damaged_gets_nothing_when_i
     assert await limit.release(await limit.acquire(timeout=20)) is True
 
 
+@pytest.mark.soak
 async def test_damaged_tiers_cost_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -194,6 +196,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.soak
 async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -221,6 +224,7 @@ async def test_garbage_in_the_facts_of_one_name_costs_nobody_else_a_slot(
             assert (await each.stats()).acquired_slots == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("in_block", [True, False])
 async def test_a_release_that_a_damaged_key_refused_is_made_up_for_when_that_is_mended(
     config: RedisConfig, client: redis.Redis, in_block: bool
@@ -239,6 +243,7 @@ async def test_a_release_that_a_damaged_key_refused_is_made_up_for_when_that_is_
         await semaphore.release(await semaphore.acquire())
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("rare_heartbeats")
 async def test_waiters_find_out_soon_that_a_damaged_key_was_mended(
     config: RedisConfig, client: redis.Redis
@@ -309,6 +314,7 @@ def request_path(client: redis.Redis, keys: PathKeys, at: float, *options: objec
     return str(run_script(client, source, [*keys.all], f"{at:.6f}", *tiers, *rest)[0])
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("x_listens")
 def test_tiers_that_fail_while_they_are_served_cost_others_of_the_same_heartbeat_nothing(
     client: redis.Redis,

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import pytest
 import redis
 from tests.redis._client import Worker
 from tests.redis._server import BUSY, Server, until
@@ -70,6 +71,7 @@ async def test_a_killed_head_waiter_does_not_block_those_behind_it(
     assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_holder_with_a_blocked_event_loop_keeps_its_slot(server: Server) -> None:
     semaphore = semaphore_on(server)
     with Worker(**options(server)) as worker:
@@ -87,6 +89,7 @@ async def test_a_holder_with_a_blocked_event_loop_keeps_its_slot(server: Server)
         assert worker.hears() == "released True"
 
 
+@pytest.mark.soak
 async def test_a_stopped_holder_loses_its_slot_and_learns_it_when_it_wakes(
     server: Server,
 ) -> None:

@@ -79,6 +79,7 @@ async def test_a_full_server_loses_no_holder_and_no_place_in_line(
     assert await semaphore.release(await asyncio.wait_for(waiting, 20)) is True
 
 
+@pytest.mark.soak
 async def test_the_second_time_that_it_is_full_is_told_again(
     own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,9 +15,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from tests import _fresh_processes
 from tests.redis._client import ROOT
 from tests.redis._server import Server
+
+pytestmark = pytest.mark.soak
 
 MAIN, WAITING = "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting:s"
 

@@ -17,6 +17,8 @@ from slotwise._core.results import AcquisitionResult
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._paths import RedisPaths
 
+pytestmark = pytest.mark.soak
+
 INTERVAL = 1.0
 TIERS = (TierSpec("user", 1, keyed=True), TierSpec("all", 1, keyed=False))
 

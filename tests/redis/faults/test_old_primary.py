@@ -21,6 +21,8 @@ from slotwise.redis._endpoint import Address
 from slotwise.redis._net.sentinel import LATE
 from slotwise.redis._primary import PrimaryWatch
 
+pytestmark = pytest.mark.soak
+
 # Longer than a failover takes on a busy machine; and one that ends during it.
 PATIENT, BRIEF = 30.0, 4.0
 MAIN, WAITING = "adv-sem:semaphore_main:s", "adv-sem:semaphore_waiting:s"

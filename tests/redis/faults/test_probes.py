@@ -19,6 +19,8 @@ from slotwise.redis._net import preparation
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._server_probe import ServerProbe
 
+pytestmark = pytest.mark.soak
+
 TICK = 0.1  # how often silent connections ask
 
 

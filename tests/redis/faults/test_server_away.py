@@ -122,6 +122,7 @@ async def test_leaving_a_block_neither_raises_nor_hangs_and_releases_later(
             pass
 
 
+@pytest.mark.soak
 async def test_threads_leave_their_blocks_just_so(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_release_goes_on_after_the_event_loop_is_closed(own_server: Server) 
         pass
 
 
+@pytest.mark.soak
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     own_server: Server, trouble: Killed | Stopped, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,6 +189,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     assert len(warnings_in(caplog, server)) == 2
 
 
+@pytest.mark.soak
 async def test_a_failure_that_is_noticed_when_the_server_is_back_is_no_new_outage(
     own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +220,7 @@ async def test_a_failure_that_is_noticed_when_the_server_is_back_is_no_new_outag
     assert len(warnings_in(caplog, server)) == 2
 
 
+@pytest.mark.soak
 async def test_the_length_of_an_outage_is_counted_from_the_first_call_without_an_answer(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,6 +240,7 @@ async def test_the_length_of_an_outage_is_counted_from_the_first_call_without_an
 # ------------------------------------------------------------------------ releasing
 
 
+@pytest.mark.soak
 async def test_release_raises_within_its_limit_and_goes_on(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -259,6 +264,7 @@ async def test_release_raises_within_its_limit_and_goes_on(
             pass
 
 
+@pytest.mark.soak
 async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -274,6 +280,7 @@ async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
         pass
 
 
+@pytest.mark.soak
 async def test_staged_tiers_of_another_process_are_looked_up_and_released_within_one_limit(
     own_server: Server, trouble: Killed | Stopped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +308,7 @@ async def test_staged_tiers_of_another_process_are_looked_up_and_released_within
         assert await tiers.release(each) is False
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("verb", ["stats", "holders", "waiters", "locked", "release"])
 @pytest.mark.parametrize("sync", [False, True])
 async def test_staged_tiers_make_the_calls_for_all_tiers_at_once(
@@ -333,6 +341,7 @@ async def test_staged_tiers_make_the_calls_for_all_tiers_at_once(
         await call(staged, "release", held)
 
 
+@pytest.mark.soak
 async def test_all_answers_about_staged_tiers_together_have_to_come_in_time(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +373,7 @@ async def test_staged_tiers_are_released_though_the_caller_was_cancelled_before(
     await staged.release(await staged.acquire(user="u", timeout=20))
 
 
+@pytest.mark.soak
 async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -382,6 +392,7 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
 
 
+@pytest.mark.soak
 async def test_the_last_close_ends_threads_and_connections_though_a_release_is_pending(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -487,6 +498,7 @@ async def test_timeouts_are_kept_whatever_the_server_does(
     assert all(isinstance(each, BackendError) for each in found), found
 
 
+@pytest.mark.soak
 async def test_a_timeout_of_0_is_kept_to_within_02_s_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -520,6 +532,7 @@ def useless_url(own_server: Server, request: pytest.FixtureRequest) -> Iterator[
         yield own_server.url
 
 
+@pytest.mark.soak
 async def test_a_caller_whose_attempts_fail_before_its_timeout_gets_a_plain_backend_error(
     useless_url: str,
 ) -> None:
@@ -569,6 +582,7 @@ async def time_out_in_trouble(
     raise caught.value
 
 
+@pytest.mark.soak
 async def test_the_timeout_of_the_second_stage_is_kept_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -585,6 +599,7 @@ async def test_the_timeout_of_the_second_stage_is_kept_too(
             pass
 
 
+@pytest.mark.soak
 async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -633,6 +648,7 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
         assert all(isinstance(each, BackendError) for each in found), found
 
 
+@pytest.mark.soak
 async def test_the_timeout_of_one_in_line_is_kept_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -665,6 +681,7 @@ async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Serv
     await until(lambda: _is_free(semaphore), "nobody holds, nobody waits")
 
 
+@pytest.mark.soak
 def test_a_timeout_says_that_a_stopped_server_did_not_answer_a_new_connection(
     own_server: Server,
 ) -> None:
@@ -687,6 +704,7 @@ async def _is_free(semaphore: RedisSemaphore) -> bool:
 # --------------------------------------------------------------------------- slowness
 
 
+@pytest.mark.soak
 async def test_a_slow_server_is_used_and_not_complained_of(
     own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -706,6 +724,7 @@ async def test_a_slow_server_is_used_and_not_complained_of(
         assert not warnings_in(caplog, "answer")
 
 
+@pytest.mark.soak
 async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) -> None:
     with IsSlow(server.port) as slow:
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
@@ -722,6 +741,7 @@ async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) 
         await until(lambda: _is_free(semaphore), "what came too late was given back")
 
 
+@pytest.mark.soak
 async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server) -> None:
     with IsSlow(server.port) as slow:
         semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
@@ -749,6 +769,7 @@ async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server
         assert done.returncode == 75, done.stderr
 
 
+@pytest.mark.soak
 async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
@@ -772,6 +793,7 @@ async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
 # ---------------------------------------------------------------------- the command line
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("stopped", [True, False])
 def test_run_no_wait_exits_125_when_redis_is_away(own_server: Server, *, stopped: bool) -> None:
     url = own_server.url if stopped else f"redis://127.0.0.1:{free_port()}"

@@ -98,6 +98,7 @@ async def test_a_restart_without_its_data_tells_holders_and_lines_up_again(
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_server_frozen_for_three_seconds_loses_nobody(forgetful_server: Server) -> None:
     server = forgetful_server
     semaphore = RedisSemaphore(
@@ -126,6 +127,7 @@ async def test_a_server_frozen_for_three_seconds_loses_nobody(forgetful_server: 
         assert_nothing_left(client)
 
 
+@pytest.mark.soak
 async def test_a_server_frozen_for_longer_than_its_reply_may_take_is_reached_again(
     forgetful_server: Server,
 ) -> None:
@@ -202,6 +204,7 @@ def with_shifted_clock(folder: Path) -> tuple[Server, Path]:
     return server, steps
 
 
+@pytest.mark.soak
 async def test_the_servers_clock_may_step_back_and_forth(tmp_path: Path) -> None:
     server, steps = with_shifted_clock(tmp_path)
     with server, server.client() as client:
@@ -228,6 +231,7 @@ async def test_the_servers_clock_may_step_back_and_forth(tmp_path: Path) -> None
         assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.soak
 async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the_same(
     tmp_path: Path,
 ) -> None:
@@ -247,6 +251,7 @@ async def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the
         assert time.monotonic() - started < 4 + BUSY
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["semaphore", "tiers", "one key of tiers"])
 async def test_a_pause_ends_though_the_clock_is_set_back(tmp_path: Path, kind: str) -> None:
     """Else a pause of half a second would last for the hour by which it was set back."""

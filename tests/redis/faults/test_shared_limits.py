@@ -12,6 +12,8 @@ from tests.redis.faults.test_server_away import Killed, Stopped, own_server, tro
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 
+pytestmark = pytest.mark.soak
+
 __all__ = ["own_server", "trouble"]
 
 PATIENT = {"connect_timeout": 60, "reply_timeout": 60, "attempts": 3, "backoff": 60}

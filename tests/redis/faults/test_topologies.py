@@ -149,6 +149,7 @@ async def test_statistics_and_sync_calls_on_a_cluster(cluster: list[Server]) -> 
         assert await semaphore.release(await waiting)
 
 
+@pytest.mark.soak
 async def test_a_look_at_a_cluster_is_one_script_on_each_node(
     cluster: list[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
     assert announced.parse_redirection("MOVED 7 10.0.0.1:99") == (False, 7, ("localhost", 99))
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("rare_heartbeats")
 async def test_a_waiter_notices_that_the_connections_to_a_cluster_are_dead(
     cluster: list[Server],
@@ -350,6 +352,7 @@ async def test_a_slot_that_moves_is_followed(cluster: list[Server]) -> None:
             assert move.new.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) > 0
 
 
+@pytest.mark.soak
 async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
     cluster: list[Server],
 ) -> None:
@@ -375,6 +378,7 @@ async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
         await semaphore.release(await asyncio.wait_for(task, 20))
 
 
+@pytest.mark.soak
 async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
     cluster: list[Server],
 ) -> None:
@@ -415,6 +419,7 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
         assert await semaphore.release(kept) is True
 
 
+@pytest.mark.soak
 async def test_a_time_out_holds_while_a_slot_is_in_nobodys_hands(cluster: list[Server]) -> None:
     config = RedisConfig(
         cluster_url(cluster), namespace="limbo", attempts=10_000, cleanup_timeout=3600

@@ -165,6 +165,7 @@ async def test_bad_input_and_a_closed_limit_are_errors_while_the_server_is_away(
         assert acquired.scope == policy
 
 
+@pytest.mark.soak
 async def test_waiters_follow_the_policy_in_the_order_of_their_requests(server: Server) -> None:
     # Refused connections count at once; a silence must not, or a stalled machine is an outage.
     semaphore = make(server, "local", local_value=3, unreachable_after=60)
