@@ -65,7 +65,7 @@ format: $(VENV)/.installed-lint  ## put the code into shape
 bench: $(VENV)/.installed-bench  ## the figures of the README, against rivals in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(VENV)/.installed-test  ## the slow tests: faults (SLOTWISE_SOAK_SECONDS=60 each), long storms
+soak: $(VENV)/.installed-test  ## what depends on time and chance: faults (SLOTWISE_SOAK_SECONDS=60 each), storms, speed
 	$(BIN)/python -m pytest -m soak --timeout 1800 $(ARGS)
 	SLOTWISE_ALL_SCHEDULES=1 $(BIN)/python -m pytest --timeout 1800 -m "soak or not soak" \
 		tests/memory/test_quick_lane_interleavings.py tests/tiers/test_quick_lane_interleavings.py

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import dis
 import gc
-import itertools
 import linecache
 import os
 import re
@@ -339,7 +338,6 @@ class Run:
         self._steps = steps
         self.taken: list[int] = []
         self.branches: list[tuple[int, ...]] = []
-        self.last_branches: list[tuple[int, ...]] = []  # those with the last interruption
         self.stuck = False
         self.lock_owner: int | None = None
         # Nothing is left to choose: an earlier run was here, or nobody can be interrupted any more.
@@ -508,9 +506,7 @@ class Run:
                     self._decided = True
                     return usual
                 self._seen.add(state)
-                is_last = me in able and self._interruptions_left == 1
-                branches = self.last_branches if is_last else self.branches
-                branches += [(*self.taken, other) for other in able if other != chosen]
+                self.branches += [(*self.taken, other) for other in able if other != chosen]
         if me in able and chosen != me:
             self._interruptions_left -= 1
         self.taken.append(chosen)
@@ -595,13 +591,12 @@ def explore(
     """Run the scenario under every schedule; raises what the first failing one raised.
 
     With ``interruptions``: every schedule in which a thread that could go on has
-    to hand the baton on at most so often, at whatever steps; every day, one in three of those
-    in which it has to do so that often, if that is more than once.
+    to hand the baton on at most so often, at whatever steps; every day, at most once.
     """
+    if interruptions < inf and not EXHAUSTIVELY:
+        interruptions = 1
     seen: set[int] = set()
     to_try: list[tuple[int, ...]] = [()]
-    last_ones = itertools.count()
-    one_in = 1 if EXHAUSTIVELY or interruptions == 1 else 3
     explored = Explored()
     steps = _WITH_ATTACHMENT if attachment else _PLAIN
     with _Players() as players:
@@ -616,7 +611,6 @@ def explore(
                 failure.add_note(f"in schedule {run.taken} after {explored.schedules} others")
                 raise
             to_try += run.branches
-            to_try += [last for last in run.last_branches if next(last_ones) % one_in == 0]
             explored.schedules += 1
     explored.states = len(seen)
     return explored
