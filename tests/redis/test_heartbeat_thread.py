@@ -303,3 +303,11 @@ def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(config: Re
     heartbeat_thread.end()
     thread.join(30)
     assert not thread.is_alive()
+
+
+async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: RedisConfig) -> None:
+    """It had stopped by itself before: nobody would have ended the next one."""
+    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    heartbeat_thread.end()
+    heartbeat_thread.ensure_running()
+    assert heartbeat_thread._thread is None

@@ -304,11 +304,10 @@ class HeartbeatThread:
         with self._starting:
             # An interrupt between two steps may have left a loop that no thread runs.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
-                if self._loop is not None:
-                    if self._is_ending:
-                        return self._loop  # which is closed
-                    if self._thread is None or self._thread.ident is None:
-                        self._loop.close()
+                if self._is_ending:  # also after the thread stopped by itself: nobody would end it
+                    raise RuntimeError("this process ends")
+                if self._loop is not None and (self._thread is None or self._thread.ident is None):
+                    self._loop.close()
                 self._loop, self._woken = asyncio.new_event_loop(), asyncio.Event()
                 self._began_at = time.monotonic()
                 self._thread = threading.Thread(
