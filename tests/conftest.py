@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import gc
+import inspect
 import os
 import signal
 import threading
@@ -152,3 +155,22 @@ def heard() -> Iterator[list[Event]]:
     add_hook(heard.append)
     yield heard
     remove_hook(heard.append)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fail coroutines that leave tasks behind: the end of their loop would hide them."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _ending_its_tasks(item.obj)
+
+
+def _ending_its_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def checked(*args: object, **fixtures: object) -> None:
+        await test(*args, **fixtures)
+        deadline = time.monotonic() + 10
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            assert time.monotonic() < deadline, f"the test has left tasks behind: {left}"
+            await asyncio.sleep(0.001)
+
+    return checked

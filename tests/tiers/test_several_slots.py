@@ -79,6 +79,7 @@ async def test_those_behind_a_large_request_go_on_when_it_leaves(tiers, look):
         await asyncio.wait(small, return_when=asyncio.FIRST_COMPLETED)
     assert small[0].done()  # it is older, and of the same path
     small[1].cancel()
+    await asyncio.wait(small)
 
 
 @pytest.mark.parametrize(
