@@ -25,6 +25,9 @@ pytest_plugins = ["pytester"]
 # compile slotwise again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Limits that name no url would be kept there.
+os.environ.pop("SLOTWISE_URL", None)
+
 # On a busy machine an example takes as long as it takes.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -54,7 +54,8 @@ def semaphore(
         value: how many slots there are; or an `Adaptive`, which finds out.
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl``,
-            ``cancel_task_after_ttl``, ``max_waiting`` and ``shed`` exist everywhere. Redis also
+            ``cancel_task_after_ttl``, ``max_waiting`` and ``shed`` exist everywhere. So do those
+            about heartbeats and about a server that is away, which only Redis uses. Redis also
             takes those of `RedisConfig`.
 
     Raises:
@@ -68,13 +69,13 @@ def semaphore(
 
         _nothing_behind(where)
         known = _options_of(MemorySemaphore)
-        return MemorySemaphore(name=name, value=value, **_checked(options, known, "memory://"))
+        return MemorySemaphore(name=name, value=value, **_used(options, known, "memory://"))
     if isinstance(where, str) and scheme == "process":
         from slotwise.processes import ProcessSemaphore
 
         known = _options_of(ProcessSemaphore) - {"directory"}
-        checked = _checked(options, known, "process://")
-        return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
+        used = _used(options, known, "process://")
+        return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **used)
     if not isinstance(where, str):
         return _on_redis(name, value, where, options)
     from dataclasses import fields
@@ -122,10 +123,14 @@ def scheme_of(url: object) -> str:
 def parsed(url: object) -> str | RedisConfig | None:
     """Check ``url`` and return it, as a RedisConfig if it names a server: its repr hides passwords.
 
+    None stands for what ``SLOTWISE_URL`` is set to, and is returned if that is not set either.
+
     Raises:
         TypeError: it is neither a str nor a RedisConfig nor None.
         ValueError: it doesn't name a scope, or can't be read.
     """
+    if url is None:
+        url = url_of_environment()
     if url is None:
         return None
     scheme = scheme_of(url)
@@ -176,8 +181,18 @@ def _nothing_behind(url: str) -> None:
         raise ValueError("a url of this process must be exactly memory://")
 
 
-def _options_of(driver: Callable[..., Semaphore]) -> set[str]:
+def _options_of(driver: Callable[..., object]) -> set[str]:
     return {*inspect.signature(driver).parameters} - {"name", "value"}
+
+
+def _used(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:
+    """Return the options that a scope without a server uses; check those that it doesn't."""
+    from slotwise._core.unreachable import check_unused
+
+    of_server = _options_of(check_unused)
+    _checked(options, known | of_server, scope)
+    check_unused(**{option: options[option] for option in options if option in of_server})
+    return {option: options[option] for option in options if option in known}
 
 
 def _checked(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:

@@ -60,6 +60,9 @@ class RateLimit(OptionAttributes, Limit):
             LimitFull. None lets any number wait.
         shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
             (see `estimate`); None, the default, refuses nobody for that.
+        heartbeat_max_interval: how long the process of a waiter may be silent before it counts
+            as dead (Redis).
+        ping_interval: how often it sends a heartbeat (Redis).
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a rate of this process (Redis).
         local_value: that rate, for each process.
@@ -78,6 +81,8 @@ class RateLimit(OptionAttributes, Limit):
         max_acquire_time: float | None = None,
         max_waiting: int | None = None,
         shed: str | None = None,
+        heartbeat_max_interval: float | None = None,
+        ping_interval: float | None = None,
         on_unreachable: str = "raise",
         local_value: Rate | None = None,
         unreachable_after: float = 1.0,
@@ -93,6 +98,8 @@ class RateLimit(OptionAttributes, Limit):
             max_acquire_time=max_acquire_time,
             max_waiting=max_waiting,
             shed=shed,
+            heartbeat_max_interval=heartbeat_max_interval,
+            ping_interval=ping_interval,
             on_unreachable=on_unreachable,
             local_value=None if local_value is None else {RATE_TIER: local_value},
             unreachable_after=unreachable_after,
@@ -128,6 +135,8 @@ class RateLimit(OptionAttributes, Limit):
             "max_acquire_time": self.max_acquire_time,
             "max_waiting": self.max_waiting,
             "shed": self.shed,
+            "heartbeat_max_interval": self.heartbeat_max_interval,
+            "ping_interval": self.ping_interval,
             "on_unreachable": self.on_unreachable,
             "local_value": self.local_value,
             "unreachable_after": self.unreachable_after,

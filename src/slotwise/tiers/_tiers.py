@@ -72,8 +72,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         tiers: narrow to wide.
         atomic: take all tiers at one instant, holding nothing while waiting; False
             takes them one after the other, narrow to wide, holding what it has.
-        url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
-            or a RedisConfig for a fleet, ``process://`` for this machine.
+        url: where the slots are kept: ``memory://`` for this process, a url of Redis or a
+            RedisConfig for a fleet, ``process://`` for this machine. Without one it is
+            ``SLOTWISE_URL`` in the environment, or else ``memory://``.
         name: the name that Tiers objects share; None makes private ones, and on Redis stands for
             ``tiers``. Other tiers or values for a name in use are a ValueConflict: when they
             acquire or, in memory, when the object is made.
@@ -190,16 +191,6 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     def cancel_task_on_loss(self) -> bool:
         """Whether the task whose slots were lost by silence is cancelled."""
         return self._options.cancel_task_on_loss
-
-    @property
-    def heartbeat_max_interval(self) -> float | None:
-        """How long a process may be silent, in seconds; None for the driver's default."""
-        return self._options.heartbeat_max_interval
-
-    @property
-    def ping_interval(self) -> float | None:
-        """How often a heartbeat is sent, in seconds; None for the driver's default."""
-        return self._options.ping_interval
 
     @property
     def order(self) -> str:
