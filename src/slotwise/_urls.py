@@ -9,8 +9,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
+from slotwise._core.arguments import OnUnreachable, Shed
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
 
@@ -30,11 +31,35 @@ _SCOPES = (
 )
 
 
+class SemaphoreOptions(TypedDict, total=False):
+    """The options of `semaphore`: those of `RedisSemaphore`, then those of `RedisConfig`."""
+
+    max_acquire_time: float | None
+    ttl: float | None
+    cancel_task_after_ttl: bool
+    heartbeat_max_interval: float
+    ping_interval: float | None
+    cancel_task_on_loss: bool
+    max_waiting: int | None
+    shed: Shed | None
+    on_unreachable: OnUnreachable
+    local_value: int | None
+    unreachable_after: float
+    namespace: str
+    connect_timeout: float
+    reply_timeout: float
+    attempts: int
+    backoff: float
+    max_backoff: float
+    cleanup_timeout: float
+    credential_provider: Any
+
+
 def semaphore(
     name: str | None,
     value: int | Adaptive,
     url: str | RedisConfig | None = None,
-    **options: Any,
+    **options: Unpack[SemaphoreOptions],
 ) -> Semaphore:
     """Return a semaphore of the scope that ``url`` names.
 
@@ -62,6 +87,7 @@ def semaphore(
         ValueError: the url doesn't name a scope, or can't be read.
         TypeError: the scope has no such option.
     """
+    given = cast("dict[str, Any]", options)
     where = url if url is not None else url_of_environment() or "memory://"
     scheme = scheme_of(where)
     if isinstance(where, str) and scheme == "memory":
@@ -69,24 +95,24 @@ def semaphore(
 
         _nothing_behind(where)
         known = _options_of(MemorySemaphore)
-        return MemorySemaphore(name=name, value=value, **_used(options, known, "memory://"))
+        return MemorySemaphore(name=name, value=value, **_used(given, known, "memory://"))
     if isinstance(where, str) and scheme == "process":
         from slotwise.processes import ProcessSemaphore
 
         known = _options_of(ProcessSemaphore) - {"directory"}
-        used = _used(options, known, "process://")
+        used = _used(given, known, "process://")
         return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **used)
     if not isinstance(where, str):
-        return _on_redis(name, value, where, options)
+        return _on_redis(name, value, where, given)
     from dataclasses import fields
 
     from slotwise.redis import RedisConfig, RedisSemaphore
 
     of_semaphore = _options_of(RedisSemaphore) - {"config"}
     of_server = {each.name for each in fields(RedisConfig)} - {"url", "endpoint"}
-    _checked(options, of_semaphore | of_server, f"{scheme}://")
-    config = redis_config(where, **{o: options[o] for o in options if o in of_server})
-    return _on_redis(name, value, config, {o: options[o] for o in options if o in of_semaphore})
+    _checked(given, of_semaphore | of_server, f"{scheme}://")
+    config = redis_config(where, **{o: given[o] for o in given if o in of_server})
+    return _on_redis(name, value, config, {o: given[o] for o in given if o in of_semaphore})
 
 
 def _on_redis(

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import UNSET, Unset, check_count, check_label
+from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
@@ -80,10 +80,10 @@ class RateLimit(OptionAttributes, Limit):
         url: str | RedisConfig | None = None,
         max_acquire_time: float | None = None,
         max_waiting: int | None = None,
-        shed: str | None = None,
+        shed: Shed | None = None,
         heartbeat_max_interval: float | None = None,
         ping_interval: float | None = None,
-        on_unreachable: str = "raise",
+        on_unreachable: OnUnreachable = "raise",
         local_value: Rate | None = None,
         unreachable_after: float = 1.0,
     ) -> None:
