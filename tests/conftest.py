@@ -11,7 +11,6 @@ import hypothesis
 import pytest
 
 import slotwise.testing
-from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
@@ -33,9 +32,6 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
-
-# Until somebody has looked for the hooks of other packages, nothing takes the quick lane.
-events.skip_declared()
 
 # All tests together are 300,000 objects that never go. Looking through them again and again was a
 # quarter of what tests/memory used of the processor.

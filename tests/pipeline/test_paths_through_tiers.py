@@ -64,7 +64,7 @@ async def test_a_limit_without_a_value_needs_a_limit_for_the_run() -> None:
     ):
         with pytest.raises(TypeError, match=r"needs limit=.*; no fixed value has 'calls' or 'all'"):
             await run_bounded(work, [1], semaphore=limit)
-    with pytest.raises(TypeError, match="needs limit=.* is the limit$"):
+    with pytest.raises(TypeError, match=r"needs limit=.* is the limit$"):
         await run_bounded(work, [1], semaphore=RateLimit(None, Rate(9, per=1)))
     with pytest.raises(TypeError, match="slotwise Limit"):
         await run_bounded(work, [1], 1, semaphore=asyncio.Semaphore(1))  # type: ignore[arg-type]

@@ -52,6 +52,7 @@ from slotwise.instrumentation import (
     add_hook,
     drop_totals,
     keep_totals,
+    load_hooks,
     remove_hook,
 )
 from slotwise.instrumentation.opentelemetry import instrument, uninstrument
@@ -553,6 +554,7 @@ def instrumentation() -> None:
     for kind, (meaning, fields) in KINDS.items():
         assert_type(f"{kind}: {meaning}", str)
         assert_type(fields, tuple[str, ...])
+    load_hooks()
     keep_totals()
     drop_totals()
     totals = MemorySemaphore(1, name="api").stats_sync().totals
