@@ -169,6 +169,9 @@ class Semaphore(Limit):
     def value(self) -> int:
         """How many slots there are."""
 
+    def _fixed_value(self) -> int:
+        return self.value
+
     @property
     def max_acquire_time(self) -> float | None:
         """The longest wait in seconds where no ``timeout`` is given; None waits forever."""

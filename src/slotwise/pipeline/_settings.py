@@ -12,7 +12,6 @@ from slotwise._core.arguments import check_count, check_flag
 from slotwise._core.limit import Limit
 from slotwise._core.memory_guard import MemoryGuard
 from slotwise._core.redaction import redacted_repr
-from slotwise._core.semaphore import Semaphore
 from slotwise.pipeline._report import Report
 
 T = TypeVar("T")
@@ -112,24 +111,10 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
     if semaphore is not None and not isinstance(semaphore, Limit):
         raise TypeError(f"semaphore must be a slotwise Limit, not {redacted_repr(semaphore)}")
     if limit is None:
-        limit = _value_of(semaphore)
+        if semaphore is None:
+            raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
+        limit = semaphore._fixed_value()
     return Settings(limit=limit, **given)
-
-
-def _value_of(semaphore: Limit | None) -> int:
-    """Return the value of a semaphore, or the smallest fixed one on a path through tiers."""
-    if isinstance(semaphore, Semaphore):
-        return semaphore.value
-    from slotwise.tiers._path_limit import PathLimit  # whoever has one has imported it
-
-    without = ""
-    if isinstance(semaphore, PathLimit):
-        tiers = semaphore.tiers.tiers
-        fixed = [tier.value for tier in tiers if isinstance(tier.value, int) and tier.value]
-        if fixed:
-            return min(fixed)
-        without = f"; no fixed value has {' or '.join(repr(tier.name) for tier in tiers)}"
-    raise TypeError(f"bounded work needs limit=, or a semaphore= whose value is the limit{without}")
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
