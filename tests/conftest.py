@@ -17,7 +17,6 @@ import hypothesis
 import pytest
 
 import slotwise.testing
-from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
@@ -32,14 +31,14 @@ pytest_plugins = ["pytester"]
 # compile slotwise again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Limits that name no url would be kept there.
+os.environ.pop("SLOTWISE_URL", None)
+
 # On a busy machine an example takes as long as it takes.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
-
-# Until somebody has looked for the hooks of other packages, nothing takes the quick lane.
-events.skip_declared()
 
 # All tests together are 300,000 objects that never go. Looking through them again and again was a
 # quarter of what tests/memory used of the processor.

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     )
     from slotwise.integrations._decorator import limited
     from slotwise.memory import MemorySemaphore
-    from slotwise.processes import ProcessSemaphore as ProcessSemaphore
-    from slotwise.redis import RedisConfig as RedisConfig
-    from slotwise.redis import RedisSemaphore as RedisSemaphore
+    from slotwise.processes import ProcessSemaphore
+    from slotwise.redis import RedisConfig, RedisSemaphore
     from slotwise.tiers import (
         Rate,
         RateLimit,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What a star import gives: all that can be imported anywhere, without further packages or POSIX.
+# A star import fetches all of them, which needs redis-py and POSIX.
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
@@ -60,8 +59,11 @@ __all__ = [
     "Limit",
     "LimitFull",
     "MemorySemaphore",
+    "ProcessSemaphore",
     "Rate",
     "RateLimit",
+    "RedisConfig",
+    "RedisSemaphore",
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreStats",
@@ -117,4 +119,5 @@ def _import(module: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    modules = [module.removeprefix("slotwise.") for module in _NAMES_OF if "._" not in module]
+    return sorted([*__all__, *modules])

@@ -9,8 +9,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
+from slotwise._core.arguments import OnUnreachable, Shed
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
 
@@ -30,11 +31,35 @@ _SCOPES = (
 )
 
 
+class SemaphoreOptions(TypedDict, total=False):
+    """The options of `semaphore`: those of `RedisSemaphore`, then those of `RedisConfig`."""
+
+    max_acquire_time: float | None
+    ttl: float | None
+    cancel_task_after_ttl: bool
+    heartbeat_max_interval: float
+    ping_interval: float | None
+    cancel_task_on_loss: bool
+    max_waiting: int | None
+    shed: Shed | None
+    on_unreachable: OnUnreachable
+    local_value: int | None
+    unreachable_after: float
+    namespace: str
+    connect_timeout: float
+    reply_timeout: float
+    attempts: int
+    backoff: float
+    max_backoff: float
+    cleanup_timeout: float
+    credential_provider: Any
+
+
 def semaphore(
     name: str | None,
     value: int | Adaptive,
     url: str | RedisConfig | None = None,
-    **options: Any,
+    **options: Unpack[SemaphoreOptions],
 ) -> Semaphore:
     """Return a semaphore of the scope that ``url`` names.
 
@@ -54,13 +79,15 @@ def semaphore(
         value: how many slots there are; or an `Adaptive`, which finds out.
         url: the scope, as a str or a `RedisConfig`.
         options: those of the scope's class. ``max_acquire_time``, ``ttl``,
-            ``cancel_task_after_ttl``, ``max_waiting`` and ``shed`` exist everywhere. Redis also
+            ``cancel_task_after_ttl``, ``max_waiting`` and ``shed`` exist everywhere. So do those
+            about heartbeats and about a server that is away, which only Redis uses. Redis also
             takes those of `RedisConfig`.
 
     Raises:
         ValueError: the url doesn't name a scope, or can't be read.
         TypeError: the scope has no such option.
     """
+    given = cast("dict[str, Any]", options)
     where = url if url is not None else url_of_environment() or "memory://"
     scheme = scheme_of(where)
     if isinstance(where, str) and scheme == "memory":
@@ -68,24 +95,24 @@ def semaphore(
 
         _nothing_behind(where)
         known = _options_of(MemorySemaphore)
-        return MemorySemaphore(name=name, value=value, **_checked(options, known, "memory://"))
+        return MemorySemaphore(name=name, value=value, **_used(given, known, "memory://"))
     if isinstance(where, str) and scheme == "process":
         from slotwise.processes import ProcessSemaphore
 
         known = _options_of(ProcessSemaphore) - {"directory"}
-        checked = _checked(options, known, "process://")
-        return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **checked)
+        used = _used(given, known, "process://")
+        return ProcessSemaphore(name=name, value=value, directory=directory_of(where), **used)
     if not isinstance(where, str):
-        return _on_redis(name, value, where, options)
+        return _on_redis(name, value, where, given)
     from dataclasses import fields
 
     from slotwise.redis import RedisConfig, RedisSemaphore
 
     of_semaphore = _options_of(RedisSemaphore) - {"config"}
     of_server = {each.name for each in fields(RedisConfig)} - {"url", "endpoint"}
-    _checked(options, of_semaphore | of_server, f"{scheme}://")
-    config = redis_config(where, **{o: options[o] for o in options if o in of_server})
-    return _on_redis(name, value, config, {o: options[o] for o in options if o in of_semaphore})
+    _checked(given, of_semaphore | of_server, f"{scheme}://")
+    config = redis_config(where, **{o: given[o] for o in given if o in of_server})
+    return _on_redis(name, value, config, {o: given[o] for o in given if o in of_semaphore})
 
 
 def _on_redis(
@@ -122,10 +149,14 @@ def scheme_of(url: object) -> str:
 def parsed(url: object) -> str | RedisConfig | None:
     """Check ``url`` and return it, as a RedisConfig if it names a server: its repr hides passwords.
 
+    None stands for what ``SLOTWISE_URL`` is set to, and is returned if that is not set either.
+
     Raises:
         TypeError: it is neither a str nor a RedisConfig nor None.
         ValueError: it doesn't name a scope, or can't be read.
     """
+    if url is None:
+        url = url_of_environment()
     if url is None:
         return None
     scheme = scheme_of(url)
@@ -176,8 +207,18 @@ def _nothing_behind(url: str) -> None:
         raise ValueError("a url of this process must be exactly memory://")
 
 
-def _options_of(driver: Callable[..., Semaphore]) -> set[str]:
+def _options_of(driver: Callable[..., object]) -> set[str]:
     return {*inspect.signature(driver).parameters} - {"name", "value"}
+
+
+def _used(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:
+    """Return the options that a scope without a server uses; check those that it doesn't."""
+    from slotwise._core.unreachable import check_unused
+
+    of_server = _options_of(check_unused)
+    _checked(options, known | of_server, scope)
+    check_unused(**{option: options[option] for option in options if option in of_server})
+    return {option: options[option] for option in options if option in known}
 
 
 def _checked(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from slotwise._core.messages import display
 from slotwise._wait import clock
+from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._tracker import Tracker
 
@@ -39,6 +40,9 @@ class FakeClock:
         with FakeClock() as clock:
             ...
             clock.advance(61)
+
+    What goes by it ends with it, for limits in memory: ttls, timeouts and pauses have run out,
+    rates are full, and adaptive values start over.
     """
 
     def __init__(self) -> None:
@@ -55,8 +59,14 @@ class FakeClock:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        # Not isinstance: what other packages make may answer that with an error.
+        trackers = [each for each in gc.get_objects() if issubclass(type(each), BaseTracker)]
+        for tracker in trackers:
+            tracker.run_out(self._move_to)
         clock.now = time.monotonic
         clock.glance.time = time.monotonic()
+        for tracker in trackers:
+            tracker.start_over()
         clock.timekeeper.resume()
 
     def now(self) -> float:

@@ -36,7 +36,17 @@ def test_a_server_that_is_fit(redis_shell: Shell, server: Server):
     code, found = examine(redis_shell)
     assert code == 0
     assert [*found] == [
-        *("server", "version", "role", "eviction", "round trip", "clock", "scripts", "leftovers"),
+        *(
+            "SLOTWISE_URL",
+            "server",
+            "version",
+            "role",
+            "eviction",
+            "round trip",
+            "clock",
+            "scripts",
+            "leftovers",
+        ),
         *("tiers", "a slot"),
     ]
     assert {check["state"] for check in found.values()} == {"ok"}
@@ -50,7 +60,7 @@ def test_a_server_that_is_fit(redis_shell: Shell, server: Server):
 def test_a_server_that_is_not_there(shell: Shell):
     code, found = examine(shell, "--url", "redis://127.0.0.1:1")
     assert code == 1
-    assert [*found] == ["server"]
+    assert [*found] == ["SLOTWISE_URL", "server"]
     assert "is it running" in found["server"]["remedy"]
     ran = shell.here("doctor", "--url", "redis://127.0.0.1:1")
     assert (ran.returncode, ran.stderr) == (1, "")
@@ -163,7 +173,8 @@ def test_a_directory_that_is_fit(shell: Shell):
     code, found = examine(shell)
     assert code == 0
     assert [*found] == [
-        *("directory", "locks", "space", "semaphores", "tiers", "leftovers", "a slot")
+        *("SLOTWISE_URL", "directory", "locks", "space", "semaphores", "tiers"),
+        *("leftovers", "a slot"),
     ]
     assert {check["state"] for check in found.values()} == {"ok"}
     assert [each["name"] for each in shell.json("ls")] == ["api"]  # the doctor leaves nothing
@@ -231,3 +242,15 @@ def test_a_directory_of_somebody_else(shell: Shell):
 
 def test_memory_needs_nothing(shell: Shell):
     assert examine(shell, "--url", "memory://")[0] == 0
+
+
+# ------------------------------------------------------------- the environment
+
+
+def test_it_says_what_a_program_without_a_url_uses(shell: Shell, tmp_path: Path):
+    words = ("doctor", "--url", f"process://{tmp_path}/slots")
+    unset = shell.here(*words, SLOTWISE_URL="").stdout
+    assert "programs that name no url use memory://, since SLOTWISE_URL is not set" in unset
+    away = shell.here(*words, SLOTWISE_URL="redis://ada:s3cret@example.org").stdout
+    assert "programs that name no url use redis://" in away
+    assert "s3cret" not in away

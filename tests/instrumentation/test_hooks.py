@@ -25,33 +25,51 @@ ROOT = Path(__file__).parents[2]
 ENDINGS = ("released", "expired", "lost", "kicked")
 
 
-def test_a_hook_that_another_package_declares_is_told_of_everything(tmp_path: Path) -> None:
-    """In a service with the page, too: it shares modules with commands, which have no hooks."""
-    folder = tmp_path / "other-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(
+_USES_A_LIMIT = """
+import asyncio, os, sys, slotwise
+async def main():
+    for _ in range(2):
+        async with slotwise.MemorySemaphore(1, name='s'): pass
+"""
+
+
+def _run_beside_another_package(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    metadata = folder / "other-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
         "[slotwise.hooks]\nsays = other:says\nbroken = other:missing\n"
     )
-    (tmp_path / "other.py").write_text("def says(event):\n    print(event.kind)\n")
-    program = (
-        "import asyncio, slotwise, slotwise.web\n"
-        "async def main():\n"
-        "    for _ in range(2):\n"
-        "        async with slotwise.MemorySemaphore(1, name='s'): pass\n"
-        "asyncio.run(main())\n"
-    )
-    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
+    (folder / "other.py").write_text("def says(event):\n    print(event.kind)\n")
+    path = os.pathsep.join([str(folder), str(ROOT / "src")])
+    return subprocess.run(
+        [sys.executable, "-c", _USES_A_LIMIT + program],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
+
+
+def test_a_hook_that_another_package_declares_is_told_of_everything_once_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    program = "from slotwise.instrumentation import load_hooks\nload_hooks(); asyncio.run(main())"
+    ran = _run_beside_another_package(tmp_path, program)
     assert ran.stdout.split() == ["requested", "acquired", "released"] * 2
     assert "'other:missing'" in ran.stderr  # it is logged, and breaks nothing
+
+
+def test_an_acquisition_does_not_read_what_other_packages_declare(tmp_path: Path) -> None:
+    program = """
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+asyncio.run(main())
+print([path for path in opened if path.endswith("entry_points.txt")], "other" in sys.modules)
+"""
+    ran = _run_beside_another_package(tmp_path, program)
+    assert (ran.stdout, ran.stderr) == ("[] False\n", "")
 
 
 def test_a_hook_is_a_callable_that_is_called_once_however_often_it_is_added() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from functools import partial
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ from tests.integrations._servers import wait_until
 from slotwise import (
     AcquireTimeout,
     MemorySemaphore,
+    Semaphore,
     SemaphoreClosed,
     Tier,
     Tiers,
@@ -292,11 +294,22 @@ def test_anyio_on_trio_waits_as_well(make) -> None:
 
 def test_limits_that_do_io_say_under_trio_that_they_need_asyncio(tmp_path, server) -> None:
     async def main(limit) -> None:
-        for wait in (limit.acquire, limit.__aenter__, limit.cm().__aenter__):
-            with pytest.raises(RuntimeError, match=r"needs .* asyncio.*trio\.to_thread"):
-                await wait()
         # In a thread it waits as anywhere.
         acquired = await trio.to_thread.run_sync(limit.acquire_sync)
+        calls = [
+            *(limit.acquire, limit.__aenter__, limit.cm().__aenter__, limit.try_acquire),
+            *(limit.stats, limit.estimate, partial(limit.pause, 60)),
+            partial(limit.release, acquired),
+        ]
+        if isinstance(limit, Semaphore):
+            calls += [limit.holders, limit.waiters, limit.locked, limit.reopen]
+            calls += [partial(limit.resize, 2), partial(limit.kick, acquired)]
+            calls += [partial(limit.close_everywhere, "trio")]
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"needs .* asyncio.*trio\.to_thread"):
+                await call()
+        stats = await trio.to_thread.run_sync(limit.stats_sync)
+        assert (stats.acquired_slots, stats.max_slots, stats.paused_for) == (1, 1, 0)
         assert await trio.to_thread.run_sync(limit.release_sync, acquired)
 
     for url in (f"process://{tmp_path}", server.url):

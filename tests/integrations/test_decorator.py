@@ -443,3 +443,26 @@ def test_the_processes_of_one_machine_share_a_decorated_function(tmp_path) -> No
         timeout=60,
     )
     assert outcome.stdout.split() == ["None", "ran", "ran"]
+
+
+def test_without_a_limit_the_right_call_is_shown():
+    async def fetch(number: int) -> int:
+        return number
+
+    def numbers(number: int):
+        yield number
+
+    async def stream(number: int):
+        yield number
+
+    for function in (fetch, numbers, stream):
+        with pytest.raises(TypeError, match=rf'@limited\("{function.__name__}", 5\)'):
+            limited(function)
+
+    @limited
+    def plain(number: int) -> int:
+        return number
+
+    for call in (lambda: plain(1), plain, lambda: plain(1, 2), lambda: plain(number=1)):
+        with pytest.raises(TypeError, match=r'@limited\("plain", 5\)'):
+            call()

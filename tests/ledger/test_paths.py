@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.path_nodes import UNLIMITED, PathClaim
@@ -253,3 +254,23 @@ def test_those_who_gave_up_waiting_leave_nothing_behind(older):
     assert sum(len(node.parked or ()) for node in nodes) < 100
     assert not office.ledger.unfinished
     check(office.ledger)
+
+
+def test_a_clock_that_is_set_back_costs_whoever_waits_for_a_rate_one_refill():
+    ledger = PathLedger([Rate(1, per=60)])
+
+    class OneUnit(PathClaim):
+        needs = (1,)
+
+    def ask(key, now):
+        return ledger.request(OneUnit(key), (None,), now)
+
+    assert ask(1, 10_000)
+    assert not ask(2, 10_030)
+    assert ledger.next_deadline() == 10_060
+    assert ledger.serve(100) == []
+    assert 100 < ledger.next_deadline() <= 160
+    assert [claim.key for claim in ledger.serve(160)] == [2]
+    assert not ask(3, 20)
+    assert 20 < ledger.next_deadline() <= 80
+    assert [claim.key for claim in ledger.serve(80)] == [3]

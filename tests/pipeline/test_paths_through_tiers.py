@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from slotwise import MemorySemaphore, Tier, Tiers
+from slotwise import Adaptive, MemorySemaphore, Rate, RateLimit, Tier, Tiers
 from slotwise.pipeline import run_bounded, run_bounded_sync
+from slotwise.pipeline._settings import check_settings
 
 
 def tiers() -> Tiers:
@@ -44,11 +45,27 @@ def test_threads_take_their_slots_of_a_path_too() -> None:
     assert set(seen) == {2}, "one slot is held outside, so one item runs at a time"
 
 
+async def test_the_smallest_fixed_value_on_a_path_is_the_limit() -> None:
+    async def work(_: int) -> None: ...
+
+    assert check_settings(None, {"semaphore": tiers().at(tenant="acme")}).limit == 2
+    rated = Tiers(Tier("calls", rate=Rate(99, per=1, burst=99)), Tier("x", 0), Tier("all", 5))
+    assert check_settings(None, {"semaphore": rated.at()}).limit == 5
+    report = await run_bounded(work, range(7), semaphore=tiers().at(tenant="acme"))
+    assert report.done == 7
+
+
 async def test_a_limit_without_a_value_needs_a_limit_for_the_run() -> None:
     async def work(_: int) -> None: ...
 
-    with pytest.raises(TypeError, match="needs limit="):
-        await run_bounded(work, [1], semaphore=tiers().at(tenant="acme"))
+    for limit in (
+        Tiers(Tier("calls", rate=Rate(9, per=1)), Tier("all", 0)).at(),
+        Tiers(Tier("calls", Adaptive(2, min=1, max=3)), Tier("all", 0)).at(),
+    ):
+        with pytest.raises(TypeError, match="needs limit=: no fixed value for 'calls' or 'all'"):
+            await run_bounded(work, [1], semaphore=limit)
+    with pytest.raises(TypeError, match=r"needs limit=: .* 'calls' has no fixed value"):
+        await run_bounded(work, [1], semaphore=RateLimit("calls", Rate(9, per=1)))
     with pytest.raises(TypeError, match="slotwise Limit"):
         await run_bounded(work, [1], 1, semaphore=asyncio.Semaphore(1))  # type: ignore[arg-type]
     report = await run_bounded(work, [1], semaphore=MemorySemaphore(2))

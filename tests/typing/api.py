@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import aclosing, closing
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import slotwise
 import slotwise.web
@@ -52,6 +52,7 @@ from slotwise.instrumentation import (
     add_hook,
     drop_totals,
     keep_totals,
+    load_hooks,
     remove_hook,
 )
 from slotwise.instrumentation.opentelemetry import instrument, uninstrument
@@ -309,6 +310,24 @@ async def tiers() -> None:
     await limits.close()
 
 
+def words() -> None:
+    Tiers(Tier("all", 1), order="fiar")  # type: ignore[arg-type]
+    Tiers(Tier("all", 1), shed="dedline")  # type: ignore[arg-type]
+    Tiers(Tier("all", 1), on_unreachable="opne")  # type: ignore[arg-type]
+    RateLimit("crm", Rate(1, per=1), shed="dedline")  # type: ignore[arg-type]
+    RateLimit("crm", Rate(1, per=1), on_unreachable="opne")  # type: ignore[arg-type]
+    RateLimit("crm", Rate(1, per=1), heartbeat_max_interval=10, ping_interval=2)
+    MemorySemaphore(1, shed="dedline")  # type: ignore[arg-type]
+    ProcessSemaphore(1, shed="dedline")  # type: ignore[arg-type]
+    RedisSemaphore(1, on_unreachable="opne")  # type: ignore[arg-type]
+    slotwise.semaphore("api", 1, shed="dedline")  # type: ignore[arg-type]
+    slotwise.semaphore("api", 1, tll=5)  # type: ignore[call-arg]
+    slotwise.semaphore("api", 1, "memory://", on_unreachable="open", heartbeat_max_interval=10)
+    slotwise.semaphore("api", 1, "redis://cache", namespace="shop", attempts=2)
+    MemorySemaphore(1).cm(on_full="repalce")  # type: ignore[arg-type]
+    Rate(600, 60)  # type: ignore[call-arg]
+
+
 def errors() -> None:
     assert_type(SemaphoreClosed("closed", reason="why").reason, str | None)
     both: list[tuple[type[SlotwiseError], type[Exception]]] = [
@@ -476,14 +495,14 @@ async def overload(config: RedisConfig) -> None:
         RedisSemaphore(1, max_waiting=3, config=config),
     ):
         assert_type(semaphore.max_waiting, int | None)
-        assert_type(semaphore.shed, str | None)
+        assert_type(semaphore.shed, Literal["deadline"] | None)
         assert_type(await semaphore.estimate(2), float | None)
         assert_type(semaphore.estimate_sync(), float | None)
         assert_type(await semaphore.acquire(on_full="replace"), AcquisitionResult)
         assert_type(semaphore.acquire_sync(2, on_full="replace"), AcquisitionResult)
         async with semaphore.cm(on_full="replace") as newer:
             assert_type(newer, AcquisitionResult)
-    assert_type(MemorySemaphore(1, shed="deadline").shed, str | None)
+    assert_type(MemorySemaphore(1, shed="deadline").shed, Literal["deadline"] | None)
     local = RedisSemaphore(9, on_unreachable="local", local_value=2, unreachable_after=0.5)
     assert_type(local.on_unreachable, str)
     assert_type(local.local_value, int | None)
@@ -535,6 +554,7 @@ def instrumentation() -> None:
     for kind, (meaning, fields) in KINDS.items():
         assert_type(f"{kind}: {meaning}", str)
         assert_type(fields, tuple[str, ...])
+    load_hooks()
     keep_totals()
     drop_totals()
     totals = MemorySemaphore(1, name="api").stats_sync().totals

@@ -151,7 +151,7 @@ def _wait_for_a_waiter(folder: Path) -> None:
 
 async def _tenants() -> None:
     tiers = Tier("tenant", 9, keyed=True), Tier("all", 2)
-    model = Tiers(*tiers, order="fair", fair_by="tenant")
+    model = Tiers(*tiers, url="memory://", order="fair", fair_by="tenant")
     served: list[str] = []
 
     async def ask(tenant: str) -> None:

@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from slotwise import _urls
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser
 from slotwise._cli.output import have_rich, print_json, printable
+from slotwise._core.redaction import redact
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -50,7 +52,7 @@ def doctor(given: argparse.Namespace) -> int:
     """Check everything, and print it; the exit code is 1 if a check has failed."""
     where, as_json = given.url or _urls.url_of_environment() or "process://", given.json
     checks = []
-    for check in _checks(where, given.load_scripts):
+    for check in chain([_default()], _checks(where, given.load_scripts)):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -61,6 +63,13 @@ def doctor(given: argparse.Namespace) -> int:
         sys.stdout.write(_summary(failed, sum(check.state == WARNING for check in checks)))
         sys.stdout.flush()
     return 1 if failed else 0
+
+
+def _default() -> Check:
+    """What a program uses that names no url."""
+    url = _urls.url_of_environment()
+    found = "memory://, since SLOTWISE_URL is not set" if url is None else redact(url)
+    return Check("SLOTWISE_URL", OK, f"programs that name no url use {found}")
 
 
 def _checks(where: str, load_scripts: bool) -> Iterable[Check]:

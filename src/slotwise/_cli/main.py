@@ -89,7 +89,6 @@ def _main(words: Sequence[str]) -> int:
 def _dispatch(name: str, words: Sequence[str]) -> int:
     if name:
         command = load(name)
-        _skip_declared_hooks()
         try:
             given = command.parser().parse(words[1:])
         except SystemExit:  # help was printed
@@ -107,17 +106,6 @@ def _dispatch(name: str, words: Sequence[str]) -> int:
     else:
         raise _not_understood(first)
     return 0
-
-
-def _skip_declared_hooks() -> None:
-    """Don't look for the hooks of other packages: that takes longer than most commands.
-
-    It is up to the command, not to a module: a service imports some of our modules with the page,
-    and wants its hooks. A command that reports events has loaded theirs by now.
-    """
-    events = sys.modules.get("slotwise._core.events")
-    if events is not None:
-        events.skip_declared()
 
 
 def _not_understood(first: str) -> UsageError:

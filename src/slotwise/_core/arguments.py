@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from slotwise._core.redaction import kind_of, redacted_repr
 
@@ -23,6 +23,12 @@ UNSET: Final = _Unset.UNSET
 """Stands for an argument that was left out, where None already means something."""
 
 Unset = Literal[_Unset.UNSET]
+
+# The words of arguments that limits share.
+Order: TypeAlias = Literal["fifo", "fair"]
+Shed: TypeAlias = Literal["deadline"]
+OnUnreachable: TypeAlias = Literal["raise", "open", "local"]
+WaitOrReplace: TypeAlias = Literal["wait", "replace"]
 
 
 # 31 years. Threads can't sleep for longer than ten times that, and Redis counts

@@ -13,11 +13,9 @@ register with `on_switch` what closes that path. Hooks are never called under a 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -82,12 +80,11 @@ Pause: TypeAlias = tuple[float, str | None, str | None]
 
 _log = logging.getLogger("slotwise.instrumentation")
 
-# Replaced as a whole. The first event loads the hooks that other packages declare: see below.
-hooks: tuple[Hook, ...]
+# Replaced as a whole. `Event` is imported with the first.
+hooks: tuple[Hook, ...] = ()
 
 _lock = fork.new_lock()
 _switches: list[Callable[[bool], object]] = []
-_loading = False  # whether declared hooks are being loaded
 _failed: set[int] = set()  # the ids of hooks whose failure is logged already
 
 
@@ -184,10 +181,24 @@ def remove_hook(hook: Hook) -> None:
     _replace(lambda old: tuple(each for each in old if each != hook))
 
 
+def load_hooks() -> None:
+    """Add the hooks that installed packages declare as entry points ``slotwise.hooks``.
+
+    It reads the metadata of all of them, so call it when a program starts and not in its event
+    loop. One that can't be loaded is logged.
+    """
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    for entry in entry_points(group="slotwise.hooks"):
+        try:
+            add_hook(entry.load())
+        except Exception:
+            _log.exception("the hook %r of entry point slotwise.hooks can't be loaded", entry.value)
+
+
 def _replace(change: Callable[[tuple[Hook, ...]], tuple[Hook, ...]]) -> None:
     global hooks, Event
-    after = change(hooks)
-    if any(hook is not _load_declared for hook in after):
+    if change(hooks):
         from slotwise._core.event import Event
     with _lock:
         before, hooks = hooks, change(hooks)
@@ -208,73 +219,6 @@ def on_switch(switch: Callable[[bool], object]) -> None:
         switch(bool(hooks))
 
 
-def _have_hooks() -> bool:
-    """Whether there are any hooks, once those that other packages declare are loaded.
-
-    No event can be made before this was true: `Event` is imported with the first hook.
-    """
-    if hooks and hooks[0] is _load_declared:
-        _load_declared()
-        return any(hook is not _load_declared for hook in hooks)
-    return bool(hooks)
-
-
-def _load_declared(_: object = None) -> None:
-    """Load the hooks that other packages declare as entry points ``slotwise.hooks``."""
-    global _loading
-    with _lock:
-        if _loading or _load_declared not in hooks:
-            return  # another thread was faster
-        _loading = True
-    # Without the lock: what is imported here may do anything. Meanwhile others report nothing.
-    declared: list[Hook] = []
-    try:
-        if _is_any_declared():
-            declared += _declared_hooks()
-    finally:
-        others = [hook for hook in hooks if hook is not _load_declared]
-        _replace(lambda _: tuple(dict.fromkeys([*others, *declared])))
-        _loading = False
-
-
-def _is_any_declared() -> bool:
-    """Whether a package may declare hooks: ten times cheaper than importing the reader."""
-    for folder in sys.path:
-        if os.path.isfile(folder):  # noqa: PTH113 - pathlib costs more than all of this
-            return True  # an archive: the reader knows how to look into it
-        try:
-            entries = [each.path for each in os.scandir(folder or ".")]
-        except OSError:
-            continue
-        for path in entries:
-            if path.endswith((".dist-info", ".egg-info")):
-                try:
-                    with open(f"{path}/entry_points.txt", "rb") as file:  # noqa: PTH123
-                        if b"slotwise.hooks" in file.read():
-                            return True
-                except OSError:
-                    pass
-    return False
-
-
-def _declared_hooks() -> Iterator[Hook]:
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
-
-    for entry in entry_points(group="slotwise.hooks"):
-        try:
-            yield entry.load()
-        except Exception:
-            _log.exception("the hook %r of entry point slotwise.hooks can't be loaded", entry.value)
-
-
-def skip_declared() -> None:
-    """Don't look for hooks of other packages in this process."""
-    remove_hook(_load_declared)
-
-
-hooks = (_load_declared,)
-
-
 # ------------------------------------------------------------------- telling
 
 
@@ -290,7 +234,7 @@ _later: deque[Event] = deque()
 
 def _tell(*events: Event) -> None:
     _later.extend(events)
-    if _telling.busy or _loading:
+    if _telling.busy:
         return
     _telling.busy = True
     try:
@@ -331,7 +275,7 @@ def requested(
     holds: bool = True,
 ) -> None:
     """Report that somebody asks for slots; a request for rates alone holds nothing afterwards."""
-    if _telling.busy or not _have_hooks():
+    if _telling.busy or not hooks:
         return  # a hook's own, or nobody's
     record = ReportedAcquisition(name, scope, slots, tier, keys, now, values, needs, holds)
     with _lock:
@@ -427,7 +371,7 @@ def resized(
 ) -> None:
     """Report another value of a limit; ``adapted`` is why it changed by itself."""
     kind: Kind = "resized" if adapted is None else "adapted"
-    if _have_hooks():
+    if hooks:
         _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
 
 
@@ -450,19 +394,19 @@ def steered(
     seconds: float | None = None,
 ) -> None:
     """Report that this process paused, reopened, froze or thawed a limit, or one tier of it."""
-    if hooks and _have_hooks():
+    if hooks:
         if keys is None:
             keys = _NO_KEYS if key is None or tier is None else {tier: key}
         _tell(Event(kind, name, scope, tier=tier, keys=keys, seconds=seconds))
 
 
 def unreachable(server: str, why: str) -> None:
-    if _have_hooks():
+    if hooks:
         _tell(Event("unreachable", server, "redis", reason=why))
 
 
 def back(server: str, seconds: float) -> None:
-    if _have_hooks():
+    if hooks:
         _tell(Event("back", server, "redis", waited=seconds))
 
 

@@ -160,6 +160,14 @@ class Limit(SameWhenCopied, ABC):
     def locked_sync(self) -> bool:
         """Like `locked`."""
 
+    def _fixed_value(self) -> int:
+        """Return how many can hold it at once, which bounds the work that needs it.
+
+        Raises:
+            TypeError: it has no such number.
+        """
+        raise TypeError(f"bounded work needs limit=: {self._title} has no fixed value")
+
     @abstractmethod
     async def stats(self) -> SemaphoreStats:
         """Return how many slots are held, and how many requests wait."""

@@ -226,6 +226,6 @@ def no_thread(why: str) -> BackendError:
 def needs_asyncio() -> RuntimeError:
     """Return the error of a coroutine of ours outside asyncio: most likely under trio."""
     return RuntimeError(
-        "waiting for a slot needs a running asyncio event loop, and this thread has none."
+        "this call needs a running asyncio event loop, and this thread has none."
         " Under trio, call the _sync twin in a thread: trio.to_thread.run_sync(...)"
     )

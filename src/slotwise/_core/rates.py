@@ -6,8 +6,11 @@ the scripts count in the same integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from math import gcd
+from typing import ParamSpec
 
 from slotwise._core.arguments import check_count, check_required_seconds
 from slotwise._core.redaction import redacted_repr
@@ -17,6 +20,19 @@ RATE_TIER = "cost"
 
 # What is counted must be less than this: Lua counts in doubles.
 EXACT = 2**53
+
+
+P = ParamSpec("P")
+
+
+def _refuse_positional(init: Callable[P, None]) -> Callable[P, None]:
+    @wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if len(args) > 2:  # itself, and the count
+            raise TypeError("the time of a rate is named: Rate(600, per=60), or with burst=10 too")
+        init(*args, **kwargs)
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,7 @@ class Rate:
     unit: int = field(init=False, repr=False, compare=False)
     full: int = field(init=False, repr=False, compare=False)  # the parts of a full bucket
 
+    @_refuse_positional
     def __init__(self, count: int, *, per: float, burst: int | None = None) -> None:
         check_count("the count of a rate", count)
         seconds = check_required_seconds("the per of a rate", per)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from slotwise._core import events
 from slotwise._core.arguments import (
     UNSET,
+    Shed,
     Unset,
+    WaitOrReplace,
     check_flag,
     check_label,
     check_name,
@@ -76,7 +78,7 @@ class Semaphore(Limit):
         ttl: float | None,
         cancel_task_after_ttl: bool,
         max_waiting: int | None,
-        shed: str | None,
+        shed: Shed | None,
     ) -> None:
         super().__init__()
         self._name = check_name(name)
@@ -167,6 +169,9 @@ class Semaphore(Limit):
     def value(self) -> int:
         """How many slots there are."""
 
+    def _fixed_value(self) -> int:
+        return self.value
+
     @property
     def max_acquire_time(self) -> float | None:
         """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
@@ -188,7 +193,7 @@ class Semaphore(Limit):
         return None if self._overload is None else self._overload.max_waiting
 
     @property
-    def shed(self) -> str | None:
+    def shed(self) -> Shed | None:
         """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
         return "deadline" if self._overload is not None and self._overload.sheds else None
 
@@ -230,7 +235,7 @@ class Semaphore(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival; as `Limit.acquire` says.
@@ -251,7 +256,7 @@ class Semaphore(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         """Like `acquire`, blocking this thread."""
@@ -259,7 +264,7 @@ class Semaphore(Limit):
         return self._acquire_in_thread(slots, timeout, label, on_full, priority)
 
     def _acquire_in_thread(
-        self, slots: int, timeout: Any, label: str | None, on_full: str, priority: float
+        self, slots: int, timeout: Any, label: str | None, on_full: WaitOrReplace, priority: float
     ) -> AcquisitionResult:
         """Acquire in this thread, in which no event loop runs."""
         raise NotImplementedError
@@ -285,7 +290,7 @@ class Semaphore(Limit):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; its arguments are those of `acquire`."""

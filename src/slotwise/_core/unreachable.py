@@ -1,4 +1,4 @@
-"""Check what a limit does while its server can't be reached.
+"""Check what a limit on a server sends as heartbeats, and does while the server can't be reached.
 
 The same arguments are accepted on every driver, so that only the url changes when a limit moves;
 only one with a server uses them.
@@ -10,10 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from slotwise._core.arguments import check_count, check_limit, check_required_seconds
+from slotwise._core.arguments import (
+    check_count,
+    check_flag,
+    check_limit,
+    check_required_seconds,
+    check_seconds,
+)
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of, redacted_repr
+
+_LONGEST_PING = 5.0
+
+LONGEST_SILENCE = 15.0  # the default of heartbeat_max_interval, in seconds
 
 _CHOICES = "'raise', 'open' or 'local'"
 
@@ -71,3 +81,36 @@ def _with_value(spec: TierSpec, value: object) -> TierSpec:
         return replace(spec, value=value)
     slots = check_limit(f"the local_value of {spec.name!r}", value)
     return replace(spec, value=slots, by_key=False, value_of=None)
+
+
+def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[float, float]:
+    """Return how long a process may be silent, and how often it sends a heartbeat.
+
+    That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
+    the documented protocol lets them expire its own ttl and 10 s after its last call.
+    """
+    interval = check_required_seconds("heartbeat_max_interval", longest_silence)
+    ping = check_seconds("ping_interval", ping_interval)
+    if ping is None:
+        return interval, min(interval / 5, _LONGEST_PING)
+    if ping >= interval:
+        raise ValueError(
+            f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
+            f" not {ping:g} s"
+        )
+    return interval, min(ping, _LONGEST_PING)
+
+
+def check_unused(
+    *,
+    heartbeat_max_interval: object = LONGEST_SILENCE,
+    ping_interval: object = None,
+    cancel_task_on_loss: object = False,
+    on_unreachable: object = "raise",
+    local_value: object = None,
+    unreachable_after: object = 1.0,
+) -> None:
+    """Check what a semaphore without a server accepts and doesn't use, as one on a server does."""
+    check_flag("cancel_task_on_loss", cancel_task_on_loss)
+    check_unreachable(on_unreachable, check_local_slots(local_value), unreachable_after)
+    check_heartbeat(heartbeat_max_interval, ping_interval)

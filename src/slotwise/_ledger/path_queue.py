@@ -15,6 +15,7 @@ from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.parked import Turn
 from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, FairGroup, Group, Node, Path, PathClaim
 from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.times import microseconds
 
 PATIENCE = 100
 LOOKS = 128
@@ -224,8 +225,13 @@ class PathQueue(Generic[C]):
     def _look_at_refilled(self, now: float) -> None:
         refills = self.refills
         assert refills is not None
-        while refills and (refills[0][0] <= now or refills[0][0] != refills[0][2].refill_at):
-            when, _, node = heappop(refills)
+        at = microseconds(now)
+        while refills:
+            when, _, node = refills[0]
+            # If the clock was set back, it is looked at as well: then its time is another one.
+            if now < when == node.refill_at and node.at <= at:
+                break
+            heappop(refills)
             if when == node.refill_at:
                 node.refill_at = NEVER
                 self.look_at(node)

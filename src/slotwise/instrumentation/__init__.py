@@ -5,12 +5,13 @@
     add_hook(lambda event: print(event.kind, event.name, event.waited))
 
 `slotwise.instrumentation.opentelemetry` and `slotwise.instrumentation.prometheus` make metrics
-of it. A package can declare a hook as an entry point of the group ``slotwise.hooks``.
+of it. A package can declare a hook as an entry point of the group ``slotwise.hooks``, which
+`load_hooks` adds.
 """
 
 from __future__ import annotations
 
-from slotwise._core.events import KINDS, Event, Hook, add_hook, remove_hook
+from slotwise._core.events import KINDS, Event, Hook, add_hook, load_hooks, remove_hook
 from slotwise._core.results import Totals
 from slotwise._core.totals import drop_totals, keep_totals
 
@@ -22,5 +23,6 @@ __all__ = [
     "add_hook",
     "drop_totals",
     "keep_totals",
+    "load_hooks",
     "remove_hook",
 ]

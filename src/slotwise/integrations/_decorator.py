@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial, wraps
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -167,6 +168,10 @@ def limited(
     )
 
 
+# Functions of these kinds return no limit: one is under a bare @limited.
+_NO_FINDERS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+
+
 def make_decorator(
     limit: str | Limit | Tiers | Callable[..., Limit | None],
     value: int | Adaptive | None,
@@ -205,13 +210,20 @@ def make_decorator(
             "limit must be a name, a Limit, or a function that returns a Limit or None, not"
             f" {kind_of(limit)}"
         )
+    elif any(is_kind(limit) for is_kind in _NO_FINDERS):
+        raise _no_limit(limit)
     if on_full == "replace" and isinstance(limit, Limit):
         check_replaceable(limit)
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(*functions: Callable[..., Any], **named: Any) -> Any:
+        if len(functions) != 1 or named:
+            raise _no_limit(limit)  # most likely a call of the function under a bare @limited
+        (function,) = functions
         if isinstance(function, classmethod | staticmethod):
             raise TypeError(f"put @limited under @{type(function).__name__}, not above it")
         if not callable(function):
+            if isinstance(limit, FunctionType):
+                raise _no_limit(limit)
             raise TypeError(f"limited() decorates functions, not {kind_of(function)}")
         signature = _signature_of(function)
         fixed, limit_for = _find(limit, value, url, signature)
@@ -233,6 +245,14 @@ def make_decorator(
         return wrapper
 
     return decorate
+
+
+def _no_limit(limit: Any) -> TypeError:
+    name = getattr(limit, "__name__", "api")
+    return TypeError(
+        f'limited() needs a limit, and decorates one function: @limited("{name}", 5), or with a'
+        " Limit, or with a function that returns one"
+    )
 
 
 def _find(

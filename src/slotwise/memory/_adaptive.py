@@ -20,6 +20,8 @@ from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
+from slotwise._wait.deliveries import deliver_posted
+from slotwise._wait.section import exclusive
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition, MemoryClaim
 from slotwise.memory._adapting import AdaptingTracker, OutcomeAcquisition
 from slotwise.memory._changes import in_epoch_seconds
@@ -116,6 +118,19 @@ class AdaptiveTracker(AdaptingTracker[MemoryClaim], Tracker):
         self._count_succeeded()
         self.adaptation.thaw(microseconds(now))
         self._look_later(now)
+
+    def start_over(self) -> None:
+        exclusive(self._start_over)
+        deliver_posted()
+
+    def _start_over(self) -> None:
+        now = clock.now()
+        self.succeeded.clear()
+        if not self.adaptation.frozen:
+            self.adaptation = adaptation(self.adaptation.options, microseconds(now))
+            super()._follow()
+        self._look_later(now)
+        self.post(self._after_change(self.serve(now), now))
 
     @property
     def is_frozen(self) -> bool:

@@ -250,6 +250,19 @@ class BaseTracker(BaseLedger[C]):
         """When `_ring` has to be called, *in the section*."""
         return self.next_deadline()
 
+    def run_out(self, move_to: Callable[[float], None]) -> None:
+        """End all that waits for the time alone, for a fake clock that ends.
+
+        ``move_to`` sets that clock.
+        """
+        self.arm(clock.now())
+        while (when := self.alarm) < NEVER:
+            move_to(max(when, clock.now()))
+            self._ring(when)
+
+    def start_over(self) -> None:
+        """Forget what was measured by a fake clock that has ended."""
+
     def _tell_due(self, due: Due[C]) -> None:
         now, holders, cancels = due
         deliver_posted()  # first: what follows runs users' code

@@ -28,6 +28,7 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._ledger import NEVER
+from slotwise._ledger.adaptation import adaptation
 from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.idle_nodes import trim
@@ -36,6 +37,7 @@ from slotwise._ledger.path_fullness import fullness, never_fits, path_stats, tie
 from slotwise._ledger.path_nodes import UNLIMITED, Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import lock, postponed, run_postponed
@@ -313,6 +315,23 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
     def move_again(self, index: int, key: str | None) -> None:
         """Thaw a tier or one key of it, *in the section*."""
         self.tiers[index].thaw(key, clock.now(), one=key is not None)
+
+    def start_over(self) -> None:
+        self.change(self._start_over)
+
+    def _start_over(self) -> list[MemoryPathAcquisition]:
+        """Fill all buckets, and begin to measure again, *in the section*."""
+        now = clock.now()
+        for tier in self.tiers:
+            nodes = list(tier.nodes.values())
+            for node in nodes:
+                if isinstance(node, RateNode):
+                    node.fill(now)
+                elif node.adaptation is not None and not node.adaptation.frozen:
+                    node.adaptation = adaptation(node.adaptation.options, microseconds(now))
+                    self._follow(node)
+            self.look_after(nodes)
+        return self.go_on(now)
 
     # ------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.

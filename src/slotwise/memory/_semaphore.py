@@ -19,7 +19,9 @@ from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     MOST_SLOTS,
     UNSET,
+    Shed,
     Unset,
+    WaitOrReplace,
     check_count,
     check_flag,
     check_label,
@@ -120,7 +122,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
-        shed: str | None = None,
+        shed: Shed | None = None,
     ) -> None:
         # Names come and go by the hundred thousand, so valid arguments are not checked twice.
         self._adaptive: Adaptive | None = None
@@ -193,7 +195,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionContext:
         acquisition: MemoryAcquisition
@@ -285,7 +287,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         acquisition: MemoryAcquisition
@@ -307,7 +309,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         # Not `_acquire_in_thread`, as in other drivers: one more call would cost 8 %.

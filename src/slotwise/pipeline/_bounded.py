@@ -214,7 +214,8 @@ def bounded_map(
         fn: a coroutine function; or a plain one, which then runs in threads.
         source: an iterable or async iterable, possibly endless. With a plain
             ``fn`` an iterable is pulled by the worker threads, one at a time.
-        limit: how many run at once; by default the semaphore's value.
+        limit: how many run at once; by default the semaphore's value, or the smallest
+            fixed value of the tiers on a path.
         **settings: the fields of `MapSettings`, by keyword.
     """
     return BoundedMap(fn, source, check_settings(limit, settings))

@@ -12,7 +12,6 @@ from slotwise._core.arguments import check_count, check_flag
 from slotwise._core.limit import Limit
 from slotwise._core.memory_guard import MemoryGuard
 from slotwise._core.redaction import redacted_repr
-from slotwise._core.semaphore import Semaphore
 from slotwise.pipeline._report import Report
 
 T = TypeVar("T")
@@ -112,9 +111,9 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
     if semaphore is not None and not isinstance(semaphore, Limit):
         raise TypeError(f"semaphore must be a slotwise Limit, not {redacted_repr(semaphore)}")
     if limit is None:
-        if not isinstance(semaphore, Semaphore):
+        if semaphore is None:
             raise TypeError("bounded work needs limit=, or a semaphore= whose value is the limit")
-        limit = semaphore.value
+        limit = semaphore._fixed_value()
     return Settings(limit=limit, **given)
 
 

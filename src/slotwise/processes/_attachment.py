@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from slotwise._core.limit import require_asyncio
 from slotwise.processes import _messages
 from slotwise.processes import _process as processes
 from slotwise.processes import _semaphore_file as semaphore_file
@@ -85,6 +86,7 @@ class Attachment:
 
     async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; in a thread if the file's lock is taken for long."""
+        require_asyncio()  # before anything is changed: the thread may be needed
         try:
             return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
         except Busy:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import no_thread
 from slotwise._wait.threads import start_thread
 
@@ -31,7 +32,7 @@ async def in_thread(
     Raises:
         BackendError: no thread can be started.
     """
-    loop = asyncio.get_running_loop()
+    loop = require_asyncio()
     future: asyncio.Future[T] = loop.create_future()
 
     def discard() -> None:

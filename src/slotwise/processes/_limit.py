@@ -17,6 +17,7 @@ from slotwise._core import events
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Closure, Generation
+from slotwise._core.limit import require_asyncio
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait import clock
 from slotwise._wait.threads import start_thread
@@ -109,7 +110,7 @@ class ProcessLimit:
     def _acquire(self, acquisition: ProcessAcquisition) -> Coroutine[Any, Any, ProcessAcquisition]:
         """Request it and wait, for a caller that awaits this at once."""
         if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
+            acquisition.task = asyncio.current_task(require_asyncio())
         return wait_for_grant(self._attachment, self._declared, acquisition)
 
     def _acquire_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition:
@@ -120,7 +121,7 @@ class ProcessLimit:
     ) -> Coroutine[Any, Any, ProcessAcquisition | None]:
         """Request it without waiting for others; None if it isn't granted."""
         if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task()
+            acquisition.task = asyncio.current_task(require_asyncio())
         return try_request(self._attachment, self._declared, acquisition)
 
     def _try_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition | None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.arguments import (
     UNSET,
+    Shed,
     Unset,
+    WaitOrReplace,
     check_count,
     check_label,
     check_on_full,
@@ -83,7 +85,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
-        shed: str | None = None,
+        shed: Shed | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
@@ -103,7 +105,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
         max_waiting: int | None = None,
-        shed: str | None = None,
+        shed: Shed | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> ProcessSemaphore:
         """Return the semaphore of that name, whatever its value.
@@ -189,7 +191,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival over all processes.
@@ -217,7 +219,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         slots: int,
         timeout: float | Unset | None,
         label: str | None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> ProcessAcquisition:
         if slots != 1 or type(slots) is not int:  # True equals 1, but is not a number of slots

@@ -80,6 +80,7 @@ async def try_request(
     Raises:
         BackendError: the file can't be used, or another process kept its lock for a second.
     """
+    require_asyncio()
     lock_timeout = NO_WAIT_LOCK_TIMEOUT
     try:
         granted = await _request_in_loop(attachment, declared, acquisition, None, lock_timeout)

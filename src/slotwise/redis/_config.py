@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from slotwise._core.arguments import check_count, check_required_seconds, check_seconds, check_text
+from slotwise._core.arguments import check_count, check_required_seconds, check_text
 from slotwise._core.redaction import kind_of, redact, redacted_repr
 from slotwise.redis._call_limits import CallLimits, call_limits
 from slotwise.redis._endpoint import Endpoint, namespace_in, parse_url
@@ -133,24 +133,3 @@ def _check_hash_tag(namespace: str) -> None:
 
 def _set(config: RedisConfig, name: str, value: object) -> None:
     object.__setattr__(config, name, value)
-
-
-_LONGEST_PING = 5.0
-
-
-def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[float, float]:
-    """Return how long a process may be silent, and how often it sends a heartbeat.
-
-    That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
-    the documented protocol lets them expire its own ttl and 10 s after its last call.
-    """
-    interval = check_required_seconds("heartbeat_max_interval", longest_silence)
-    ping = check_seconds("ping_interval", ping_interval)
-    if ping is None:
-        return interval, min(interval / 5, _LONGEST_PING)
-    if ping >= interval:
-        raise ValueError(
-            f"ping_interval must be lower than heartbeat_max_interval ({interval:g} s),"
-            f" not {ping:g} s"
-        )
-    return interval, min(ping, _LONGEST_PING)

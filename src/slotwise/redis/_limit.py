@@ -20,13 +20,14 @@ from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.unreachable import UnreachableOptions, check_heartbeat
 from slotwise._wait.at_once import run_at_once
 from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._call_limits import CallLimits
-from slotwise.redis._config import RedisConfig, check_heartbeat
+from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, may_pass
 from slotwise.redis._fallback import (
     Fallback,
@@ -47,7 +48,6 @@ from slotwise.redis._shared_client import NameRecord, SharedClient, shared_clien
 if TYPE_CHECKING:
     from slotwise._core.overload import Overload
     from slotwise._core.paths import Needs, Path
-    from slotwise._core.unreachable import UnreachableOptions
     from slotwise.redis._dialect import Dialect
 
 T = TypeVar("T")

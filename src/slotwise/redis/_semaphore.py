@@ -15,7 +15,10 @@ from typing import Any
 from slotwise._core.adaptive import Adaptive, Change, Outcome, outside_of_adaptive
 from slotwise._core.arguments import (
     UNSET,
+    OnUnreachable,
+    Shed,
     Unset,
+    WaitOrReplace,
     check_count,
     check_label,
     check_names,
@@ -114,8 +117,8 @@ class RedisSemaphore(RedisLimit, Semaphore):
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         max_waiting: int | None = None,
-        shed: str | None = None,
-        on_unreachable: str = "raise",
+        shed: Shed | None = None,
+        on_unreachable: OnUnreachable = "raise",
         local_value: int | None = None,
         unreachable_after: float = 1.0,
         config: RedisConfig | None = None,
@@ -231,7 +234,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         *,
         timeout: float | Unset | None = UNSET,
         label: str | None = None,
-        on_full: str = "wait",
+        on_full: WaitOrReplace = "wait",
         priority: float = 0,
     ) -> AcquisitionResult:
         """Wait for ``slots`` slots, in the order of arrival of the whole fleet.
@@ -311,7 +314,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
 
     def _acquire_in_thread(
-        self, slots: int, timeout: Any, label: str | None, on_full: str, priority: float
+        self, slots: int, timeout: Any, label: str | None, on_full: WaitOrReplace, priority: float
     ) -> AcquisitionResult:
         return self._acquire_blocking(
             lambda: self.acquire(

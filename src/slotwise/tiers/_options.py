@@ -13,7 +13,12 @@ from slotwise._core.adaptive import Adaptive
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.unreachable import UnreachableOptions, local_specs
+from slotwise._core.unreachable import (
+    LONGEST_SILENCE,
+    UnreachableOptions,
+    check_heartbeat,
+    local_specs,
+)
 from slotwise.errors import SemaphoreClosed
 from slotwise.tiers._tier import Tier
 
@@ -50,6 +55,8 @@ class TiersOptions(NamedTuple):
 
     def check_with(self, tiers: Sequence[Tier]) -> None:
         """Raise if these options don't go together, or not with ``tiers``."""
+        silence = self.heartbeat_max_interval
+        check_heartbeat(LONGEST_SILENCE if silence is None else silence, self.ping_interval)
         if not self.atomic:
             self._check_staged(tiers)
         if self.unreachable.policy == "local":
@@ -105,6 +112,16 @@ class OptionAttributes:
     def max_acquire_time(self) -> float | None:
         """The longest wait in seconds where no ``timeout`` is given; None waits forever."""
         return self._options.max_acquire_time
+
+    @property
+    def heartbeat_max_interval(self) -> float | None:
+        """How long a process may be silent, in seconds; None for the driver's default."""
+        return self._options.heartbeat_max_interval
+
+    @property
+    def ping_interval(self) -> float | None:
+        """How often a heartbeat is sent, in seconds; None for the driver's default."""
+        return self._options.ping_interval
 
     @property
     def max_waiting(self) -> int | None:

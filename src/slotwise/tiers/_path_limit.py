@@ -57,6 +57,14 @@ class PathLimit(Limit):
             return None
         return Recipe(PathLimit, (self._tiers, self._path, self._needs), {})
 
+    def _fixed_value(self) -> int:
+        tiers = self._tiers.tiers
+        fixed = [tier.value for tier in tiers if isinstance(tier.value, int) and tier.value]
+        if not fixed:
+            names = " or ".join(repr(tier.name) for tier in tiers)
+            raise TypeError(f"bounded work needs limit=: no fixed value for {names}")
+        return min(fixed)
+
     def _needs_of(self, slots: Any) -> Any:
         if self._needs is None:
             return slots

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import UNSET, Unset, check_count, check_label
+from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
@@ -60,6 +60,9 @@ class RateLimit(OptionAttributes, Limit):
             LimitFull. None lets any number wait.
         shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
             (see `estimate`); None, the default, refuses nobody for that.
+        heartbeat_max_interval: how long the process of a waiter may be silent before it counts
+            as dead (Redis).
+        ping_interval: how often it sends a heartbeat (Redis).
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
             "open" grants everything, "local" has a rate of this process (Redis).
         local_value: that rate, for each process.
@@ -77,8 +80,10 @@ class RateLimit(OptionAttributes, Limit):
         url: str | RedisConfig | None = None,
         max_acquire_time: float | None = None,
         max_waiting: int | None = None,
-        shed: str | None = None,
-        on_unreachable: str = "raise",
+        shed: Shed | None = None,
+        heartbeat_max_interval: float | None = None,
+        ping_interval: float | None = None,
+        on_unreachable: OnUnreachable = "raise",
         local_value: Rate | None = None,
         unreachable_after: float = 1.0,
     ) -> None:
@@ -93,6 +98,8 @@ class RateLimit(OptionAttributes, Limit):
             max_acquire_time=max_acquire_time,
             max_waiting=max_waiting,
             shed=shed,
+            heartbeat_max_interval=heartbeat_max_interval,
+            ping_interval=ping_interval,
             on_unreachable=on_unreachable,
             local_value=None if local_value is None else {RATE_TIER: local_value},
             unreachable_after=unreachable_after,
@@ -128,6 +135,8 @@ class RateLimit(OptionAttributes, Limit):
             "max_acquire_time": self.max_acquire_time,
             "max_waiting": self.max_waiting,
             "shed": self.shed,
+            "heartbeat_max_interval": self.heartbeat_max_interval,
+            "ping_interval": self.ping_interval,
             "on_unreachable": self.on_unreachable,
             "local_value": self.local_value,
             "unreachable_after": self.unreachable_after,

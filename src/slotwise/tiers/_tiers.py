@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import (
     UNSET,
+    OnUnreachable,
+    Order,
+    Shed,
     Unset,
     check_count,
     check_flag,
@@ -72,8 +75,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         tiers: narrow to wide.
         atomic: take all tiers at one instant, holding nothing while waiting; False
             takes them one after the other, narrow to wide, holding what it has.
-        url: where the slots are kept: None or ``memory://`` for this process, a url of Redis
-            or a RedisConfig for a fleet, ``process://`` for this machine.
+        url: where the slots are kept: ``memory://`` for this process, a url of Redis or a
+            RedisConfig for a fleet, ``process://`` for this machine. Without one it is
+            ``SLOTWISE_URL`` in the environment, or else ``memory://``.
         name: the name that Tiers objects share; None makes private ones, and on Redis stands for
             ``tiers``. Other tiers or values for a name in use are a ValueConflict: when they
             acquire or, in memory, when the object is made.
@@ -120,11 +124,11 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         cancel_task_on_loss: bool = False,
         max_idle_keys: int = MAX_IDLE_KEYS,
         max_waiting: int | None = None,
-        shed: str | None = None,
-        on_unreachable: str = "raise",
+        shed: Shed | None = None,
+        on_unreachable: OnUnreachable = "raise",
         local_value: LocalValue | None = None,
         unreachable_after: float = 1.0,
-        order: str = "fifo",
+        order: Order = "fifo",
         fair_by: str | None = None,
         weight: float | Callable[[str], float] = 1,
         fair_cost: str | None = None,
@@ -190,16 +194,6 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     def cancel_task_on_loss(self) -> bool:
         """Whether the task whose slots were lost by silence is cancelled."""
         return self._options.cancel_task_on_loss
-
-    @property
-    def heartbeat_max_interval(self) -> float | None:
-        """How long a process may be silent, in seconds; None for the driver's default."""
-        return self._options.heartbeat_max_interval
-
-    @property
-    def ping_interval(self) -> float | None:
-        """How often a heartbeat is sent, in seconds; None for the driver's default."""
-        return self._options.ping_interval
 
     @property
     def order(self) -> str:
