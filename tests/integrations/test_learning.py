@@ -271,7 +271,8 @@ class Slow(MemorySemaphore):
 
     async def pause(self, seconds: float) -> None:
         self.asked.set()
-        await asyncio.Event().wait()
+        while not self.given_up.is_set():
+            await asyncio.sleep(0.001)
 
     def pause_sync(self, seconds: float) -> None:
         self.asked.set()
@@ -299,6 +300,7 @@ async def test_a_caller_that_is_cancelled_while_it_learns_leaves_no_slot_behind(
         await asyncio.wait([asking])
     assert asking.cancelled()
     assert limit.stats_sync().acquired_slots == 0
+    limit.given_up.set()
 
 
 class Broken(MemorySemaphore):
