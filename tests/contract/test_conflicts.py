@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import Rate, Tier, Tiers, ValueConflict
+from slotwise import Rate, RateLimit, Tier, Tiers, ValueConflict
 from tests.redis._server import Server
 
 TENANT, EVERYBODY = Tier("tenant", 5, keyed=True), Tier("all", 20)
@@ -54,3 +54,13 @@ async def test_two_objects_with_different_rules_are_a_conflict_that_names_the_di
         stats = await limits.stats()
         assert stats["all"].active == 1
     await limits.close()
+
+
+def test_limits_without_a_name_are_private(place: dict[str, Any]) -> None:
+    url = place["url"]
+    RateLimit(None, Rate(1, per=60), url=url).acquire_sync()
+    assert RateLimit(None, Rate(1, per=60), url=url).try_acquire_sync() is not None
+    assert RateLimit(None, Rate(9, per=60), url=url).try_acquire_sync() is not None
+    first, second = (Tiers(Tier("all", 1), url=url) for _ in range(2))
+    with first.cm(), second.cm(timeout=0):
+        pass

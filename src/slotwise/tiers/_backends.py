@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,6 @@ from slotwise.memory._paths import MemoryPaths
 from slotwise.tiers._options import TiersOptions
 from slotwise.tiers._staged import StagedPaths
 from slotwise.tiers._stages import SemaphoreSource
-
-# The name of unnamed tiers on a server, where everything needs one.
-DEFAULT_NAME = "tiers"
 
 
 def choose_backend(
@@ -63,6 +61,7 @@ def choose_backend(
     from slotwise.redis._paths import RedisPaths
     from slotwise.redis._shared_client import shared_client_for
 
+    name = name or f"private-{secrets.token_hex(8)}"  # on a server everything needs one
     passed_on: dict[str, Any] = {"config": url, "ttl": ttl}
     if options.heartbeat_max_interval is not None:
         passed_on["heartbeat_max_interval"] = options.heartbeat_max_interval
@@ -71,7 +70,7 @@ def choose_backend(
     if atomic:
         return RedisPaths(
             specs,
-            name=name or DEFAULT_NAME,
+            name=name,
             cancel_task_after_ttl=options.cancel_task_after_ttl,
             cancel_task_on_loss=options.cancel_task_on_loss,
             overload=overload,
@@ -91,7 +90,7 @@ def choose_backend(
         lambda: shared_client_for(url).heartbeat_thread,
         url.cleanup_timeout,
     )
-    return StagedPaths(specs, source, name=name or DEFAULT_NAME, **bound)
+    return StagedPaths(specs, source, name=name, **bound)
 
 
 def _in_directory(url: str, ttl: float | None) -> SemaphoreSource:

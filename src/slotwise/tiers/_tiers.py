@@ -78,9 +78,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         url: where the slots are kept: ``memory://`` for this process, a url of Redis or a
             RedisConfig for a fleet, ``process://`` for this machine. Without one it is
             ``SLOTWISE_URL`` in the environment, or else ``memory://``.
-        name: the name that Tiers objects share; None makes private ones, and on Redis stands for
-            ``tiers``. Other tiers or values for a name in use are a ValueConflict: when they
-            acquire or, in memory, when the object is made.
+        name: the name that Tiers objects share; None makes private ones. Other tiers or values
+            for a name in use are a ValueConflict: when they acquire or, in memory, when the object
+            is made.
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
