@@ -1,7 +1,8 @@
 """Open the directory or the server that ``--url`` names, to inspect and control what is there.
 
 A backend finds semaphores and tiers by name and creates none. A name that is not found is an
-error, which suggests similar names where that does no harm. A semaphore and tiers may have the same name.
+error, which suggests similar names where that does no harm. A semaphore and tiers may have the
+same name.
 """
 
 from __future__ import annotations
