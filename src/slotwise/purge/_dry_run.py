@@ -15,7 +15,6 @@ import threading
 from slotwise.purge._gates import Gates
 from slotwise.purge._identity import is_frozen
 
-
 _MOST_LINKED = 100_000  # files with several names that are counted at a time: some 20 MB
 
 
