@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli._shell import HANG, Shell, alive, command, until
+from tests.cli._shell import HANG, Shell, alive, command, end, until
 from tests.redis._server import free_port
 
 from slotwise._cli.polling import readable
@@ -119,6 +119,27 @@ def test_an_unknown_pid_is_125_and_nothing_is_held(shell: Shell, pid):
     assert (ran.returncode, ran.stdout) == (125, "")
     assert ran.stderr == f"slotwise acquire: there is no process {pid}\n"
     assert shell.holders() == []
+
+
+def test_a_process_that_has_ended_is_125_and_nothing_is_held(shell: Shell):
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    ran = shell.run("acquire", "api", "--for-pid", zombie.pid)
+    zombie.wait()
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert ran.stderr == f"slotwise acquire: process {zombie.pid} has ended\n"
+    assert shell.holders() == []
+
+
+def test_a_process_that_ends_during_the_wait_is_125(shell: Shell):
+    shell.occupy()
+    watched = subprocess.Popen(["sleep", "1000"])
+    waiting = shell.start("acquire", "api", "--for-pid", watched.pid)
+    shell.until_waiting(1)
+    watched.kill()
+    watched.wait()
+    told = f"slotwise acquire: process {watched.pid} has ended\n"
+    assert end(waiting) == (125, "", told)
 
 
 def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):

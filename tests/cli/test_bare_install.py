@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -217,7 +219,15 @@ def test_what_needs_redis_says_so_before_it_does_anything(bare: Bare):
         (("open", "api", *url), 1),
         (("forget", "api", *url), 1),
         (("doctor", *url), 1),
+        (("explain", "api", *url), 1),
+        (("export", *url), 1),
+        (("freeze", "api", *url), 1),
+        (("pause", "api", 1, *url), 1),
+        (("thaw", "api", *url), 1),
     ]
+    assert {words[0] for words, _ in commands} | {"completion", "demo", "purge", "web"} == {
+        *SUMMARIES
+    }
     results = bare.run(*(words for words, _ in commands))
     for (words, code), (found, out, err) in zip(commands, results, strict=True):
         assert (words, found, out) == (words, code, ""), err
@@ -225,3 +235,19 @@ def test_what_needs_redis_says_so_before_it_does_anything(bare: Bare):
         assert words[0] == "acquire" or "pip install 'slotwise[redis]'" in err
     assert old.exists()
     assert not touched.exists()
+
+
+def test_the_page_says_what_it_needs(bare: Bare):
+    for code, out, err in bare.run(("web", "--port", 0), ("demo", "--web", "--port", 0)):
+        assert (code, out) == (1, "")
+        assert err == "slotwise web: it needs uvicorn: pip install 'slotwise[web]'\n"
+
+
+def test_all_installs_every_extra_that_a_command_needs():
+    named = set()
+    for folder in ("_admin", "_cli", "redis", "web"):
+        for file in (ROOT / "src" / "slotwise" / folder).rglob("*.py"):
+            named |= {*re.findall(r"slotwise\[(\w+)\]", file.read_text())}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [everything] = project["optional-dependencies"]["all"]
+    assert everything == f"slotwise[{','.join(sorted(named | {'cli'}))}]"

@@ -38,7 +38,7 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
     scope = "redis" if "redis" in any_shell.url else "process"
     with limit.cm(2):
         process = any_shell.start("export", "--port", "0")
-        url = re.findall("http://[^;]+", line_of(process))[0]
+        url = re.findall(r"http://\S+", line_of(process))[0]
         seen = scrape(url)
         assert seen["slotwise_limit", hostile, scope, ""] == 3
         assert seen["slotwise_held", hostile, scope, ""] == 2
@@ -56,7 +56,7 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
 
 def test_on_loopback_only_requests_for_loopback_are_answered(shell: Shell) -> None:
     process = shell.start("export", "--port", "0")
-    url = re.findall("http://[^;]+", line_of(process))[0]
+    url = re.findall(r"http://\S+", line_of(process))[0]
     port = urlsplit(url).port
     for host, code in {
         f"LOCALHOST:{port}": 200,
@@ -80,7 +80,7 @@ def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, serv
     # A name that no other test uses: this process would not note it again for half a minute.
     redis_shell.occupy("scraped")
     process = redis_shell.start("export", "--port", "0")
-    url = re.findall("http://[^;]+", line_of(process))[0]
+    url = re.findall(r"http://\S+", line_of(process))[0]
     with server.client(decode_responses=True) as client:
         until(lambda: client.exists("adv-sem:names"), "the note of the name")
         client.config_resetstat()

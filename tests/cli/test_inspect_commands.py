@@ -84,7 +84,7 @@ def test_show_tells_who_holds_and_who_waits(any_shell: Shell):
 
 def test_a_name_that_nobody_uses_suggests_near_ones(any_shell: Shell):
     any_shell.occupy("backup")
-    for words in (["show"], ["resize", "2"], ["close", "--yes"], ["open"]):
+    for words in (["show"], ["resize", "2"], ["pause", "1"], ["open"]):
         ran = any_shell.here(words[0], "bakcup", *words[1:])
         assert (ran.returncode, ran.stdout) == (1, "")
         assert ran.stderr.startswith(f"slotwise {words[0]}: there is no semaphore 'bakcup' ")

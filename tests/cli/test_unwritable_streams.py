@@ -88,3 +88,18 @@ def test_what_can_not_be_printed_is_an_error(shell: Shell, words):
     with unwritable("full") as stream:
         assert exit_code(shell, *words, stdout=stream) == 1
     assert os.system(" ".join([*command(*words), ">&-", "2>/dev/null"])) >> 8 == 1
+
+
+@pytest.mark.parametrize("kind", ["full", "unread", "closed"])
+def test_slots_whose_id_can_not_be_printed_are_not_held(any_shell: Shell, kind, capfd):
+    words = ("acquire", "api", "--for-pid", os.getpid())
+    if kind == "closed":
+        shell = ["sh", "-c", '"$@" >&-', "sh", *command(*words)]
+        ran = subprocess.run(shell, env=any_shell.environment, timeout=HANG, check=False)
+        code = ran.returncode
+    else:
+        with unwritable(kind) as stream:
+            code = exit_code(any_shell, *words, stdout=stream)
+    assert code == 125
+    assert "nothing is held: can't write the id to stdout" in capfd.readouterr().err
+    assert any_shell.holders() == []

@@ -207,7 +207,7 @@ def test_a_stdout_below_the_root_is_refused_as_an_audit(root, old) -> None:
     assert (root / "a").exists()
 
 
-@pytest.mark.parametrize("level", ["warning", "error"])
+@pytest.mark.parametrize("level", ["warning", "critical"])
 def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(
     tmp_path, root, old, level
 ) -> None:
@@ -217,13 +217,21 @@ def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(
     purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
     assert purging.stderr is not None
     line = purging.stderr.readline()
-    assert line == f"ERROR waiting: no process reads the audit from the pipe {tmp_path}/pipe\n"
+    assert line == f"CRITICAL waiting: no process reads the audit from the pipe {tmp_path}/pipe\n"
     assert gone.exists()
     audited = (tmp_path / "pipe").read_text()
     assert json.loads(audited)["path"] == str(gone)
     purging.communicate(timeout=60)
     assert purging.returncode == 0
     assert not gone.exists()
+
+
+def test_a_deadline_ends_the_wait_for_a_reader_of_the_audit(tmp_path, root, old) -> None:
+    stays = old(root / "a")
+    os.mkfifo(tmp_path / "pipe")
+    ran = run(root, "--yes", "--json", "--audit", tmp_path / "pipe", "--deadline", "100ms")
+    assert summary(ran)["stopped_by"] == "deadline"
+    assert stays.exists()
 
 
 def test_an_audit_file_that_is_neither_file_nor_pipe_is_refused(tmp_path, root, old) -> None:

@@ -244,6 +244,16 @@ def test_only_the_last_link_frees_bytes(root, outside, old) -> None:
     assert (report.files_purged, report.bytes_freed) == (2, 100)
 
 
+def test_a_dry_run_counts_the_bytes_of_a_file_whose_names_would_all_go(root, outside, old) -> None:
+    old(root / "double", size=1000)
+    (root / "below").mkdir()
+    os.link(root / "double", root / "below" / "second")
+    old(root / "elsewhere", size=100)
+    os.link(root / "elsewhere", outside / "second")
+    report = purge(root, dry_run=True)
+    assert (report.files_purged, report.bytes_freed) == (3, 1000)
+
+
 def test_names_with_newlines_and_bytes_that_are_no_utf8(root, outside) -> None:
     names = [
         b"new\nline",

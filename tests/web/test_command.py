@@ -16,7 +16,7 @@ from tests.cli._shell import Shell, end, line_of
 
 def serve(shell: Shell, *flags: object) -> tuple[object, str]:
     process = shell.start("web", "--port", 0, *flags)
-    return process, re.findall("http://[^;]+", line_of(process))[0]
+    return process, re.findall(r"http://\S+", line_of(process))[0]
 
 
 def test_open_pages_do_not_delay_sigterm(shell: Shell) -> None:

@@ -79,7 +79,7 @@ def make(shell: Shell, name: str) -> None:
 
 def serve(shell: Shell, *flags: object) -> str:
     process = shell.start("web", "--port", 0, *flags)
-    return re.findall("http://[^;]+", line_of(process))[0]
+    return re.findall(r"http://\S+", line_of(process))[0]
 
 
 def test_it_shows_who_holds_and_who_waits_and_kicks_after_asking(

@@ -1,7 +1,8 @@
 """Open the directory or the server that ``--url`` names, to inspect and control what is there.
 
 A backend finds semaphores and tiers by name and creates none. A name that is not found is an
-error, which suggests similar names. A semaphore and tiers may have the same name.
+error, which suggests similar names where that does no harm. A semaphore and tiers may have the
+same name.
 """
 
 from __future__ import annotations
@@ -109,14 +110,19 @@ class Backend(ABC):
             raise self._not_found(name)
         return found
 
-    def find_either(self, name: str, *, only_tiers: bool = False) -> Semaphore | FoundTiers:
+    def find_either(
+        self, name: str, *, only_tiers: bool = False, suggest: bool = True
+    ) -> Semaphore | FoundTiers:
         """Return the semaphore ``name``, or if there is none the tiers of that name.
+
+        A command that closes or deletes doesn't ``suggest`` similar names: ``name`` may have
+        ended just now, and those are other people's.
 
         Raises:
             NotFound: there is neither.
         """
         if not name:
-            raise self._not_found(name, tiers=only_tiers)
+            raise self._not_found(name, tiers=only_tiers, suggest=suggest)
         semaphore = None if only_tiers else self._lookup(name)
         if semaphore is not None:
             return semaphore
@@ -127,7 +133,7 @@ class Backend(ABC):
             return found[name]
         if only_tiers and self._lookup(name) is not None:
             raise NotFound(f"{name!r} is a semaphore; it has no tiers")
-        raise self._not_found(name, tiers=only_tiers)
+        raise self._not_found(name, tiers=only_tiers, suggest=suggest)
 
     def all_names(self) -> list[str]:
         """Return the names of the semaphores and tiers, sorted."""
@@ -148,7 +154,7 @@ class Backend(ABC):
         if errors:
             raise errors[0]
         if name not in found:
-            raise self._not_found(name, tiers=only_tiers)
+            raise self._not_found(name, tiers=only_tiers, suggest=False)
         return found[name].paths._forget_sync()
 
     @abstractmethod
@@ -159,9 +165,9 @@ class Backend(ABC):
             LookupError: there is none.
         """
 
-    def _not_found(self, name: str, *, tiers: bool = False) -> NotFound:
+    def _not_found(self, name: str, *, tiers: bool = False, suggest: bool = True) -> NotFound:
         what = "are no tiers" if tiers else "is no semaphore"
-        others = [each for each in self.all_names() if each != name]
+        others = [each for each in self.all_names() if each != name] if suggest else []
         return NotFound(f"there {what} {name!r} {self.location}{similar(name, others)}")
 
 
@@ -341,9 +347,9 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
     """Return who holds slots by that id, and of what; if ``name`` is given, of nothing else.
 
     Raises:
-        NotFound: nobody does, of what can be read.
+        NotFound: nobody does, of what can be read. It suggests nobody else: whoever is found here
+            is kicked or released.
     """
-    known: list[str] = []
     errors: list[SlotwiseError] = []
     for found, limit in _limits(backend, name, errors):
         try:
@@ -355,16 +361,14 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
         for holder in holders:
             if holder.acquisition_id == acquisition_id:
                 return HolderFound(found, limit, holder)
-        known += (holder.acquisition_id for holder in holders)
         if any(each.acquisition_id == acquisition_id for each in waiters):
             raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
     from slotwise._admin.hints import command_hint  # `release` seldom needs it
 
-    near = similar(acquisition_id, known)
     show = command_hint("show", "NAME", url=backend.url)
     unread = "".join(f"; can't look into all of them: {error}" for error in errors[:1])
     raise NotFound(
-        f"no limit {backend.location} has a holder with the id {acquisition_id!r}{near};"
+        f"no limit {backend.location} has a holder with the id {acquisition_id!r};"
         f" '{show}' lists the ids{unread}"
     )
 

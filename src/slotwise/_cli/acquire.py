@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -36,7 +37,7 @@ _EXAMPLES = """\
 exit code:
   0    the slots are held; their id, and nothing else, is on stdout
   75   no slot in time, or the semaphore is closed (--busy-exit)
-  125  slotwise itself failed, or there is no process PID
+  125  slotwise itself failed, there is no process PID, or it has ended
   130  Ctrl-C ended the wait (128+n: signal n did)"""
 
 
@@ -72,10 +73,12 @@ def acquire(given: argparse.Namespace) -> int:
     try:
         script = _WatchedProcess(pid)
     except (OSError, OverflowError):
-        print_error("acquire", f"there is no process {pid}")
-        return OWN_FAILURE
+        return _failed(f"there is no process {pid}")
+    if script.has_ended():  # a zombie
+        return _failed(f"process {pid} has ended")
     outcome, telling = os.pipe()
-    if os.fork() == 0:
+    holder = os.fork()
+    if holder == 0:
         os.close(outcome)
         try:
             _Holder(given, script, telling).run()
@@ -84,9 +87,26 @@ def acquire(given: argparse.Namespace) -> int:
     os.close(telling)
     with os.fdopen(outcome, encoding="utf-8") as pipe:
         code, _, acquisition_id = pipe.read().partition(" ")
+    if not code:
+        whose = f"process {pid}" if script.has_ended() else "what would hold the slots"
+        return _failed(f"{whose} has ended")
     if acquisition_id:
-        sys.stdout.write(f"{acquisition_id}\n")
-    return int(code or OWN_FAILURE)
+        try:
+            sys.stdout.write(f"{acquisition_id}\n")
+            sys.stdout.flush()
+        except BaseException as error:
+            # Nobody knows the id: nobody could release it.
+            os.kill(holder, signal.SIGTERM)
+            os.waitpid(holder, 0)
+            if isinstance(error, OSError):
+                return _failed(f"nothing is held: can't write the id to stdout: {error.strerror}")
+            raise
+    return int(code)
+
+
+def _failed(why: str) -> int:
+    print_error("acquire", why)
+    return OWN_FAILURE
 
 
 class _WatchedProcess:

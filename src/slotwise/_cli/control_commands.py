@@ -46,7 +46,8 @@ def _resize_parser() -> Parser:
         details="Programs that were started with another limit continue with this one. For tiers,\n"
         "--tier chooses one; for a keyed one, --key changes the value of that key, otherwise that\n"
         "of every key that has no value of its own. 0 means unlimited, for tiers only. A rate is\n"
-        "written as a number per time; what is left of it stays, cut to the new burst.",
+        "written as a number per time; its burst stays unless --burst is given, and so does what\n"
+        "is left of it, cut to that burst.",
         examples="  slotwise resize api 20      more: waiters get them at once\n"
         "  slotwise resize api 2       fewer: no holder is ended, nothing granted until it fits\n"
         "  slotwise resize model-api 50 --tier all\n"
@@ -60,7 +61,7 @@ def _resize_parser() -> Parser:
     )
     tier_flags.add_tier_flags(parser)
     parser.add_argument(
-        "--burst", type=count, metavar="B", help="the most of a rate that is saved up [N/10]"
+        "--burst", type=count, metavar="B", help="the most of a rate that is saved up [as it was]"
     )
     parser.add_url()
     return parser
@@ -93,6 +94,8 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
         raise UsageError(f"each key of {tier.name!r} has its own value: choose one with --key")
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
     before = next((each.value for each in view.keys if each.key == key), view.total.value)
+    if isinstance(given.value, Rate) and given.burst is None:  # not the default of a new rate
+        given.value = Rate(given.value.count, per=given.value.per, burst=before)
     found.paths.resize_sync(tier.name, given.value, key)
     if isinstance(given.value, Rate):
         rate = f"burst {before}" if key is not None else tier.value
@@ -317,7 +320,7 @@ def close(given: argparse.Namespace) -> int:
         Declined: the answer was no; nothing has changed.
     """
     name = given.name
-    found = tier_flags.find(given)
+    found = tier_flags.find(given, suggest=False)
     flags = ["--tiers"] if given.tiers else []
     undo = f"'{command_hint('open', name, *flags, url=given.url)}'"
     if isinstance(found, FoundTiers):

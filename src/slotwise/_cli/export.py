@@ -67,7 +67,7 @@ def export(given: argparse.Namespace) -> int:
     thread = threading.Thread(target=server.serve_forever, name="slotwise-export")
     with server, ending_on_signals() as ended:
         thread.start()
-        sys.stdout.write(f"serving http://{shown!s}:{number}/metrics; Ctrl-C ends it\n")
+        sys.stdout.write(f"serving http://{shown!s}:{number}/metrics (Ctrl-C ends it)\n")
         sys.stdout.flush()
         ended.wait()
         server.shutdown()

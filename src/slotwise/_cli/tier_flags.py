@@ -22,15 +22,16 @@ def add_tier_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="K", help="one key of a keyed tier")
 
 
-def find(given: argparse.Namespace) -> Semaphore | FoundTiers:
-    """Return the semaphore or the tiers that the flags name.
+def find(given: argparse.Namespace, *, suggest: bool = True) -> Semaphore | FoundTiers:
+    """Return the semaphore or the tiers that the flags name; ``suggest`` as for `find_either`.
 
     Raises:
         NotFound: there is no such name.
     """
     flags = vars(given)
     only_tiers = flags.get("tiers") or flags.get("tier") is not None or flags.get("key") is not None
-    return open_backend(given.url).find_either(given.name, only_tiers=bool(only_tiers))
+    backend = open_backend(given.url)
+    return backend.find_either(given.name, only_tiers=bool(only_tiers), suggest=suggest)
 
 
 def find_tiers(given: argparse.Namespace) -> FoundTiers:

@@ -71,7 +71,7 @@ def web(given: argparse.Namespace) -> int:
         return 1
     host = f"[{given.host}]" if ":" in given.host else given.host
     where = f"http://{host}:{listening.getsockname()[1]}/"
-    sys.stdout.write(f"serving {where}; Ctrl-C ends it\n")
+    sys.stdout.write(f"serving {where} (Ctrl-C ends it)\n")
     sys.stdout.flush()
     if given.open:
         import webbrowser

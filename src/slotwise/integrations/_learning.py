@@ -252,7 +252,7 @@ def _read_retry_after(values: Sequence[str], dates: Sequence[str]) -> float | No
     if len(values) != 1:
         return None
     text = values[0].strip()
-    if re.fullmatch(r"[0-9]{1,10}", text):
+    if re.fullmatch(r"[0-9]+", text):
         return float(text) or None
     until = _timestamp(text)
     if until is None:

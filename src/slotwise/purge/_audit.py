@@ -73,8 +73,8 @@ class Audit:
                         f"the audit file {path} can't be opened: {error.strerror}"
                     ) from error
             if not told:
-                # Logged as an error, since nothing is deleted meanwhile.
-                log.error("waiting: no process reads the audit from the pipe %s", path)
+                # Critical, whatever the log level: nothing is deleted meanwhile.
+                log.critical("waiting: no process reads the audit from the pipe %s", path)
                 told = True
             time.sleep(_RETRY)
         return None
@@ -150,7 +150,7 @@ class Audit:
                 raise AuditAbandoned(errno.EAGAIN, "no process reads the audit")
             if full_for >= _TELL_AFTER and not self._told:
                 self._told = True
-                log.error(
+                log.critical(
                     "waiting: the audit's pipe %s is full, and no process reads it", self._path
                 )
             self._poll.poll(_RETRY * 1000)

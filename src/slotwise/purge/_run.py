@@ -19,6 +19,7 @@ from slotwise._core.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors
+from slotwise.purge._dry_run import LinkedFiles
 from slotwise.purge._failures import Failures
 from slotwise.purge._gates import SharedGates
 from slotwise.purge._options import PurgeOptions
@@ -61,6 +62,7 @@ class Run:
         self.gates = SharedGates(
             options.max_concurrency_scanning, options.max_concurrency_deletion, workers
         )
+        self.linked_files = LinkedFiles()
         self.files = Cap(options.max_files_to_delete)
         self.directories = Cap(options.max_empty_dirs_to_delete)
         per_second = options.max_delete_per_second
@@ -89,7 +91,7 @@ class Run:
         """Purge, blocking; `stop` from another thread, or `interrupt`, ends it early."""
         options = self.plan.options
         if self.plan.audit_path is not None and not options.dry_run:
-            self.audit = Audit.open(self.plan.audit_path, lambda: self.stopping)
+            self.audit = Audit.open(self.plan.audit_path, self._is_stopping)
         try:
             if not options.dry_run and (options.url or options.semaphore) is not None:
                 from slotwise.purge._shared_limit import SharedLimit  # needs asyncio
@@ -138,6 +140,11 @@ class Run:
         self.stopping = True  # the watch sees it at its next check
         self.workers.one_works = False
 
+    def _is_stopping(self) -> bool:
+        if time.monotonic() >= self._deadline:
+            self.stop("deadline")
+        return self.stopping
+
     def _watch(self) -> None:
         """Supervise memory, workers and progress until the end."""
         workers = self.workers
@@ -150,12 +157,9 @@ class Run:
                 workers.wanted = 1
             workers.start_wanted()
             calm = calm_checks >= _CALM_CHECKS
-            if workers.over.wait(_LONG_TICK if calm else _TICK) or self.stopping:
+            if workers.over.wait(_LONG_TICK if calm else _TICK) or self._is_stopping():
                 break
             now, cpu_now = time.monotonic(), time.process_time()
-            if now >= self._deadline:
-                self.stop("deadline")
-                break
             wanted = self._scaler.look(
                 now - looked,
                 workers.total().operations,
