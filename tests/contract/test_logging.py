@@ -14,6 +14,11 @@ from tests.contract.conftest import Speak
 Make = Callable[..., Semaphore]
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What was logged about limits; on a busy machine a slow server is told of besides."""
+    return [record for record in caplog.records if hasattr(record, "semaphore_name")]
+
+
 async def use_in_every_way(semaphore: Semaphore) -> None:
     async with semaphore:
         pass
@@ -40,7 +45,7 @@ async def test_routine_makes_no_record_at_info(
 ) -> None:
     caplog.set_level(logging.INFO, "slotwise")
     await use_in_every_way(make(2, ttl=ttl, **({"name": None} if private else {})))
-    assert not caplog.records
+    assert not told(caplog)
 
 
 async def test_routine_is_told_at_debug(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -48,9 +53,8 @@ async def test_routine_is_told_at_debug(make: Make, caplog: pytest.LogCaptureFix
     semaphore = make(2)
     async with semaphore:
         pass
-    told = [record for record in caplog.records if record.name.startswith("slotwise.")]
-    assert {record.levelname for record in told} == {"DEBUG"}
-    words = [record.getMessage().split()[0] for record in told]
+    assert {record.levelname for record in told(caplog)} == {"DEBUG"}
+    words = [record.getMessage().split()[0] for record in told(caplog)]
     assert [word for word in words if word in ("acquired", "released")] == ["acquired", "released"]
 
 
@@ -60,11 +64,12 @@ async def test_the_end_of_a_ttl_is_a_warning(make: Make, caplog: pytest.LogCaptu
     acquired = await semaphore.acquire()
     async with asyncio.timeout(30):
         await acquired.lost
-        while not caplog.records:
+        while not told(caplog):
             await asyncio.sleep(0.001)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    [told] = caplog.messages
-    assert told.endswith(f" lost by {acquired.acquisition_id}: its ttl of 0.05 s ended")
+    [record] = told(caplog)
+    assert record.levelname == "WARNING"
+    words = f" lost by {acquired.acquisition_id}: its ttl of 0.05 s ended"
+    assert record.getMessage().endswith(words)
     assert acquired.lost.reason == "its ttl of 0.05 s ended"
 
 
@@ -77,9 +82,9 @@ async def test_a_kick_is_a_warning(
     acquired = await speak.acquire(limit)
     assert await speak.kick(owner, acquired) is True
     async with asyncio.timeout(30):
-        while not caplog.records:
+        while not told(caplog):
             await asyncio.sleep(0.001)
-    [record] = caplog.records
+    [record] = told(caplog)
     assert record.levelname == "WARNING"
     assert record.getMessage().endswith(f" lost by {acquired.acquisition_id}: it was kicked")
     assert vars(record)["semaphore_name"] == owner.name
@@ -93,9 +98,9 @@ async def warned_once_of_nonsense(
     acquired = await speak.acquire(limit)
     assert await speak.release(limit, acquired) is True
     assert await speak.release(limit, acquired) is False
-    assert not caplog.records, "it has ended, and that is routine"
+    assert not told(caplog), "it has ended, and that is routine"
     assert await speak.release(limit, "nonsense") is False
-    [record] = caplog.records
+    [record] = told(caplog)
     assert record.levelname == "WARNING"
     assert "never issued that id" in record.getMessage()
     assert vars(record)["acquisition_id"] == "nonsense"
@@ -135,4 +140,4 @@ async def test_tiers_and_slot_managers_are_as_silent(
         pass
     async with SlotManager(atomic=atomic) as manager, manager.upload("alice"), manager.download():
         pass
-    assert not caplog.records
+    assert not told(caplog)
