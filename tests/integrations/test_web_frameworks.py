@@ -32,7 +32,7 @@ from tests.integrations._servers import (
     wsgi_thread,
 )
 
-from slotwise import MemorySemaphore, Semaphore, Tier, Tiers, semaphore
+from slotwise import MemorySemaphore, Rate, RateLimit, Semaphore, Tier, Tiers, semaphore
 from slotwise.integrations import asgi
 from slotwise.integrations.django import limited_view as django_limited_view
 from slotwise.integrations.fastapi import limited_by
@@ -42,7 +42,7 @@ from slotwise.testing import FakeClock
 
 LIMIT = MemorySemaphore(1, name="web frameworks")
 go_on = threading.Event()
-unusable: list[Semaphore] = []  # the limit of tests whose limit can't be used
+unusable: list[Semaphore | RateLimit] = []  # the limit of tests whose limit can't be used
 django_views: list[Any] = []  # and the view of these tests
 
 
@@ -378,7 +378,7 @@ def flask_app(find) -> Any:
 def framework_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a framework answers whose limit is `unusable`."""
 
-    def find(_request: object) -> Semaphore:
+    def find(_request: object) -> Semaphore | RateLimit:
         return unusable[0]
 
     asgi_apps = {
@@ -408,6 +408,12 @@ def of_another_value(tmp_path: Path) -> Semaphore:
     return semaphore("rolled out", 20, url=f"process://{tmp_path}/slots")
 
 
+def of_another_rate(tmp_path: Path) -> RateLimit:
+    url = f"process://{tmp_path}/slots"
+    RateLimit("rolled out", Rate(10, per=3600), url=url).acquire_sync()  # in use until it is full
+    return RateLimit("rolled out", Rate(20, per=3600), url=url)
+
+
 def in_no_directory(tmp_path: Path) -> Semaphore:
     (tmp_path / "file").touch()
     return semaphore("web", 20, url=f"process://{tmp_path}/file")
@@ -417,6 +423,7 @@ def in_no_directory(tmp_path: Path) -> Semaphore:
     ("make", "words"),
     [
         (of_another_value, "'rolled out' is in use with 10 slots, not 20"),
+        (of_another_rate, "'rolled out' is in use as 10 per 3600 s, burst 1, not 20 per"),
         (in_no_directory, "not a directory: set SLOTWISE_DIR to one"),
     ],
 )

@@ -167,8 +167,10 @@ class Backend(ABC):
 
     def _not_found(self, name: str, *, tiers: bool = False, suggest: bool = True) -> NotFound:
         what = "are no tiers" if tiers else "is no semaphore"
-        others = [each for each in self.all_names() if each != name] if suggest else []
-        return NotFound(f"there {what} {name!r} {self.location}{similar(name, others)}")
+        # Looked for even if not suggested: what can't be read is an error of its own.
+        others = [each for each in self.all_names() if each != name]
+        near = similar(name, others) if suggest else ""
+        return NotFound(f"there {what} {name!r} {self.location}{near}")
 
 
 class _DirectoryBackend(Backend):
