@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli._shell import Shell
 from tests.web._asgi import Answer, ask
 
-from slotwise import Adaptive, Tier, Tiers
+from slotwise import Adaptive, Tier, Tiers, semaphore
 from slotwise._admin.backends import open_backend
+from slotwise._admin.sampling import Subject
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
@@ -88,14 +90,14 @@ async def test_a_strip_shows_hand_overs_and_not_gaps(url: str, folder: Path) -> 
     api = ProcessSemaphore(1, name="api", directory=folder)
     watcher = PageWatcher(open_backend(url))
     held = await api.acquire(label="first")
-    await asyncio.to_thread(watcher.look, ["api"])
+    await asyncio.to_thread(watcher.look, [Subject("api")])
     waiting = asyncio.create_task(api.acquire(label="second"))
     while not (await api.stats()).waiting:
         await asyncio.sleep(0.001)
     await api.release(held)
     held = await waiting
-    look = await asyncio.to_thread(watcher.look, ["api"])
-    detail = look.details["api"]
+    look = await asyncio.to_thread(watcher.look, [Subject("api")])
+    detail = look.details[Subject("api")]
     assert detail is not None
     first, second = detail["strip"]
     assert (first["label"], second["label"], first["slot"], second["slot"]) == (
@@ -178,7 +180,7 @@ async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) ->
     monkeypatch.setattr(feed._watcher, "look", lambda names: looks.append(1) or take(names))
     for _ in range(20):
         await feed.look()
-        await feed.look("another")  # in detail, without another look
+        await feed.look(Subject("another"))  # in detail, without another look
     assert looks == [1]
 
 
@@ -284,6 +286,48 @@ async def test_hostile_requests_are_refused_and_change_nothing(url: str, folder:
         stats = (await tiers.stats())["t"]
     assert (stats.value, stats.keys["a"].value) == (3, 3)
     await tiers.close()
+
+
+async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell: Shell) -> None:
+    """Also if a semaphore has the same name."""
+    url = any_shell.url
+    page = app(url, allow_steer=True)
+    same = semaphore("api", 4, url)
+    tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 5), name="api", url=url)
+    alone = semaphore("alone", 4, url)
+    async with same.cm(), alone.cm(), tiers.at(user="ann").cm():
+
+        async def values() -> tuple[int, ...]:
+            stats, own = await tiers.stats(), await same.stats()
+            assert not (own.closed or await same.locked())
+            assert not await tiers.at(user="bob").locked()
+            other = (await alone.stats()).max_slots
+            return own.max_slots, stats["user"].keys["ann"].value, stats["all"].value, other
+
+        for action in ("resize", "close", "open", "freeze", "thaw", "kick"):
+            wrong = {"action": action, "name": "api", "tier": "none", "id": "x", "value": 3}
+            for more in ({}, {"name": "alone"}, {"name": "alone", "tier": "all"}):
+                assert (await steer(page, wrong | more)).code == 404, (action, more)
+        for action in ("close", "open", "kick", "freeze", "thaw"):
+            wrong = {"action": action, "name": "api", "tier": "all", "id": "x"}
+            assert (await steer(page, wrong)).code == 400, action
+        resize = {"action": "resize", "name": "api", "value": 3}
+        for more in ({"key": "ann"}, {"tier": "all", "key": "ann"}, {"kind": "x"}, {"tier": 5}):
+            assert (await steer(page, resize | more)).code == 400, more
+        assert (await steer(page, resize | {"name": "alone", "kind": "tiers"})).code == 404
+        assert await values() == (4, 2, 5, 4)
+        assert (await steer(page, resize | {"tier": "all"})).code == 200
+        assert await values() == (4, 2, 3, 4)
+        assert (await steer(page, resize | {"tier": "user", "key": "ann"})).code == 200
+        assert await values() == (4, 3, 3, 4)
+        assert (await steer(page, resize | {"kind": "semaphore"})).code == 200
+        assert await values() == (3, 3, 3, 4)
+        close = {"action": "close", "name": "api", "kind": "tiers"}
+        assert (await steer(page, close)).code == 200
+        assert (await tiers.at(user="bob").locked(), (await same.stats()).closed) == (True, False)
+        for kind, one in (("tiers", "tiers"), ("semaphore", "semaphore")):
+            limit = (await ask(page, f"/snapshot?name=api&kind={kind}")).json()["limit"]
+            assert (limit["kind"], limit["closed"]) == (one, kind == "tiers")
 
 
 async def test_steering_does_it_and_is_logged_with_who(

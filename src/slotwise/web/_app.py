@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
+from slotwise._admin.sampling import Subject
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
@@ -52,7 +53,7 @@ class App:
         self._feed = Feed(url)
         self._ending = False
         self._encoded_of: PageSnapshot | None = None  # the snapshot that those were made from
-        self._encoded: dict[tuple[str | None, str], bytes] = {}
+        self._encoded: dict[tuple[Subject | None, str], bytes] = {}
         self._streams: set[_Stream] = set()  # the open ones
         # A mounted application isn't told that its server shuts down, and would keep it waiting.
         self._sigterm = SigtermListener(self.end_streams)
@@ -110,10 +111,10 @@ class App:
         await reply.html(page().replace("{nonce}", reply.nonce))
 
     async def _snapshot(self, request: Request, reply: Reply) -> None:
-        name, search = request.query.get("name"), request.query.get("q", "")
+        chosen, search = request.chosen, request.query.get("q", "")
         try:
-            with self._feed.watching(name):
-                await reply.encoded_json(await self._shown(name, search))
+            with self._feed.watching(chosen):
+                await reply.encoded_json(await self._shown(chosen, search))
         except SlotwiseError as error:
             await reply.json(503, {"error": str(error)})
 
@@ -142,12 +143,12 @@ class App:
         self, request: Request, reply: Reply, ended: asyncio.Future[None]
     ) -> None:
         """Send a snapshot a second until the client has left, or the server ends."""
-        name, search = request.query.get("name"), request.query.get("q", "")
+        chosen, search = request.chosen, request.query.get("q", "")
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _STREAM_SECONDS
-        with self._feed.watching(name):
+        with self._feed.watching(chosen):
             while not self._ending and loop.time() < ends_at:
-                looking = asyncio.ensure_future(self._shown(name, search))
+                looking = asyncio.ensure_future(self._shown(chosen, search))
                 either: list[asyncio.Future[Any]] = [looking, ended]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
@@ -160,15 +161,15 @@ class App:
                 await reply.write(b"data: " + shown + b"\n\n")
                 await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
-    async def _shown(self, name: str | None, search: str) -> bytes:
+    async def _shown(self, chosen: Subject | None, search: str) -> bytes:
         """Return the snapshot as JSON; pages that show the same share it."""
-        look = await self._feed.look(name)
+        look = await self._feed.look(chosen)
         if look is not self._encoded_of:
             self._encoded_of, self._encoded = look, {}
-        encoded = self._encoded.get((name, search))
+        encoded = self._encoded.get((chosen, search))
         if encoded is None:
-            shown = {**look.as_dict(name, search), "steer": self._allow_steer}
-            encoded = self._encoded[name, search] = json.dumps(shown).encode()
+            shown = {**look.as_dict(chosen, search), "steer": self._allow_steer}
+            encoded = self._encoded[chosen, search] = json.dumps(shown).encode()
         return encoded
 
     # ------------------------------------------------------------------- steering
@@ -224,6 +225,14 @@ class Request:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         self.query = {name: values[-1] for name, values in query.items()}
         self.is_secure = scope.get("scheme") == "https"
+
+    @property
+    def chosen(self) -> Subject | None:
+        """The limit that is shown in detail; with ``kind=tiers``, not a semaphore."""
+        name = self.query.get("name")
+        if name is None:
+            return None
+        return Subject(name, "" if self.query.get("kind") == "tiers" else None)
 
     @property
     def who(self) -> str:

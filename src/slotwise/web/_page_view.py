@@ -42,10 +42,10 @@ class PageSnapshot:
     at: float
     where: str
     limits: list[dict[str, Any]]
-    details: dict[str, dict[str, Any] | None]
+    details: dict[Subject, dict[str, Any] | None]
     errors: list[str]
 
-    def as_dict(self, name: str | None = None, search: str = "") -> dict[str, Any]:
+    def as_dict(self, chosen: Subject | None = None, search: str = "") -> dict[str, Any]:
         """Return it for JSON: at most 200 limits, those whose names contain ``search``."""
         wanted = search.casefold()
         rows = [row for row in self.limits if wanted in row["name"].casefold()]
@@ -55,7 +55,7 @@ class PageSnapshot:
             "total": len(self.limits),
             "found": len(rows),
             "limits": rows[:MOST],
-            "limit": None if name is None else self.details.get(name),
+            "limit": None if chosen is None else self.details.get(chosen),
             "errors": self.errors[:5],
         }
 
@@ -79,8 +79,12 @@ class PageWatcher:
         self._histories: dict[Subject, _History] = {}
         self._last: _Taken | None = None  # what the latest snapshot was made of
 
-    def look(self, names: Iterable[str] = ()) -> PageSnapshot:
-        """Take a snapshot, with the holders and waiters of the limits called ``names``."""
+    def look(self, chosen: Iterable[Subject] = ()) -> PageSnapshot:
+        """Take a snapshot, with the holders and waiters of the ``chosen`` limits.
+
+        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
+        none.
+        """
         at = time.time()
         seen, found, rows = self._watcher.limits(_SAMPLED)
         limits: dict[Subject, dict[str, Any]] = {
@@ -97,25 +101,25 @@ class PageWatcher:
             if who is not None:
                 history.add_holders(who.holders, at, now)
         self._last = _Taken(seen, limits, found, at)
-        details = {name: self._detail(name, self._last) for name in {*names}}
+        details = {each: self._detail(each, self._last) for each in {*chosen}}
         ordered = sorted(
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
         return PageSnapshot(at, self._backend.location, ordered, details, errors)
 
-    def add_detail(self, look: PageSnapshot, name: str) -> None:
+    def add_detail(self, look: PageSnapshot, chosen: Subject) -> None:
         """Add the holders and waiters of another limit to the latest snapshot."""
         if self._last is not None:
-            look.details[name] = self._detail(name, self._last)
+            look.details[chosen] = self._detail(chosen, self._last)
 
-    def _detail(self, name: str, taken: _Taken) -> dict[str, Any] | None:
+    def _detail(self, chosen: Subject, taken: _Taken) -> dict[str, Any] | None:
         """Its row, with its holders and waiters; None if there is no limit of that name."""
         seen, rows, found, at = taken.seen, taken.rows, taken.found, taken.at
         now = datetime.fromtimestamp(at, UTC)
         try:
-            limit = self._find(name, seen)
-            subject = Subject(name, "" if isinstance(limit, FoundTiers) else None)
+            limit = self._find(chosen, seen)
+            subject = Subject(chosen.name, "" if isinstance(limit, FoundTiers) else None)
             who = found.get(subject)
             history = self._histories.setdefault(subject, _History())
             if who is None:
@@ -142,13 +146,14 @@ class PageWatcher:
             **own,
         }
 
-    def _find(self, name: str, seen: Survey) -> Semaphore | FoundTiers:
+    def _find(self, chosen: Subject, seen: Survey) -> Semaphore | FoundTiers:
         """Return the semaphore or the tiers of a name, from the survey if it has them."""
-        if name in seen.semaphores:
+        name, only_tiers = chosen.name, chosen.tier is not None
+        if name in seen.semaphores and not only_tiers:
             return self._backend.found(name, seen.semaphores[name])
         if name in seen.tiers:
             return seen.tiers[name].found
-        return self._backend.find_either(name)
+        return self._backend.find_either(name, only_tiers=only_tiers)
 
 
 # ------------------------------------------------------------------------------ rows

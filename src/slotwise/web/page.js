@@ -25,7 +25,8 @@
 
   const wait = (value) => value === 0 ? "<1 s" : seconds(value);  // it began and ended between two samples
 
-  let chosen = null, search = "", stream = null, last = null;
+  let chosen = null, kind = "semaphore", search = "", stream = null, last = null;
+  const isChosen = (each) => each.name === chosen && each.kind === kind;  // tiers may have the name of a semaphore
 
   // Keep an element for each key, so that the focus stays where it is.
   const sync = (list, items, keyOf, build, update) => {
@@ -71,14 +72,14 @@
     const more = make("span", "more");
     more.append(make("span", "waits"), make("span", "times"), make("span", "rate"), make("span", "oldest"));
     button.append(make("span", "name"), make("span", "count"), barOf("0"), more, spark);
-    button.addEventListener("click", () => choose(limit.name));
+    button.addEventListener("click", () => choose(limit));
     item.append(button);
     return item;
   };
   const updateLimit = (item, limit) => {
     const button = item.firstElementChild, full = limit.full >= 1;
     button.dataset.limit = limit.name;
-    button.setAttribute("aria-current", String(limit.name === chosen));
+    button.setAttribute("aria-current", String(isChosen(limit)));
     item.classList.toggle("isfull", full);
     $(".name", item).textContent = shown(limit.name);
     $(".count", item).textContent = `${limit.held} / ${limit.value || "∞"}` +
@@ -100,7 +101,7 @@
     $("polygon", item).setAttribute("points", points && `0,26 ${points} 84,26`);
   };
   const showList = (data) => {
-    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.paused_for && !each.full && each.name !== chosen;
+    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.paused_for && !each.full && !isChosen(each);
     // The server searches all of them; until it has answered, search those that are here.
     const wanted = search.toLowerCase();
     const limits = data.limits.filter((each) => each.name.toLowerCase().includes(wanted));
@@ -211,7 +212,7 @@
   };
   const seriesOf = (each) => each.tier === null ? "" : each.key === null ? each.tier : `${each.tier}=${each.key}`;
   const buildSeries = (each) => {
-    const item = make("li"), head = make("p"), target = {name: chosen, tier: each.tier, key: each.key};
+    const item = make("li"), head = make("p"), target = {name: chosen, kind, tier: each.tier, key: each.key};
     head.append(make("span", "name"), make("span", "now"));
     for (const [action, text] of last.steer ? [["freeze", "Freeze"], ["thaw", "Thaw"]] : []) {
       const button = make("button", "", text);
@@ -302,7 +303,7 @@
         `${oldest.slot_number ? `, in slot ${oldest.slot_number}` : ""}, for ${seconds(oldest.age)}`)));
   };
   const showDetail = (data) => {
-    const limit = data.limit, row = limit || data.limits.find((each) => each.name === chosen);
+    const limit = data.limit, row = limit || data.limits.find(isChosen);
     $("#detail").hidden = chosen === null;
     $("#nothing").hidden = chosen !== null;
     if (chosen === null) return;
@@ -368,7 +369,7 @@
   });
   $("[data-action=resize]").addEventListener("click", () => {
     const value = Number($("#value").value);
-    if (value >= 1) ask(`Resize '${shown(chosen)}' to ${value} slots?`, {action: "resize", name: chosen, value});
+    if (value >= 1) ask(`Resize '${shown(chosen)}' to ${value} slots?`, {action: "resize", name: chosen, kind, value});
   });
   const questions = {
     close: (name) => `Close ${name} for everybody? Waiters and newcomers are refused.`,
@@ -378,7 +379,7 @@
   };
   for (const action of ["close", "open"])
     $(`[data-action=${action}]`).addEventListener("click", () => ask(
-      questions[action](`'${shown(chosen)}'`), {action, name: chosen}));
+      questions[action](`'${shown(chosen)}'`), {action, name: chosen, kind}));
   $("#steer").addEventListener("submit", (event) => event.preventDefault());
 
   // ------------------------------------------------------------------- the stream
@@ -400,7 +401,8 @@
     // Nobody should have to search for what holds others up.
     const waited = data.limits.find((each) => each.waiting);
     if (chosen === null && !asked && !search && waited && !isNarrow())
-      choose(waited.name);
+      choose(waited);
+    if (data.limit && data.limit.name === chosen) kind = data.limit.kind;  // a link may have the name alone
     asked = true;
     showList(data);
     showDetail(data);
@@ -411,7 +413,7 @@
     clearTimeout(silence);
     if (document.hidden) { say("paused", ""); return; }
     const query = new URLSearchParams();
-    if (chosen !== null) query.set("name", chosen);
+    if (chosen !== null) { query.set("name", chosen); query.set("kind", kind); }
     if (search) query.set("q", search);
     stream = new EventSource(`events?${query}`);
     stream.onmessage = (event) => show(JSON.parse(event.data));
@@ -422,11 +424,11 @@
       if (stream && stream.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
     };
   };
-  const choose = (name) => {
-    chosen = name;
-    history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+  const choose = (limit) => {
+    ({name: chosen, kind} = limit);
+    history.replaceState(null, "", `#${encodeURIComponent(chosen)}${kind === "tiers" ? "&tiers" : ""}`);
     if (isNarrow()) scrollTo(0, 0);  // there, the detail is above the list
-    if (last) { showList(last); showDetail({...last, limit: last.limit && last.limit.name === name ? last.limit : null}); }
+    if (last) { showList(last); showDetail({...last, limit: last.limit && isChosen(last.limit) ? last.limit : null}); }
     connect();
   };
   let typing = 0;
@@ -451,7 +453,9 @@
     }
   });
   if (location.hash.length > 1) {
-    try { chosen = decodeURIComponent(location.hash.slice(1)); } catch (error) { chosen = null; }
+    const [name, suffix] = location.hash.slice(1).split("&");
+    try { chosen = decodeURIComponent(name); } catch (error) { chosen = null; }
+    if (suffix === "tiers") kind = suffix;
   }
   connect();
 })();
