@@ -12,7 +12,7 @@ import pytest
 from tests.cli._shell import Shell
 from tests.web._asgi import Answer, ask
 
-from slotwise import Adaptive, Tier, Tiers, semaphore
+from slotwise import Adaptive, Rate, Tier, Tiers, semaphore
 from slotwise._admin.backends import open_backend
 from slotwise._admin.sampling import Subject
 from slotwise.processes import ProcessSemaphore
@@ -163,6 +163,31 @@ async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
     assert shown == [(1, "user=ann"), (2, "user=ann"), (3, "user=bob")]
     for each in (*held, *waiting):
         await tiers.release(each if not isinstance(each, asyncio.Task) else await each)
+
+
+async def test_what_waiters_lack_is_named_and_a_rate_blames_no_holder(any_shell: Shell) -> None:
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=6000))
+    tiers = Tiers(Tier("user", 1, keyed=True), rate, name="model", url=any_shell.url)
+    page = app(any_shell.url)
+    held = await tiers.acquire(user="ann", tokens=5963)
+    waiting = asyncio.create_task(tiers.acquire(user="bob", tokens=47))
+    while not await tiers.waiters():
+        await asyncio.sleep(0.001)
+    data = (await ask(page, "/snapshot?name=model")).json()
+    for row in (data["limits"][0], data["limit"]):
+        assert row["short"]["what"] == "tokens: 37 left of 6,000, 47 needed"
+        assert 3000 < row["short"]["next"] <= 3600
+        assert (row["oldest"], row["waiting"]) == (None, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    waiting = asyncio.create_task(tiers.acquire(user="ann"))
+    while not await tiers.waiters():
+        await asyncio.sleep(0.001)
+    [row] = (await ask(app(any_shell.url), "/snapshot")).json()["limits"]
+    assert row["short"] == {"what": "user=ann: 1 of 1 held", "next": None}
+    assert row["oldest"]["id"] == held.acquisition_id
+    await tiers.release(held)
+    await tiers.release(await waiting)
 
 
 async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil, floor
 from typing import Any
 
 from slotwise._admin.backends import NotFound, similar
@@ -152,6 +153,56 @@ def _counts(key: str, stats: KeyStats) -> TierCounts:
         *(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
         *(stats.paused_for, stats.frozen),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A tier that waiters lack, or one key of it."""
+
+    spec: TierSpec
+    counts: TierCounts
+    waiters: Sequence[Claimant]
+
+    @property
+    def need(self) -> int:
+        """What the first of them needs."""
+        return self.waiters[0].needs.get(self.spec.name, 1)
+
+    @property
+    def next_grant(self) -> float | None:
+        """In how many seconds there is enough for the first; None if that is up to holders."""
+        counts = self.counts
+        if counts.level is None or counts.full_in is None:
+            return None
+        missing = max(self.need - counts.level, 0.0)
+        # A key may have a rate of its own, so how fast it fills is taken from when it is full.
+        seconds = missing * counts.full_in / (counts.taken or 1.0)
+        return max(seconds, counts.paused_for)
+
+    def __str__(self) -> str:
+        counts = self.counts
+        if counts.level is None:
+            amount = f"{counts.held:,} of {counts.value:,} held"
+        elif counts.level >= 0:
+            amount = f"{floor(counts.level):,} left of {counts.value:,}"
+        else:
+            amount = f"{ceil(-counts.level):,} in debt, with a burst of {counts.value:,}"
+        node = self.spec.name if counts.key is None else f"{self.spec.name}={counts.key}"
+        return f"{node}: {amount}" + (f", {self.need:,} needed" if self.need > 1 else "")
+
+
+def shortages(tiers: TiersView, waiters: Sequence[Claimant]) -> list[Shortage]:
+    """Return what waiters lack, first what most of them do: that is the bottleneck."""
+    lines: dict[tuple[str | None, str | None], list[Claimant]] = {}
+    for each in waiters:
+        lines.setdefault((each.lacks, each.keys.get(each.lacks or "")), []).append(each)
+    found = [
+        Shortage(tier.spec, counts, line)
+        for tier in tiers.tiers
+        for counts in tier.keys or (tier.total,)
+        if (line := lines.get((tier.spec.name, counts.key)))
+    ]
+    return sorted(found, key=lambda each: -len(each.waiters))
 
 
 def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:

@@ -134,12 +134,12 @@ def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
     pause = paused_for(tier, key, now)
     if node is None:
         return NodeStats(0, 0, value, paused_for=pause)
+    taken = node.in_use
     if isinstance(node, RateNode):
-        left = floor(level_of(tier, key, now)[0])
-        return NodeStats(value - min(left, value), node.waiting, value, node.kept, pause)
+        taken = value - min(floor(level_of(tier, key, now)[0]), value)
     is_waited_for = node.first_parked() is not None
-    kept = max(value - node.in_use, 0) if is_waited_for else node.kept
-    return NodeStats(node.in_use, node.waiting, value, kept, pause)
+    kept = max(value - taken, 0) if is_waited_for else node.kept
+    return NodeStats(taken, node.waiting, value, kept, pause)
 
 
 def fullness(

@@ -17,7 +17,7 @@ from typing import Any
 from slotwise._admin.backends import Backend, Claimants
 from slotwise._admin.sampling import WINDOW, Row, Subject
 from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
-from slotwise._admin.tier_view import TiersView, view
+from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
@@ -97,7 +97,7 @@ class PageWatcher:
             history = self._histories[subject]
             history.add(shown["full"])
             row, who = rows.get(subject), found.get(subject)
-            shown |= _seen_of(row) | _oldest_of(who, now) | {"spark": history.spark}
+            shown |= _seen_of(row) | _blamed(who, seen, subject, now) | {"spark": history.spark}
             if who is not None:
                 history.add_holders(who.holders, at, now)
         self._last = _Taken(seen, limits, found, at)
@@ -134,7 +134,7 @@ class PageWatcher:
         line = own.pop("line")
         return {
             **row,
-            **_oldest_of(who, now),
+            **_blamed(who, seen, subject, now),
             "holders": [_shown(each, now) for each in who.holders[:MOST]],
             "holders_total": len(who.holders),
             "waiters": [
@@ -212,13 +212,22 @@ def _seen_of(row: Row | None) -> dict[str, Any]:
     }
 
 
-def _oldest_of(who: Claimants | None, now: datetime) -> dict[str, Any]:
-    """The oldest holder, and how long the first waiter has waited."""
-    holder = None if who is None else oldest(who.holders)
-    first = None if who is None or not who.waiters else who.waiters[0]
+def _blamed(who: Claimants | None, seen: Survey, subject: Subject, now: datetime) -> dict[str, Any]:
+    """What waiters for tiers lack, the oldest holder, how long the first waiter has waited.
+
+    Holders of a rate are not to blame: what they took comes back by time.
+    """
+    holders, waiters = ([], []) if who is None else (who.holders, who.waiters)
+    tiers = seen.tiers.get(subject.name) if subject.tier is not None else None
+    short = shortages(tiers, waiters)[:1] if tiers is not None else []
+    for each in short:
+        is_rate = each.counts.level is not None
+        holders = [] if is_rate else through(holders, each.spec.name, each.counts.key)
+    holder = oldest(holders)
     return {
+        "short": next(({"what": str(each), "next": each.next_grant} for each in short), None),
         "oldest": None if holder is None else _shown(holder, now),
-        "first_waits": None if first is None else age(first.since, now),
+        "first_waits": age(waiters[0].since, now) if waiters else None,
     }
 
 

@@ -64,6 +64,8 @@
     bar.firstChild.style.width = share;
     return bar;
   };
+  // The bottleneck of tiers: "tokens: 37 left of 6,000, next grant in 200 ms".
+  const shortOf = (short) => shown(short.what) + (short.next === null ? "" : `, next grant in ${seconds(short.next)}`);
   const buildLimit = (limit) => {
     const item = make("li"), button = make("button");
     button.type = "button";
@@ -92,7 +94,7 @@
       `waits p50 ${wait(limit.wait_p50)}, p95 ${wait(limit.wait_p95)}`;
     $(".rate", item).textContent = limit.per_second === null ? "" :
       `${limit.per_second.toFixed(1)} acquisitions/s`;
-    $(".oldest", item).textContent = limit.waiting && limit.oldest ?
+    $(".oldest", item).textContent = limit.short ? shortOf(limit.short) : limit.waiting && limit.oldest ?
       `oldest: ${shown(titleOf(limit.oldest))}, ${seconds(limit.oldest.age)}` : "";
     const step = 84 / Math.max(limit.spark.length - 1, 1);
     const points = limit.spark.map(
@@ -290,15 +292,19 @@
     if (row.closed) tags.append(tag("red", "closed"));
     else if (row.paused_for) tags.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
     if (row.frozen) tags.append(tag("amber", "frozen"));
-    tags.append(full ? tag("red", "full") : tag("green", "free"));
+    if (full) tags.append(tag("red", "full"));
+    else if (!row.waiting) tags.append(tag("green", "free"));
     if (row.waiting) tags.append(tag("amber", `${row.waiting} waiting`));
     $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +
       (row.first_waits === null || !row.waiting ? "" : `, the first for ${seconds(row.first_waits)}`) +
       (row.closed && row.reason ? `; closed: ${shown(row.reason)}` : "");
     const oldest = row.oldest;
+    blame.replaceChildren();
+    if (row.short) blame.append(make("b", "", shortOf(row.short)));
+    blame.hidden = !row.short;
     if (!row.waiting || !oldest || oldest.age === null) return;
     blame.hidden = false;
-    blame.replaceChildren(document.createTextNode("Held longest: "), make("b", "", shown(titleOf(oldest))),
+    blame.append(document.createTextNode(row.short ? "; held longest: " : "Held longest: "), make("b", "", shown(titleOf(oldest))),
       document.createTextNode(shown(`${oldest.label && whoOf(oldest) ? ` at ${whoOf(oldest)}` : ""}` +
         `${oldest.slot_number ? `, in slot ${oldest.slot_number}` : ""}, for ${seconds(oldest.age)}`)));
   };
@@ -316,9 +322,8 @@
     const value = limit.value;
     $("#steer").hidden = !data.steer;
     $("#steer label").hidden = $("[data-action=resize]").hidden = limit.kind !== "semaphore";
-    const eldest = limit.holders.reduce(
-      (most, each) => each.age !== null && (!most || each.age > most.age) ? each : most, null);
-    if (eldest && limit.waiting) eldest.eldest = true;
+    if (limit.oldest && limit.waiting)
+      for (const each of limit.holders) each.eldest = each.id === limit.oldest.id;
     const numbered = limit.kind === "semaphore" && value <= 64;
     let lanes = limit.holders;
     if (numbered) {
