@@ -83,6 +83,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
         assert api == {**expected, "closed": False, "reason": None}
         counts = {"value": 2, "held": 2, "waiting": 1, "level": None, "full_in": None}
+        counts |= {"rate": None}
         counts |= {"paused_for": 0.0, "frozen": False}
         assert tenant == {
             "name": "tenant",
@@ -103,15 +104,20 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         assert any_shell.json("ls") == []
         tiers.release_sync(tiers.acquire_sync(tokens=40))
         titles, wide, tokens = any_shell.here("ls", "--used").stdout.splitlines()
-        columns = ["NAME", "TIER", "KEY", "VALUE", "HELD", "WAITING", "LEFT", "FULL", "IN"]
-        assert titles.split() == columns
+        columns = "NAME TIER KEY VALUE HELD WAITING RATE BURST LEFT FULL IN"
+        assert titles.split() == columns.split()
         assert wide.split() == ["api", "all", "2", "0", "0"]
-        assert tokens.split()[:5] == ["api", "tokens", "100", "0", "0"]
+        assert tokens.split()[:5] == ["api", "tokens", "0", "10/3600s", "100"]
         assert re.search(r" (4 h|3 h \d+)$", tokens)
         shown = any_shell.json("show", "api")["tiers"][1]
         assert 60 <= shown["level"] < 61
         assert 14_000 < shown["full_in"] <= 14_400
+        assert shown["rate"] == "10/3600s"
         assert "FULL IN" in any_shell.here("show", "api").stdout
+        tiers.resize_sync("tokens", Rate(5, per=60, burst=90))
+        *_, tokens = any_shell.here("ls", "--used").stdout.splitlines()
+        assert tokens.split()[2:5] == ["0", "5/60s", "90"]
+        tiers.resize_sync("tokens", Rate(10, per=3600, burst=100))
         top = [row for row in any_shell.json("top", "--every", "0.1s") if row["tier"] == "tokens"]
         assert [(row["value"], row["held"], row["level"] // 1) for row in top] == [(100, 0, 60)]
         assert 14_000 < top[0]["full_in_seconds"] <= 14_400
@@ -121,7 +127,8 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         line = "a newcomer is first in line for 'api'; lacks tier tokens "
         assert told == f"{line}(0 left of a burst of 100)\n"
         titles, *_, tokens = any_shell.here("top", "--every", "0.1s").stdout.splitlines()
-        assert titles.endswith("LEFT  FULL IN")
+        assert titles.split()[-5:] == ["RATE", "BURST", "LEFT", "FULL", "IN"]
+        assert tokens.split()[:3] == ["api", "tokens", "0"]
         assert re.search(r" (10 h|9 h \d+)", tokens)
 
 

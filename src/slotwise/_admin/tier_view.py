@@ -14,6 +14,7 @@ from typing import Any
 from slotwise._admin.backends import NotFound, similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.rates import Rate
 from slotwise._core.results import Claimant
 
 
@@ -25,7 +26,8 @@ class TierCounts:
     value: int
     held: int
     waiting: int
-    level: float | None = None  # what is left of a rate, whose value is its burst
+    rate: str | None = None  # 600/60s; then the value is its burst
+    level: float | None = None  # what is left of it
     full_in: float | None = None  # in how many seconds the rate is full
     paused_for: float = 0.0  # in how many seconds a pause ends
     frozen: bool = False  # whether an adaptive value is kept where it is
@@ -47,6 +49,7 @@ class TierView:
     spec: TierSpec
     total: TierCounts
     keys: tuple[TierCounts, ...]
+    rate: Rate | None = None  # of each key, if it has keys
 
     def rows(self, most: int | None) -> list[TierCounts]:
         """The tier itself if it has no keys in use, else at most ``most`` keys, and the rest."""
@@ -56,7 +59,8 @@ class TierView:
         if not rest:
             return [*shown]
         held, waiting = sum(each.held for each in rest), sum(each.waiting for each in rest)
-        return [*shown, TierCounts(f"({len(rest)} more)", self.total.value, held, waiting)]
+        each, rate = self.total.value, self.total.rate
+        return [*shown, TierCounts(f"({len(rest)} more)", each, held, waiting, rate)]
 
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
         counts = asdict(self.total)
@@ -139,20 +143,32 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
+    rate = _rate(spec, stats)
     total = TierCounts(
-        *(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        *(stats.paused_for, stats.frozen),
+        *(None, stats.value, stats.active, stats.waiting, _words(rate)),
+        *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
-    keys = [_counts(key, each) for key, each in stats.keys.items()]
+    keys = [_counts(spec, key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
-    return TierView(spec, total, tuple(keys))
+    return TierView(spec, total, tuple(keys), rate)
 
 
-def _counts(key: str, stats: KeyStats) -> TierCounts:
+def _counts(spec: TierSpec, key: str, stats: KeyStats) -> TierCounts:
     return TierCounts(
-        *(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        *(stats.paused_for, stats.frozen),
+        *(key, stats.value, stats.active, stats.waiting, _words(_rate(spec, stats))),
+        *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
+
+
+def _rate(spec: TierSpec, stats: TierStats | KeyStats) -> Rate | None:
+    """Return the rate in use; that of all keys is known only as it was declared."""
+    rate = stats.rate or spec.value
+    return rate if isinstance(rate, Rate) else None
+
+
+def _words(rate: Rate | None) -> str | None:
+    """Return a rate as `slotwise resize` takes it."""
+    return None if rate is None else f"{rate.count}/{rate.per:g}s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
     *(">seen/s", ">wait p50", ">wait p95"),
 )
-_RATE_COLUMNS = (">left", ">full in")  # if there is a rate
+_RATE_COLUMNS = (">rate", ">burst", ">left", ">full in")  # if there is a rate
 # key -> column, and what to sort by; names from a to z, numbers with the largest first.
 _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
     "n": (0, lambda row: row.title, False),
@@ -288,7 +288,7 @@ def _claimant(state: str, each: Claimant) -> list[str]:
 
 
 def columns(rows: Sequence[Row]) -> tuple[str, ...]:
-    has_rates = any(row.level is not None for row in rows)
+    has_rates = any(row.rate is not None for row in rows)
     return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
 
 
@@ -300,13 +300,15 @@ def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[
 def _cells(row: Row, every: float) -> list[str]:
     return [
         f"{row.title}{_state(row)}",
-        _value(row),
-        str(row.held),
+        _value(row) if row.rate is None else "",
+        str(row.held) if row.rate is None else "",
         str(row.waiting),
         duration(row.oldest_hold_seconds),
         "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
         _wait(row.wait_p50_seconds, every),
         _wait(row.wait_p95_seconds, every),
+        row.rate or "",
+        "" if row.rate is None else _value(row),
         "" if row.level is None else units(row.level),
         duration(row.full_in_seconds),
     ]

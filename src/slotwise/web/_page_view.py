@@ -184,14 +184,14 @@ def _semaphore_row(name: str | None, stats: SemaphoreStats) -> dict[str, Any]:
 
 
 def _tiers_row(each: TiersView) -> dict[str, Any]:
-    """The row of tiers: the value of the widest one, and as full as their fullest part."""
+    """The row of tiers: the value of the widest one that has slots, and how full the fullest is."""
     parts = [part for tier in each.tiers for part in (tier.keys or (tier.total,))]
     shares = [part.taken / part.value for part in parts if part.value]
     found = each.found
     return {
         "name": found.name,
         "kind": "tiers",
-        "value": each.tiers[-1].total.value if each.tiers else 0,
+        "value": next((t.total.value for t in each.tiers[::-1] if t.total.rate is None), None),
         "held": found.holders,
         "waiting": found.waiters,
         "full": max(shares, default=0.0),

@@ -84,9 +84,9 @@
     button.setAttribute("aria-current", String(isChosen(limit)));
     item.classList.toggle("isfull", full);
     $(".name", item).textContent = shown(limit.name);
-    $(".count", item).textContent = `${limit.held} / ${limit.value || "∞"}` +
+    $(".count", item).textContent = (limit.value === null ? "a rate" : `${limit.held} / ${limit.value || "∞"}`) +
       (limit.closed ? " closed" : limit.paused_for ? " paused" : !full ? "" :
-        limit.kind === "tiers" && limit.held < limit.value ? ", a key full" : " full") +
+        limit.kind === "tiers" && (limit.value === null || limit.held < limit.value) ? ", a part full" : " full") +
       (limit.kind === "tiers" ? " (tiers)" : "");
     $(".bar i", item).style.width = percent(limit.full, 1);
     $(".waits", item).textContent = limit.waiting ? `${limit.waiting} waiting` : "";
@@ -262,11 +262,11 @@
   const showTiers = (tiers) => {
     $("#tiers").hidden = !tiers.length;
     const rows = [], add = (title, name, each) => {
-      const isRate = each.level !== null && each.level !== undefined;
+      const isRate = each.rate !== null;
       const taken = isRate ? each.value - each.level : each.held, row = make("li");
       row.classList.toggle("isfull", Boolean(each.value) && taken >= each.value);
       row.append(make("span", name, shown(title)), barOf(percent(taken, each.value)),
-        make("span", "count", (isRate ? `${Math.floor(each.level)} of ${each.value} left` :
+        make("span", "count", (isRate ? `${Math.floor(each.level)} left of ${each.value}, ${each.rate}` :
           each.value ? `${each.held} / ${each.value}` : `${each.held} held`) +
           (each.waiting ? `, ${each.waiting} waiting` : "")));
       rows.push(row);
@@ -275,7 +275,7 @@
       if (!tier.keyed) { add(tier.name, "name", tier); continue; }
       const head = make("li");
       head.append(make("span", "name", shown(tier.name)), make("span"),
-        make("span", "who", `${tier.keys_in_use} keys in use, ${tier.value || "∞"} each`));
+        make("span", "who", `${tier.keys_in_use} keys in use, ${tier.rate || tier.value || "∞"} each`));
       rows.push(head);
       for (const each of tier.keys) add(each.key, "key", each);
     }
@@ -295,7 +295,8 @@
     if (full) tags.append(tag("red", "full"));
     else if (!row.waiting) tags.append(tag("green", "free"));
     if (row.waiting) tags.append(tag("amber", `${row.waiting} waiting`));
-    $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +
+    $("#facts").textContent = (row.value === null ? "" : `${row.held} of ${row.value || "any number of"} held, `) +
+      `${row.waiting} waiting` +
       (row.first_waits === null || !row.waiting ? "" : `, the first for ${seconds(row.first_waits)}`) +
       (row.closed && row.reason ? `; closed: ${shown(row.reason)}` : "");
     const oldest = row.oldest;
