@@ -227,6 +227,21 @@ async def test_the_page_may_do_nothing_but_what_it_does(url: str) -> None:
     assert b'href="/' not in first.body  # relative links only
 
 
+async def test_the_page_comes_with_its_first_snapshot(url: str, folder: Path) -> None:
+    hostile = "</script><script>alert(1)</script>{nonce}"
+    async with ProcessSemaphore(2, name=hostile, directory=folder):
+        body = (await ask(app(url))).body.decode()
+    first = body.partition('id="first">')[2].partition("</script>")[0]
+    [limit] = json.loads(first)["limits"]
+    assert (limit["name"], limit["held"]) == (hostile, 1)
+
+
+async def test_a_page_of_a_server_that_is_away_says_so_at_once() -> None:
+    body = (await ask(app("redis://127.0.0.1:1"))).body.decode()
+    first = json.loads(body.partition('id="first">')[2].partition("</script>")[0])
+    assert first is None or first["error"]
+
+
 async def test_mounted_without_a_slash_it_sends_browsers_to_the_slash(url: str) -> None:
     answer = await ask(app(url), "", root="/slots")
     assert (answer.code, answer.headers["location"]) == (303, "/slots/")

@@ -32,6 +32,7 @@ Headers = Iterable[tuple[str, str]]
 # A server that shuts down waits for open streams, so none lasts longer; browsers reconnect.
 _STREAM_SECONDS = 20.0
 _EVENT_SECONDS = 1.0
+_FIRST_SECONDS = 1.0  # a page that nobody sees is worse than one without limits
 
 _MOST_BODY = 10_000  # bytes; a request has a name and a number
 
@@ -108,7 +109,21 @@ class App:
             cookie = self._access.cookie(request)
             await reply.redirect(f"{request.root}/", [("set-cookie", cookie)] if cookie else [])
             return
-        await reply.html(page().replace("{nonce}", reply.nonce))
+        html = page().replace("{nonce}", reply.nonce)
+        await reply.html(html.replace("{first}", await self._first_snapshot()))
+
+    async def _first_snapshot(self) -> str:
+        """Return a snapshot as JSON that can stand in HTML; null if it takes long."""
+        looking = asyncio.ensure_future(self._shown(None, ""))
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([looking], timeout=_FIRST_SECONDS)
+        if not looking.done():
+            return "null"
+        try:
+            shown = looking.result().decode()
+        except SlotwiseError as error:
+            shown = json.dumps({"error": str(error)})
+        return shown.replace("<", "\\u003c")  # names are not markup
 
     async def _snapshot(self, request: Request, reply: Reply) -> None:
         chosen, search = request.chosen, request.query.get("q", "")

@@ -463,5 +463,7 @@
     try { chosen = decodeURIComponent(name); } catch (error) { chosen = null; }
     if (suffix === "tiers") kind = suffix;
   }
-  connect();
+  const first = JSON.parse($("#first").textContent);  // so that the first paint isn't empty
+  if (first) show(first);
+  if (!stream) connect();
 })();
