@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli._shell import Shell, end, line_of, until
 from tests.redis._server import Server
 
-from slotwise import semaphore
+from slotwise import Rate, Tier, Tiers, semaphore
+from slotwise._admin.backends import open_backend
 from slotwise._admin.snapshot import SharedSnapshot
+from slotwise._cli.export import render
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -52,6 +54,30 @@ def test_a_scrape_shows_what_all_processes_hold(any_shell: Shell) -> None:
         assert refused.value.code == 404
         process.send_signal(signal.SIGTERM)
         assert end(process)[0] == 0
+
+
+def test_a_rate_has_families_of_its_own_and_no_slots(any_shell: Shell) -> None:
+    rates = (Tier("tokens", rate=Rate(10, per=5, burst=100)),)
+    rates += (Tier("user", rate=Rate(1, per=3600, burst=9), keyed=True),)
+    tiers = Tiers(*rates, Tier("all", 3), name="api", url=any_shell.url)
+    scope = "redis" if "redis" in any_shell.url else "process"
+    with tiers.cm(user="ann", costs={"user": 5}) as acquired:
+        tiers.settle_sync(acquired, tokens=10_000, user=11)  # more than it asked for: debt
+        seen = {}
+        for line in render(open_backend(any_shell.url)).splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                seen[name] = float(value)
+    labels = {tier: f'{{name="api",scope="{scope}",tier="{tier}"}}' for tier in ("tokens", "user")}
+    assert [name for name in seen if "limit{" in name and "rate" not in name] == [
+        f'slotwise_limit{{name="api",scope="{scope}",tier="all"}}'
+    ]
+    assert not any(f"slotwise_held{each}" in seen for each in labels.values())
+    assert seen[f"slotwise_rate_limit{labels['tokens']}"] == 2
+    assert seen[f"slotwise_rate_burst{labels['tokens']}"] == 100
+    assert seen[f"slotwise_rate_level{labels['tokens']}"] < 0
+    assert seen[f"slotwise_rate_burst{labels['user']}"] == 9
+    assert -2 <= seen[f"slotwise_rate_level{labels['user']}"] < -1  # of its emptiest key
 
 
 def test_on_loopback_only_requests_for_loopback_are_answered(shell: Shell) -> None:

@@ -6,13 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import _fresh_processes
-from tests.cli._shell import HANG, Shell, line_of
+from tests.cli._shell import HANG, Shell, line_of, until
 
 from slotwise import Rate, Tier, Tiers
 from slotwise._cli.output import units
@@ -82,6 +83,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
         assert api == {**expected, "closed": False, "reason": None}
         counts = {"value": 2, "held": 2, "waiting": 1, "level": None, "full_in": None}
+        counts |= {"rate": None}
         counts |= {"paused_for": 0.0, "frozen": False}
         assert tenant == {
             "name": "tenant",
@@ -102,15 +104,20 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         assert any_shell.json("ls") == []
         tiers.release_sync(tiers.acquire_sync(tokens=40))
         titles, wide, tokens = any_shell.here("ls", "--used").stdout.splitlines()
-        columns = ["NAME", "TIER", "KEY", "VALUE", "HELD", "WAITING", "LEFT", "FULL", "IN"]
-        assert titles.split() == columns
+        columns = "NAME TIER KEY VALUE HELD WAITING RATE BURST LEFT FULL IN"
+        assert titles.split() == columns.split()
         assert wide.split() == ["api", "all", "2", "0", "0"]
-        assert tokens.split()[:5] == ["api", "tokens", "100", "0", "0"]
+        assert tokens.split()[:5] == ["api", "tokens", "0", "10/3600s", "100"]
         assert re.search(r" (4 h|3 h \d+)$", tokens)
         shown = any_shell.json("show", "api")["tiers"][1]
         assert 60 <= shown["level"] < 61
         assert 14_000 < shown["full_in"] <= 14_400
+        assert shown["rate"] == "10/3600s"
         assert "FULL IN" in any_shell.here("show", "api").stdout
+        tiers.resize_sync("tokens", Rate(5, per=60, burst=90))
+        *_, tokens = any_shell.here("ls", "--used").stdout.splitlines()
+        assert tokens.split()[2:5] == ["0", "5/60s", "90"]
+        tiers.resize_sync("tokens", Rate(10, per=3600, burst=100))
         top = [row for row in any_shell.json("top", "--every", "0.1s") if row["tier"] == "tokens"]
         assert [(row["value"], row["held"], row["level"] // 1) for row in top] == [(100, 0, 60)]
         assert 14_000 < top[0]["full_in_seconds"] <= 14_400
@@ -120,8 +127,49 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         line = "a newcomer is first in line for 'api'; lacks tier tokens "
         assert told == f"{line}(0 left of a burst of 100)\n"
         titles, *_, tokens = any_shell.here("top", "--every", "0.1s").stdout.splitlines()
-        assert titles.endswith("LEFT  FULL IN")
+        assert titles.split()[-5:] == ["RATE", "BURST", "LEFT", "FULL", "IN"]
+        assert tokens.split()[:3] == ["api", "tokens", "0"]
         assert re.search(r" (10 h|9 h \d+)", tokens)
+
+
+def test_explain_names_the_tier_that_those_who_wait_now_lack(any_shell: Shell):
+    with tiers_here(any_shell, Tier("user", 2, keyed=True), RATE, Tier("all", 9)) as tiers:
+        tiers.acquire_sync(user="ann", tokens=63)
+        with ThreadPoolExecutor() as pool:
+            for count, user in enumerate(("bob", "eve"), 1):
+                pool.submit(tiers.acquire_sync, user=user, tokens=47)
+                until(lambda count=count: len(tiers.waiters_sync()) == count, "a waiter")
+            line = (
+                "2 waiting for 'api'; short of tier tokens (37 left of a burst of 100, 47 needed)"
+            )
+            told = any_shell.here("explain", "api").stdout
+            assert told.startswith(f"{line}; next grant in about 3")  # ten of them an hour
+            told = any_shell.json("explain", "api", "--tiers")
+            assert (told["state"], told["place"], told["waiting"]) == ("waiting", 1, 2)
+            [lack] = told["lacks"]
+            assert (lack["tier"], lack["held"], lack["value"], lack["need"]) == (
+                *("tokens", 63, 100),
+                47,
+            )
+            assert 3000 < told["estimate"] <= 3600
+            words = ("explain", "api", "--key", "user=new", "--cost", "tokens=20")
+            told = any_shell.json(*words)
+            assert (told["state"], told["place"], told["waiting"]) == ("new", 3, None)
+            assert "tier tokens (37 left of a burst of 100, 20 needed)" in told["sentence"]
+            for wrong in (("--key", "none=x"), ("--cost", "all=3", "--key", "user=x")):
+                refused(any_shell, "explain", "api", *wrong, code=2)
+            tiers.close_sync()  # ends the waits
+
+
+def test_explain_of_a_request_with_keys_and_costs(any_shell: Shell):
+    with tiers_here(any_shell, Tier("user", 1, keyed=True), RATE) as tiers:
+        tiers.acquire_sync(user="ann", tokens=40)
+        explain = ("explain", "api", "--key")
+        assert "at once" in any_shell.here(*explain, "user=bob", "--cost", "tokens=60").stdout
+        told = any_shell.json(*explain, "user=bob", "--cost", "tokens=70")
+        assert [(lack["tier"], lack["need"]) for lack in told["lacks"]] == [("tokens", 70)]
+        told = any_shell.json(*explain, "user=ann")
+        assert [(lack["tier"], lack["key"]) for lack in told["lacks"]] == [("user", "ann")]
 
 
 def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):

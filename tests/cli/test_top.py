@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from tests.cli._shell import Shell, command, ended, until
 from tests.redis._server import Server
 
-from slotwise import Adaptive, Claimant
+from slotwise import Adaptive, Claimant, Tier, Tiers
+from slotwise._admin.backends import open_backend
 from slotwise._admin.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
-from slotwise._cli.top_screen import table
+from slotwise._admin.snapshot import Watcher
+from slotwise._cli.top_screen import Screen, table
 from slotwise.processes import ProcessSemaphore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -271,3 +273,25 @@ def test_an_opened_one_shows_ttls_and_why_an_adaptive_value_moved(shell: Shell):
     terminal.send("q")
     assert ended(terminal) == 0
     crawler.release_sync(held)
+
+
+def test_r_resizes_the_tier_of_its_row_and_not_a_semaphore_of_that_name(shell: Shell):
+    same = ProcessSemaphore(4, name="api", directory=shell.folder / "slots")
+    tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 5), name="api", url=shell.url)
+
+    def values() -> tuple[int, int, int]:
+        stats = tiers.stats_sync()
+        return same.stats_sync().max_slots, stats["user"].keys["ann"].value, stats["all"].value
+
+    with same.cm(), tiers.at(user="ann").cm():
+        screen = Screen(Watcher(open_backend(shell.url)), 1.0)
+        screen.look()
+        for key in ("down", "enter", "r", "9", "enter", "y"):  # api, api all, api user=ann
+            screen.press(key)
+        assert values() == (4, 2, 9)
+        for key in ("escape", "down", "r", "7", "enter", "y"):
+            screen.press(key)
+        assert values() == (4, 7, 9)
+        for key in ("up", "up", "enter", "r", "6", "enter", "y"):
+            screen.press(key)
+        assert values() == (6, 7, 9)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotwise import AcquireTimeout, Limit, Rate, RateLimit, Tier, Tiers
-from tests.contract.conftest import Speak
+from tests.contract.conftest import Speak, config_on
 
 Make = Callable[..., Any]
 
@@ -103,6 +103,35 @@ async def test_a_rate_is_explained_in_words_of_rates() -> None:
     await tiers.acquire()
     told = await tiers.at().explain()
     assert "; lacks tier tokens (0 left of a burst of 1); " in str(told)
+
+
+@pytest.mark.parametrize("kind", ["memory", "processes", "redis"])
+async def test_what_is_left_of_a_rate_is_not_for_newcomers_while_somebody_waits(
+    kind: str, request: Any, name: str, speak: Speak
+) -> None:
+    where: Any = "memory://"
+    if kind == "redis":
+        where = config_on(request.getfixturevalue("server"), name)
+    elif kind == "processes":
+        where = f"process://{request.getfixturevalue('tmp_path')}/slots"
+    tokens = Tier("tokens", rate=Rate(1, per=3600, burst=100))
+    tiers = Tiers(Tier("user", 5, keyed=True), tokens, name=name, url=where)
+    await tiers.acquire(user="ann", tokens=63)
+    waiting = asyncio.ensure_future(tiers.acquire(user="bob", tokens=50))
+    async with asyncio.timeout(30):
+        while not await tiers.waiters():
+            await asyncio.sleep(0.001)
+    newcomer = tiers.at(user="new")
+    told = await _explain(speak, newcomer)
+    assert (told.state, told.place) == ("new", 2)
+    [lack] = told.lacks
+    assert (lack.tier, lack.held, lack.value, lack.need) == ("tokens", 63, 100, 1)
+    assert await speak.locked(newcomer)
+    [waiter] = await tiers.waiters()
+    told = await _explain(speak, newcomer, waiter.acquisition_id)
+    assert "lacks tier tokens (37 left of a burst of 100, 50 needed)" in str(told)
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize("kind", ["memory", "processes"])

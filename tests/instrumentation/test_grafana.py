@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from slotwise import MemorySemaphore
+from slotwise import MemorySemaphore, Rate, RateLimit
 from slotwise._admin.backends import open_backend
 from slotwise._cli.export import render
 from slotwise.instrumentation.prometheus import Collector
@@ -23,7 +23,9 @@ def _exported(folder: Path) -> dict[str, set[str]]:
     registry, collector = CollectorRegistry(), Collector()
     registry.register(collector)
     try:
+        rate = RateLimit("rate", Rate(1, per=60, burst=1), url=f"process://{folder}")
         with MemorySemaphore(1, name="api"), ProcessSemaphore(1, name="api", directory=folder):
+            rate.acquire_sync()
             page = render(open_backend(f"process://{folder}"))
         lines = (generate_latest(registry).decode() + page).splitlines()
     finally:

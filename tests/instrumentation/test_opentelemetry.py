@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracerProvider
 
-from slotwise import Adaptive, MemorySemaphore, Tier, Tiers, limited
+from slotwise import Adaptive, MemorySemaphore, Rate, RateLimit, Tier, Tiers, limited
 from slotwise._core import events
 from slotwise.instrumentation._metrics import BOUNDS
 from slotwise.instrumentation.opentelemetry import instrument, uninstrument
@@ -68,6 +68,22 @@ async def test_every_attempt_and_every_grant_is_measured_once(meters: Meters) ->
         assert point.count == 2
         assert tuple(point.explicit_bounds) == BOUNDS
     assert (BOUNDS[0], BOUNDS[-1]) == (0.001, 600)
+
+
+async def test_a_rate_has_metrics_of_its_own_and_no_slots(meters: Meters) -> None:
+    instrument(meter_provider=meters.provider)
+    rate = RateLimit("metered", Rate(6, per=3600, burst=90))
+    await rate.acquire(cost=60)
+    read = meters.read()
+
+    def of(name: str) -> list[float]:
+        points = read.get(f"slotwise.{name}", [])
+        return [each.value for each in points if each.attributes["slotwise.name"] == "metered"]
+
+    assert (of("limit"), of("held")) == ([], [])
+    assert (of("rate.limit"), of("rate.burst")) == ([6 / 3600], [90])
+    [level] = of("rate.level")
+    assert 30 <= level < 31
 
 
 async def test_a_pause_and_a_frozen_value_are_1_while_they_last(meters: Meters) -> None:

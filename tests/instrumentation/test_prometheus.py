@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from slotwise import MemorySemaphore, Tier, Tiers
+from slotwise import MemorySemaphore, Rate, Tier, Tiers
 from slotwise.instrumentation import _metrics
 from slotwise.instrumentation.prometheus import Collector
 
@@ -58,6 +58,25 @@ async def test_a_scrape_shows_what_this_process_got(scrape) -> None:
     assert seen["slotwise_hold_duration_seconds_count api memory "] == 2
     assert seen["slotwise_wait_duration_seconds_bucket api memory  600.0"] == 2
     assert seen["slotwise_wait_duration_seconds_sum api memory "] >= 0
+
+
+async def test_a_rate_has_families_of_its_own_and_no_slots(scrape) -> None:
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=100))
+    keyed = Tier("user", rate=Rate(1, per=3600, burst=9), keyed=True)
+    tiers = Tiers(keyed, rate, Tier("all", 5), name="rated")
+    async with tiers.cm(user="ann", costs={"tokens": 60, "user": 5}) as acquired:
+        await tiers.settle(acquired, user=11)
+        await tiers.resize("tokens", Rate(20, per=5, burst=90))
+        seen = scrape()
+    assert seen["slotwise_limit rated memory all"] == 5
+    for tier in ("tokens", "user"):
+        assert f"slotwise_limit rated memory {tier}" not in seen
+        assert f"slotwise_held rated memory {tier}" not in seen
+    assert seen["slotwise_rate_limit rated memory tokens"] == 4
+    assert seen["slotwise_rate_burst rated memory tokens"] == 90
+    assert 40 <= seen["slotwise_rate_level rated memory tokens"] <= 90
+    assert seen["slotwise_rate_burst rated memory user"] == 9
+    assert -2 <= seen["slotwise_rate_level rated memory user"] < -1  # in debt
 
 
 async def test_keys_are_never_labels_and_every_tier_has_its_own_gauges(scrape) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli._shell import Shell
 from tests.web._asgi import Answer, ask
 
-from slotwise import Adaptive, Tier, Tiers
+from slotwise import Adaptive, Rate, Tier, Tiers, semaphore
 from slotwise._admin.backends import open_backend
+from slotwise._admin.sampling import Subject
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
@@ -88,14 +90,14 @@ async def test_a_strip_shows_hand_overs_and_not_gaps(url: str, folder: Path) -> 
     api = ProcessSemaphore(1, name="api", directory=folder)
     watcher = PageWatcher(open_backend(url))
     held = await api.acquire(label="first")
-    await asyncio.to_thread(watcher.look, ["api"])
+    await asyncio.to_thread(watcher.look, [Subject("api")])
     waiting = asyncio.create_task(api.acquire(label="second"))
     while not (await api.stats()).waiting:
         await asyncio.sleep(0.001)
     await api.release(held)
     held = await waiting
-    look = await asyncio.to_thread(watcher.look, ["api"])
-    detail = look.details["api"]
+    look = await asyncio.to_thread(watcher.look, [Subject("api")])
+    detail = look.details[Subject("api")]
     assert detail is not None
     first, second = detail["strip"]
     assert (first["label"], second["label"], first["slot"], second["slot"]) == (
@@ -163,6 +165,31 @@ async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
         await tiers.release(each if not isinstance(each, asyncio.Task) else await each)
 
 
+async def test_what_waiters_lack_is_named_and_a_rate_blames_no_holder(any_shell: Shell) -> None:
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=6000))
+    tiers = Tiers(Tier("user", 1, keyed=True), rate, name="model", url=any_shell.url)
+    page = app(any_shell.url)
+    held = await tiers.acquire(user="ann", tokens=5963)
+    waiting = asyncio.create_task(tiers.acquire(user="bob", tokens=47))
+    while not await tiers.waiters():
+        await asyncio.sleep(0.001)
+    data = (await ask(page, "/snapshot?name=model")).json()
+    for row in (data["limits"][0], data["limit"]):
+        assert row["short"]["what"] == "tokens: 37 left of 6,000, 47 needed"
+        assert 3000 < row["short"]["next"] <= 3600
+        assert (row["oldest"], row["waiting"]) == (None, 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    waiting = asyncio.create_task(tiers.acquire(user="ann"))
+    while not await tiers.waiters():
+        await asyncio.sleep(0.001)
+    [row] = (await ask(app(any_shell.url), "/snapshot")).json()["limits"]
+    assert row["short"] == {"what": "user=ann: 1 of 1 held", "next": None}
+    assert row["oldest"]["id"] == held.acquisition_id
+    await tiers.release(held)
+    await tiers.release(await waiting)
+
+
 async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
     answer = await ask(app(url), "/events", until=b"data: ")
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -179,7 +206,7 @@ async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) ->
     monkeypatch.setattr(feed._watcher, "look", lambda names: looks.append(1) or take(names))
     for _ in range(20):
         await feed.look()
-        await feed.look("another")  # in detail, without another look
+        await feed.look(Subject("another"))  # in detail, without another look
     assert looks == [1]
 
 
@@ -199,6 +226,21 @@ async def test_the_page_may_do_nothing_but_what_it_does(url: str) -> None:
     assert b"{nonce}" not in first.body
     assert len(page().encode()) < 80_000
     assert b'href="/' not in first.body  # relative links only
+
+
+async def test_the_page_comes_with_its_first_snapshot(url: str, folder: Path) -> None:
+    hostile = "</script><script>alert(1)</script>{nonce}"
+    async with ProcessSemaphore(2, name=hostile, directory=folder):
+        body = (await ask(app(url))).body.decode()
+    first = body.partition('id="first">')[2].partition("</script>")[0]
+    [limit] = json.loads(first)["limits"]
+    assert (limit["name"], limit["held"]) == (hostile, 1)
+
+
+async def test_a_page_of_a_server_that_is_away_says_so_at_once() -> None:
+    body = (await ask(app("redis://127.0.0.1:1"))).body.decode()
+    first = json.loads(body.partition('id="first">')[2].partition("</script>")[0])
+    assert first is None or first["error"]
 
 
 async def test_mounted_without_a_slash_it_sends_browsers_to_the_slash(url: str) -> None:
@@ -285,6 +327,49 @@ async def test_hostile_requests_are_refused_and_change_nothing(url: str, folder:
         stats = (await tiers.stats())["t"]
     assert (stats.value, stats.keys["a"].value) == (3, 3)
     await tiers.close()
+
+
+async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell: Shell) -> None:
+    """Also if a semaphore has the same name."""
+    url = any_shell.url
+    page = app(url, allow_steer=True)
+    same = semaphore("api", 4, url)
+    tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 5), name="api", url=url)
+    alone = semaphore("alone", 4, url)
+    async with same.cm(), alone.cm(), tiers.at(user="ann").cm():
+
+        async def values() -> tuple[int, ...]:
+            stats, own = await tiers.stats(), await same.stats()
+            assert not own.closed
+            assert not await same.locked()
+            assert not await tiers.at(user="bob").locked()
+            other = (await alone.stats()).max_slots
+            return own.max_slots, stats["user"].keys["ann"].value, stats["all"].value, other
+
+        for action in ("resize", "close", "open", "freeze", "thaw", "kick"):
+            wrong = {"action": action, "name": "api", "tier": "none", "id": "x", "value": 3}
+            for more in ({}, {"name": "alone"}, {"name": "alone", "tier": "all"}):
+                assert (await steer(page, wrong | more)).code == 404, (action, more)
+        for action in ("close", "open", "kick", "freeze", "thaw"):
+            wrong = {"action": action, "name": "api", "tier": "all", "id": "x"}
+            assert (await steer(page, wrong)).code == 400, action
+        resize = {"action": "resize", "name": "api", "value": 3}
+        for more in ({"key": "ann"}, {"tier": "all", "key": "ann"}, {"kind": "x"}, {"tier": 5}):
+            assert (await steer(page, resize | more)).code == 400, more
+        assert (await steer(page, resize | {"name": "alone", "kind": "tiers"})).code == 404
+        assert await values() == (4, 2, 5, 4)
+        assert (await steer(page, resize | {"tier": "all"})).code == 200
+        assert await values() == (4, 2, 3, 4)
+        assert (await steer(page, resize | {"tier": "user", "key": "ann"})).code == 200
+        assert await values() == (4, 3, 3, 4)
+        assert (await steer(page, resize | {"kind": "semaphore"})).code == 200
+        assert await values() == (3, 3, 3, 4)
+        close = {"action": "close", "name": "api", "kind": "tiers"}
+        assert (await steer(page, close)).code == 200
+        assert (await tiers.at(user="bob").locked(), (await same.stats()).closed) == (True, False)
+        for kind, one in (("tiers", "tiers"), ("semaphore", "semaphore")):
+            limit = (await ask(page, f"/snapshot?name=api&kind={kind}")).json()["limit"]
+            assert (limit["kind"], limit["closed"]) == (one, kind == "tiers")
 
 
 async def test_steering_does_it_and_is_logged_with_who(

@@ -16,7 +16,7 @@ import pytest
 from tests import _fresh_processes
 from tests.cli._shell import Shell, line_of, until
 
-from slotwise import Adaptive, Tier, Tiers, semaphore
+from slotwise import Adaptive, Rate, Tier, Tiers, semaphore
 from slotwise.processes import ProcessSemaphore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
@@ -153,6 +153,29 @@ def test_the_longest_holders_are_seen_without_a_click(shell: Shell, tab: Any) ->
     in_thread(lambda: (api.release_sync(held), crawler.release_sync(others[0])))
     in_thread(lambda: uploads.release_sync(others[1]))
     waiter.terminate()
+
+
+def test_the_first_paint_names_the_bottleneck_without_a_stream(shell: Shell, tab: Any) -> None:
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=6000))
+    model = Tiers(Tier("user", 9, keyed=True), rate, name="model", url=shell.url)
+    in_thread(lambda: model.acquire_sync(user="ann", tokens=5963, label="innocent"))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(model.acquire_sync, user="bob", tokens=47)
+        in_thread(lambda: until(lambda: len(model.waiters_sync()) == 1, "a waiter"))
+        tab.route("**/events*", lambda route: route.abort())
+        tab.goto(serve(shell))
+        expect = sync_api.expect
+        expect(tab.locator("#used")).to_contain_text(
+            "tokens: 37 left of 6,000, 47 needed, next grant in"
+        )
+        expect(tab.locator("h2")).to_have_text("model")
+        expect(tab.locator("#blame")).to_contain_text("tokens: 37 left of 6,000, 47 needed, next")
+        expect(tab.locator("#blame")).not_to_contain_text("innocent")
+        expect(tab.locator("#tags")).to_have_text("1 waiting")
+        tab.unroute("**/events*")
+        tab.reload()
+        expect(tab.locator("#tiers")).to_contain_text("37 left of 6000, 10/3600s")
+        in_thread(model.close_sync)
 
 
 def test_a_hostile_name_is_text_and_its_tricks_are_shown(shell: Shell, tab: Any) -> None:

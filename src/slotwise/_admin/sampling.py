@@ -35,6 +35,7 @@ class Sample:
     value: int
     holders: Sequence[Claimant]
     waiters: Sequence[Claimant]
+    rate: str | None = None  # 600/60s; then the value is its burst
     level: float | None = None  # of a rate, and in how many seconds it is full
     full_in: float | None = None
     closed: bool = False
@@ -56,6 +57,7 @@ class Row:
     wait_p95_seconds: float | None
     tier: str | None = None
     key: str | None = None
+    rate: str | None = None
     level: float | None = None
     full_in_seconds: float | None = None
     value_before: int | None = None  # if it has moved within the last minute
@@ -108,7 +110,7 @@ class Sampler:
         waits = sorted(waited for _, waited in seen.grants)
         watched = min(at - seen.began, WINDOW)
         holds = [lasted for each in sample.holders if (lasted := age(each.since, now)) is not None]
-        is_rate = sample.level is not None  # nothing is held of those
+        is_rate = sample.rate is not None  # nothing is held of those
         return Row(
             subject.name,
             sample.value,
@@ -120,8 +122,7 @@ class Sampler:
             percentile(waits, 95),
             subject.tier,
             subject.key,
-            sample.level,
-            sample.full_in,
+            *(sample.rate, sample.level, sample.full_in),
             None if seen.moved is None else seen.moved[1],
             *(sample.closed, sample.paused_for, sample.frozen),
         )

@@ -9,6 +9,7 @@ from slotwise._admin.backends import Backend, NotFound, find_holder
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.semaphore import Semaphore
 
+_KINDS = ("semaphore", "tiers")
 _FIELDS = {
     "kick": ("id",),
     "resize": ("name", "value"),
@@ -37,14 +38,18 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
         kind = int if field == "value" else str
         if not isinstance(wanted.get(field), kind) or isinstance(wanted.get(field), bool):
             raise BadRequest(f"{action} needs {field}, {'a number' if kind is int else 'a string'}")
-    for field in ("tier", "key"):
+    for field in ("name", "tier", "key"):
         if not isinstance(wanted.get(field), str | None):
             raise BadRequest(f"{field} must be a string")
-    if action == "kick":
-        name = wanted.get("name")  # where it is known, nothing else is searched
-        return _kick(backend, wanted["id"], name if isinstance(name, str) else None)
-    name = wanted["name"]
-    limit = backend.find_either(name)
+    if wanted.get("kind") not in (None, *_KINDS):
+        raise BadRequest(f"kind must be one of {', '.join(_KINDS)}")
+    name = wanted.get("name")
+    if action == "kick" and (name is None or not _has_tier(wanted)):
+        return _kick(backend, wanted["id"], name)  # where it is known, nothing else is searched
+    assert name is not None
+    limit = _find(backend, name, wanted)
+    if _has_tier(wanted) and action not in ("resize", "freeze", "thaw"):
+        raise BadRequest(f"{action} takes no tier and no key")
     if action == "resize":
         return _resize(limit, name, wanted)
     if action in ("freeze", "thaw"):
@@ -56,6 +61,32 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
         return f"{name!r} is closed everywhere"
     target.reopen_sync()
     return f"{name!r} is open"
+
+
+def _has_tier(wanted: Mapping[str, Any]) -> bool:
+    return wanted.get("tier") is not None or wanted.get("key") is not None
+
+
+def _find(backend: Backend, name: str, wanted: Mapping[str, Any]) -> Semaphore | FoundTiers:
+    """Return the limit of that name; where there are both, a tier or a key is that of the tiers.
+
+    Raises:
+        NotFound: there is none of that kind, or it has no such tier.
+        BadRequest: a key is that of no tier, or of one without keys.
+    """
+    kind, tier, key = wanted.get("kind"), wanted.get("tier"), wanted.get("key")
+    if kind == "semaphore" and not _has_tier(wanted):
+        return backend.find(name)
+    if kind is None and not _has_tier(wanted):
+        return backend.find_either(name)
+    limit = backend.find_either(name, only_tiers=True)
+    assert isinstance(limit, FoundTiers)
+    specs = {spec.name: spec for spec in limit.specs}
+    if tier is not None and tier not in specs:
+        raise NotFound(f"{name!r} has no tier {tier!r}")
+    if key is not None and (tier is None or not specs[tier].keyed):
+        raise BadRequest("key is that of a keyed tier")
+    return limit
 
 
 def _freeze(
@@ -94,7 +125,7 @@ def _resize(limit: Any, name: str, wanted: Mapping[str, Any]) -> str:
         limit.resize_sync(value)
         return f"{name!r} has {value} slots now"
     tier, key = wanted.get("tier"), wanted.get("key")
-    if tier not in [spec.name for spec in limit.specs] or value < 0:
+    if tier is None or value < 0:
         raise BadRequest("resize of tiers needs one of them as tier, and a value of 0 or more")
     limit.paths.resize_sync(tier, value, key)
     return f"{tier} of {name!r} has {value} slots now"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil, floor
 from typing import Any
 
 from slotwise._admin.backends import NotFound, similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
+from slotwise._core.rates import Rate
 from slotwise._core.results import Claimant
 
 
@@ -24,7 +26,8 @@ class TierCounts:
     value: int
     held: int
     waiting: int
-    level: float | None = None  # what is left of a rate, whose value is its burst
+    rate: str | None = None  # 600/60s; then the value is its burst
+    level: float | None = None  # what is left of it
     full_in: float | None = None  # in how many seconds the rate is full
     paused_for: float = 0.0  # in how many seconds a pause ends
     frozen: bool = False  # whether an adaptive value is kept where it is
@@ -46,6 +49,7 @@ class TierView:
     spec: TierSpec
     total: TierCounts
     keys: tuple[TierCounts, ...]
+    rate: Rate | None = None  # of each key, if it has keys
 
     def rows(self, most: int | None) -> list[TierCounts]:
         """The tier itself if it has no keys in use, else at most ``most`` keys, and the rest."""
@@ -55,7 +59,8 @@ class TierView:
         if not rest:
             return [*shown]
         held, waiting = sum(each.held for each in rest), sum(each.waiting for each in rest)
-        return [*shown, TierCounts(f"({len(rest)} more)", self.total.value, held, waiting)]
+        each, rate = self.total.value, self.total.rate
+        return [*shown, TierCounts(f"({len(rest)} more)", each, held, waiting, rate)]
 
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
         counts = asdict(self.total)
@@ -138,20 +143,82 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
+    rate = _rate(spec, stats)
     total = TierCounts(
-        *(None, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        *(stats.paused_for, stats.frozen),
+        *(None, stats.value, stats.active, stats.waiting, _words(rate)),
+        *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
-    keys = [_counts(key, each) for key, each in stats.keys.items()]
+    keys = [_counts(spec, key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
-    return TierView(spec, total, tuple(keys))
+    return TierView(spec, total, tuple(keys), rate)
 
 
-def _counts(key: str, stats: KeyStats) -> TierCounts:
+def _counts(spec: TierSpec, key: str, stats: KeyStats) -> TierCounts:
     return TierCounts(
-        *(key, stats.value, stats.active, stats.waiting, stats.level, stats.full_in),
-        *(stats.paused_for, stats.frozen),
+        *(key, stats.value, stats.active, stats.waiting, _words(_rate(spec, stats))),
+        *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
+
+
+def _rate(spec: TierSpec, stats: TierStats | KeyStats) -> Rate | None:
+    """Return the rate in use; that of all keys is known only as it was declared."""
+    rate = stats.rate or spec.value
+    return rate if isinstance(rate, Rate) else None
+
+
+def _words(rate: Rate | None) -> str | None:
+    """Return a rate as `slotwise resize` takes it."""
+    return None if rate is None else f"{rate.count}/{rate.per:g}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A tier that waiters lack, or one key of it."""
+
+    spec: TierSpec
+    counts: TierCounts
+    waiters: Sequence[Claimant]
+
+    @property
+    def need(self) -> int:
+        """What the first of them needs."""
+        return self.waiters[0].needs.get(self.spec.name, 1)
+
+    @property
+    def next_grant(self) -> float | None:
+        """In how many seconds there is enough for the first; None if that is up to holders."""
+        counts = self.counts
+        if counts.level is None or counts.full_in is None:
+            return None
+        missing = max(self.need - counts.level, 0.0)
+        # A key may have a rate of its own, so how fast it fills is taken from when it is full.
+        seconds = missing * counts.full_in / (counts.taken or 1.0)
+        return max(seconds, counts.paused_for)
+
+    def __str__(self) -> str:
+        counts = self.counts
+        if counts.level is None:
+            amount = f"{counts.held:,} of {counts.value:,} held"
+        elif counts.level >= 0:
+            amount = f"{floor(counts.level):,} left of {counts.value:,}"
+        else:
+            amount = f"{ceil(-counts.level):,} in debt, with a burst of {counts.value:,}"
+        node = self.spec.name if counts.key is None else f"{self.spec.name}={counts.key}"
+        return f"{node}: {amount}" + (f", {self.need:,} needed" if self.need > 1 else "")
+
+
+def shortages(tiers: TiersView, waiters: Sequence[Claimant]) -> list[Shortage]:
+    """Return what waiters lack, first what most of them do: that is the bottleneck."""
+    lines: dict[tuple[str | None, str | None], list[Claimant]] = {}
+    for each in waiters:
+        lines.setdefault((each.lacks, each.keys.get(each.lacks or "")), []).append(each)
+    found = [
+        Shortage(tier.spec, counts, line)
+        for tier in tiers.tiers
+        for counts in tier.keys or (tier.total,)
+        if (line := lines.get((tier.spec.name, counts.key)))
+    ]
+    return sorted(found, key=lambda each: -len(each.waiters))
 
 
 def through(claimants: Sequence[Claimant], tier: str, key: str | None) -> list[Claimant]:

@@ -18,6 +18,7 @@ from typing import Any
 from slotwise._admin.backends import Backend, open_backend
 from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
 from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
+from slotwise._admin.tier_view import TierView
 from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, port
 from slotwise._cli.output import print_error
@@ -26,6 +27,9 @@ from slotwise.errors import SlotwiseError
 
 _FAMILIES = {
     "limit": "How many slots the limit has, each key of a keyed tier; 0 means unlimited",
+    "rate_limit": "What comes back of a rate in a second, of each key of a keyed tier",
+    "rate_burst": "The most of a rate that is saved up, of each key of a keyed tier",
+    "rate_level": "What is left of a rate, of a keyed tier the least of all keys; below 0 is debt",
     "held": "Slots held, by all processes",
     "waiting": "Requests that wait, of all processes",
     "closed": "1 if it is closed everywhere",
@@ -120,12 +124,14 @@ def render(backend: Backend) -> str:
     for family, words in _FAMILIES.items():
         lines += _head(family, words)
         lines += [
-            f"slotwise_{family}{_labels(labels)} {values[family]}" for labels, values in series
+            f"slotwise_{family}{_labels(labels)} {values[family]}"
+            for labels, values in series
+            if family in values
         ]
     return "\n".join([*lines, *_up(not seen.errors)])
 
 
-def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, int]]]:
+def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, float]]]:
     for name, stats in sorted(seen.semaphores.items()):
         yield (
             {"name": name, "scope": scope, "tier": ""},
@@ -142,15 +148,27 @@ def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mappi
         for tier in each.tiers:
             yield (
                 {"name": name, "scope": scope, "tier": tier.spec.name},
-                {
-                    "limit": tier.total.value,
-                    "held": tier.total.held,
+                _amounts(tier)
+                | {
                     "waiting": tier.total.waiting,
                     "closed": int(bool(each.closed)),
                     "paused": int(any(part.paused_for > 0 for part in (tier.total, *tier.keys))),
                     "frozen": int(any(part.frozen for part in (tier.total, *tier.keys))),
                 },
             )
+
+
+def _amounts(tier: TierView) -> dict[str, float]:
+    """The value of a tier and what is held of it; or its rate, and what is left of that."""
+    rate, counts = tier.rate, tier.total
+    if rate is None:
+        return {"limit": counts.value, "held": counts.held}
+    levels = [each.level for each in (counts, *tier.keys) if each.level is not None]
+    return {
+        "rate_limit": rate.count / rate.per,
+        "rate_burst": counts.value,
+        "rate_level": min(levels, default=counts.value),
+    }
 
 
 def _up(everything: bool) -> list[str]:

@@ -29,6 +29,9 @@ from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.stats import age
 
+_COUNTS = (">value", ">held", ">waiting")
+_RATES = (">rate", ">burst", ">left", ">full in")
+_NO_RATE = ("",) * len(_RATES)
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
 _CHANGES_SHOWN = 20  # of an adaptive value, the latest
@@ -94,25 +97,26 @@ def _print_list(
     semaphores: list[tuple[str, SemaphoreStats]], tiers: list[TiersView], most: int
 ) -> None:
     """Print a line for each semaphore, tier or key; columns that are not used are left out."""
-    titles = ["name", "tier", "key", ">value", ">held", ">waiting", ">left", ">full in", "closed"]
+    titles = ["name", "tier", "key", *_COUNTS, *_RATES, "closed"]
     rows: list[tuple[str, ...]] = []
     for name, one in semaphores:
         _, value, held, waiting = _counts(name, one)
-        rows.append((name, "", "", str(value), str(held), str(waiting), "", "", _closed(one)))
+        cells = (str(value), str(held), str(waiting))
+        rows.append((name, "", "", *cells, *_NO_RATE, _closed(one)))
     for each in tiers:
         name, closed = each.found.name, each.closed
         if not each.tiers:  # closed before anybody used them
-            rows.append((name, "", "", "", "0", "0", "", "", closed))
+            rows.append((name, "", "", "", "0", "0", *_NO_RATE, closed))
         for tier in each.tiers:
             for counts in tier.rows(most):
                 paused = _paused(max(counts.paused_for, tier.total.paused_for))
                 state = closed or paused or _frozen(counts)
                 rows.append((name, tier.spec.name, *_cells(counts), state))
     rows.sort(key=lambda row: row[0])
-    optional = {"tier": 1, "key": 2, ">left": 6, ">full in": 7, "closed": 8}
-    unused = {at for at in optional.values() if not any(row[at] for row in rows)}
+    optional = {1, 2, *range(6, len(titles))}
+    unused = {at for at in optional if not any(row[at] for row in rows)}
     if 6 not in unused:
-        unused.discard(7)
+        unused -= {*range(6, len(titles) - 1)}  # the columns of rates, all or none
     if tiers:
         unused -= {1, 2}
     shown = [at for at in range(len(titles)) if at not in unused]
@@ -123,13 +127,14 @@ def _print_list(
     )
 
 
-def _cells(counts: TierCounts) -> tuple[str, str, str, str, str, str]:
-    """Return key, value, held, waiting, what is left of a rate, and how long until it is full."""
+def _cells(counts: TierCounts) -> tuple[str, ...]:
+    """Return the key, and the cells of `_COUNTS` and `_RATES`: a rate has no slots."""
+    value, is_rate = str(counts.value) if counts.value else "-", counts.rate is not None
     return (
         "" if counts.key is None else counts.key or "''",
-        str(counts.value) if counts.value else "-",
-        str(counts.held),
+        *(("", "") if is_rate else (value, str(counts.held))),
         str(counts.waiting),
+        *((counts.rate or "", value) if is_rate else ("", "")),
         "" if counts.level is None else units(counts.level),
         duration(counts.full_in),
     )
@@ -237,9 +242,9 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     sys.stdout.write(f"{printable(words)}\n")
     most = _KEYS_SHOWN if chosen is None else None
     rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
-    has_rates = any(row[-1] for row in rows)
-    titles = ("tier", "key", ">value", ">held", ">waiting", ">left", ">full in")
-    at_most = len(titles) if has_rates else len(titles) - 2
+    has_rates = any(tier.total.rate is not None for tier in view.tiers)
+    titles = ("tier", "key", *_COUNTS, *_RATES)
+    at_most = len(titles) if has_rates else len(titles) - len(_RATES)
     print_table(titles[:at_most], [row[:at_most] for row in rows], shorten=("tier", "key"))
     if holders or waiters:
         sys.stdout.write("\n")

@@ -37,7 +37,7 @@ Full limits are red, and others that somebody waits for are yellow.
 that came and went between two samples was not seen, so the rate is a lower bound. A wait
 that began and ended between two samples counts as 0, and is shown as '<1 s'.
 Only the 200 fullest semaphores are shown, and each tier with its three busiest keys.
-For a rate, the value is its burst; what is left and the time until it is full are shown.
+A rate has no value; what comes back, its burst, what is left and when it is full are shown.
 A value that has moved within the last minute is shown with the one before: 20→17."""
 
 
@@ -154,6 +154,8 @@ def _as_dict(row: Row) -> dict[str, Any]:
         del fields["tier"], fields["key"]
     if row.level is None:
         del fields["level"], fields["full_in_seconds"]
+    if row.rate is None:
+        del fields["rate"]
     if row.value_before is None:
         del fields["value_before"]
     return fields

@@ -30,7 +30,7 @@ _COLUMNS = (
     *("name", ">value", ">held", ">waiting", ">oldest hold"),
     *(">seen/s", ">wait p50", ">wait p95"),
 )
-_RATE_COLUMNS = (">left", ">full in")  # if there is a rate
+_RATE_COLUMNS = (">rate", ">burst", ">left", ">full in")  # if there is a rate
 # key -> column, and what to sort by; names from a to z, numbers with the largest first.
 _SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
     "n": (0, lambda row: row.title, False),
@@ -66,7 +66,7 @@ class Screen:
         self._rows: list[Row] = []
         self._sorted_by, self._reverse = "n", False
         self._row = 0  # the chosen one
-        self._opened: str | None = None  # the name whose holders are shown
+        self._opened: Row | None = None  # the one whose holders are shown
         self._found = Claimants([], [])
         self._changes: list[Change] | None = None  # of the opened one, if it is adaptive
         self._holder = 0
@@ -80,7 +80,8 @@ class Screen:
         try:
             self._rows = self._source.rows()
             if self._opened is not None:
-                limit = self._source.backend.find_either(self._opened)
+                only_tiers = self._opened.tier is not None
+                limit = self._source.backend.find_either(self._opened.name, only_tiers=only_tiers)
                 self._found = claimants(limit)
                 self._changes = self._changes_of(limit)
             self._trouble = "; ".join(str(each) for each in self._source.errors)
@@ -112,7 +113,7 @@ class Screen:
         elif key == "q":
             return False
         elif key == "r":
-            self._typed = "" if self._chosen_name is not None else None
+            self._typed = "" if self._chosen is not None else None
         elif self._opened is None:
             self._press_in_list(key)
         else:
@@ -126,22 +127,23 @@ class Screen:
             self._sorted_by, self._reverse = key, False
         elif key in ("up", "down"):
             self._row = _moved(self._row, key, len(self._rows))
-        elif key == "enter" and self._chosen_name is not None:
-            self._opened, self._holder = self._chosen_name, 0
+        elif key == "enter" and self._chosen is not None:
+            self._opened, self._holder = self._chosen, 0
             self.look()
 
     def _press_in_one(self, key: str) -> None:
         holders = self._found.holders
+        assert self._opened is not None
         if key in ("escape", "backspace"):
             self._opened = None
         elif key in ("up", "down"):
             self._holder = _moved(self._holder, key, len(holders))
         elif key in ("f", "t") and self._changes is not None:
             action = "freeze" if key == "f" else "thaw"
-            self._wanted = {"action": action, "name": self._opened, **self._chosen_part}
+            self._wanted = {"action": action, **_target(self._opened)}
         elif key == "k" and self._holder < len(holders):
             chosen = holders[self._holder].acquisition_id
-            self._wanted = {"action": "kick", "id": chosen, "name": self._opened}
+            self._wanted = {"action": "kick", "id": chosen, "name": self._opened.name}
 
     def _type(self, key: str) -> None:
         assert self._typed is not None
@@ -149,10 +151,8 @@ class Screen:
             self._typed += key
         elif key == "backspace":
             self._typed = self._typed[:-1]
-        elif key == "enter" and self._typed:
-            value = int(self._typed)
-            self._wanted = {"action": "resize", "name": self._chosen_name, "value": value}
-            self._wanted |= self._chosen_part
+        elif key == "enter" and self._typed and self._chosen is not None:
+            self._wanted = {"action": "resize", "value": int(self._typed), **_target(self._chosen)}
             self._typed = None
         elif key in ("escape", "enter", "q"):
             self._typed = None
@@ -176,19 +176,9 @@ class Screen:
     @property
     def _chosen(self) -> Row | None:
         if self._opened is not None:
-            return next((row for row in self._rows if row.name == self._opened), None)
+            return self._opened
         ordered = self._ordered
         return ordered[min(self._row, len(ordered) - 1)] if ordered else None
-
-    @property
-    def _chosen_part(self) -> dict[str, str | None]:
-        """Return the tier and the key that were chosen, if the row is one of tiers."""
-        row = self._chosen
-        return {} if row is None or row.tier is None else {"tier": row.tier, "key": row.key}
-
-    @property
-    def _chosen_name(self) -> str | None:
-        return self._opened or (None if self._chosen is None else self._chosen.name)
 
     # ----------------------------------------------------------------- drawing
 
@@ -208,14 +198,15 @@ class Screen:
     @property
     def _question(self) -> str:
         if self._typed is not None:
-            return f"slots of {self._chosen_name!r}: {self._typed}_   (Enter, or Escape)"
+            title = "" if self._chosen is None else self._chosen.title
+            return f"slots of {title!r}: {self._typed}_   (Enter, or Escape)"
         if self._wanted is None:
             return ""
         if self._wanted["action"] == "kick":
             return f"kick {self._wanted['id']!r}? Its slots go to the next at once. y/n"
         if self._wanted["action"] == "resize":
-            return f"give {self._wanted['name']!r} {self._wanted['value']} slots? y/n"
-        return f"{self._wanted['action']} the value of {self._wanted['name']!r}? y/n"
+            return f"give {self._wanted['title']!r} {self._wanted['value']} slots? y/n"
+        return f"{self._wanted['action']} the value of {self._wanted['title']!r}? y/n"
 
     def _list(self, room: int) -> tuple[Any, str]:
         column, _, largest_first = _SORTS[self._sorted_by]
@@ -244,7 +235,8 @@ class Screen:
         room = max(room - (0 if self._changes is None else _CHANGES), 1)
         first = max(self._holder - room + 1, 0)
         styles = ["reverse" if at == self._holder and holders else "" for at in range(len(lines))]
-        titles = (f"{self._opened}", ">for", ">left", "label", "who", "keys", "lacks", "id")
+        opened = "" if self._opened is None else self._opened.title
+        titles = (opened, ">for", ">left", "label", "who", "keys", "lacks", "id")
         shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
         heads = [printable(title) for title in titles]
         more = f" · {len(lines) - room} more" if len(lines) > room else ""
@@ -257,6 +249,12 @@ class Screen:
         moves = [_change(each) for each in self._changes[: -_CHANGES - 1 : -1]]
         told = [Text(printable(line)) for line in moves or ["adaptive, and no change yet"]]
         return Group(picture, *told), f"{_KEYS_OF_ADAPTIVE}{more}"
+
+
+def _target(row: Row) -> dict[str, str | None]:
+    """Return what steers the limit of a row, or the tier and the key, and how to name it."""
+    kind = "semaphore" if row.tier is None else "tiers"
+    return {"name": row.name, "kind": kind, "tier": row.tier, "key": row.key, "title": row.title}
 
 
 def _moved(at: int, key: str, count: int) -> int:
@@ -290,7 +288,7 @@ def _claimant(state: str, each: Claimant) -> list[str]:
 
 
 def columns(rows: Sequence[Row]) -> tuple[str, ...]:
-    has_rates = any(row.level is not None for row in rows)
+    has_rates = any(row.rate is not None for row in rows)
     return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
 
 
@@ -302,13 +300,15 @@ def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[
 def _cells(row: Row, every: float) -> list[str]:
     return [
         f"{row.title}{_state(row)}",
-        _value(row),
-        str(row.held),
+        _value(row) if row.rate is None else "",
+        str(row.held) if row.rate is None else "",
         str(row.waiting),
         duration(row.oldest_hold_seconds),
         "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
         _wait(row.wait_p50_seconds, every),
         _wait(row.wait_p95_seconds, every),
+        row.rate or "",
+        "" if row.rate is None else _value(row),
         "" if row.level is None else units(row.level),
         duration(row.full_in_seconds),
     ]

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 from slotwise._core import fork
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
@@ -373,6 +374,17 @@ def resized(
     kind: Kind = "resized" if adapted is None else "adapted"
     if hooks:
         _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
+
+
+# The tiers with rates that hooks were told of, by name and scope: metrics ask them what is left.
+rated: dict[tuple[str | None, str], ref[Any]] = {}
+
+
+def note_rates(name: str | None, scope: str, backend: object) -> None:
+    key = (name, scope)
+    known = rated.get(key)
+    if known is None or known() is None:
+        rated[key] = ref(backend, lambda own: rated.pop(key) if rated.get(key) is own else None)
 
 
 def resized_tier(name: str | None, scope: str, value: object, tier: str, key: str | None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from slotwise._core.paths import NodeStats, Path, PathStats, TierSpec, is_rate_limit
+from slotwise._core.paths import Needs, NodeStats, Path, PathStats, TierSpec, is_rate_limit
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.stats import age
@@ -27,6 +27,7 @@ class Lack:
 
     ``held`` of ``value`` slots are held; of a rate (``is_rate``), that much of its burst is used.
     ``oldest`` is the oldest holder, if known. ``paused_for`` is in how many seconds a pause ends.
+    ``need`` is what the request takes of it.
     """
 
     tier: str | None
@@ -36,6 +37,7 @@ class Lack:
     oldest: Claimant | None = None
     paused_for: float = 0.0
     is_rate: bool = False
+    need: int = 1
 
     def __str__(self) -> str:
         tier = "" if self.tier is None else f"tier {self.tier}"
@@ -45,6 +47,8 @@ class Lack:
             left = self.value - self.held
             amount = f"{left} left of a" if left >= 0 else f"{-left} in debt, with a"
             full = f"{amount} burst of {self.value}"
+        if self.need > 1:
+            full += f", {self.need} needed"
         if self.oldest is not None:
             full += f", oldest by {describe_holder(self.oldest)}"
         if self.paused_for > 0:
@@ -58,7 +62,7 @@ class Explanation:
 
     ``state`` is ``waiting``, ``holding``, ``new`` or ``unknown``. ``place`` is that in the queue,
     from 1; None if it is not there. ``estimate`` is in about how many seconds it will be served,
-    None if unknown.
+    None if unknown. With ``waiting``, it explains the line of that many: its first waiter.
     """
 
     state: Literal["waiting", "holding", "new", "unknown"]
@@ -68,6 +72,7 @@ class Explanation:
     title: str = field(default="it", kw_only=True)
     closed: str | None = field(default=None, kw_only=True)  # why it is closed everywhere, or ""
     claimant: Claimant | None = field(default=None, kw_only=True, repr=False)
+    waiting: int | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         if self.state == "unknown":
@@ -84,10 +89,14 @@ class Explanation:
             return f"a newcomer gets its slots of {self.title} at once"
         line = f"{_ordinal(self.place)} in line for {self.title}"
         parts = [line if self.state == "waiting" else f"a newcomer is {line}"]
+        lacks, until_then = "lacks", "about {} to go"
+        if self.waiting is not None:
+            parts = [f"{self.waiting} waiting for {self.title}"]
+            lacks, until_then = "short of", "next grant in about {}"
         tiers = [str(lack) for lack in self.lacks if lack.tier is not None]
-        parts += [f"lacks {' and '.join(tiers)}"] if tiers else map(str, self.lacks)
+        parts += [f"{lacks} {' and '.join(tiers)}"] if tiers else map(str, self.lacks)
         if self.estimate is not None:
-            parts.append(f"about {_seconds(self.estimate)} to go")
+            parts.append(until_then.format(_seconds(self.estimate)))
         return "; ".join(parts)
 
 
@@ -125,21 +134,23 @@ def explain_path(
     specs: Sequence[TierSpec],
     look: Callable[[Path], tuple[PathStats, float | None]],
     path: Path | None,
+    needs: Needs | None = None,
 ) -> Explanation:
     """Explain a request for a path; ``look`` returns how full one is, and a newcomer's estimate.
 
-    ``path`` is that of a newcomer; a waiter has its own.
+    ``path`` is that of a newcomer, ``needs`` what it takes; a waiter has its own.
     """
     found = _find(title, which, waiters, holders)
     if isinstance(found, Explanation):
         return found
     if found is not None:
         path = path_of(found, specs)
+        needs = tuple(found.needs.get(spec.name, 1) for spec in specs)
     assert path is not None
     stats, estimate = look(path)
     if found is None and stats.closure is not None:
         return Explanation("new", None, (), None, title=title, closed=stats.closure.reason or "")
-    lacks = lacks_of(specs, path, stats.nodes, holders, found)
+    lacks = _lacks_of(specs, path, needs or (1,) * len(specs), stats.nodes, holders, found)
     if found is None and not lacks:
         return Explanation("new", None, (), 0.0, title=title)
     ahead = _same_line(waiters, found, lacks)
@@ -152,22 +163,22 @@ def path_of(claimant: Claimant, specs: Sequence[TierSpec]) -> Path:
     return tuple(claimant.keys.get(spec.name) if spec.keyed else None for spec in specs)
 
 
-def lacks_of(
+def _lacks_of(
     specs: Sequence[TierSpec],
     path: Path,
+    needs: Needs,
     nodes: Sequence[NodeStats],
     holders: Sequence[Claimant],
-    waiter: Claimant | None = None,
+    waiter: Claimant | None,
 ) -> tuple[Lack, ...]:
     """Return the tiers that have too little for a path, and what a waiter is said to lack."""
     lacks = []
-    for spec, key, node in zip(specs, path, nodes, strict=True):
-        need = 1 if waiter is None else waiter.needs.get(spec.name, 1)
+    for spec, key, need, node in zip(specs, path, needs, nodes, strict=True):
         is_full = node.value and node.active + node.kept + need > node.value
         if is_full or node.paused_for or (waiter is not None and waiter.lacks == spec.name):
             through = [each for each in holders if key is None or each.keys.get(spec.name) == key]
             lacks.append(
-                lack_of(specs, spec, key, node.active, node.value, through, node.paused_for)
+                lack_of(specs, spec, key, node.active, node.value, through, node.paused_for, need)
             )
     return tuple(lacks)
 
@@ -180,11 +191,12 @@ def lack_of(
     value: int,
     holders: Sequence[Claimant],
     paused_for: float,
+    need: int = 1,
 ) -> Lack:
     """Return what is missing of a tier, or of one key of it; ``holders`` are those there."""
     tier, is_rate = None if is_rate_limit(specs) else spec.name, isinstance(spec.value, Rate)
     holder = oldest(holders) if isinstance(spec.value, int) else None
-    return Lack(tier, key, held, value, holder, paused_for, is_rate)
+    return Lack(tier, key, held, value, holder, paused_for, is_rate, need)
 
 
 def _same_line(

@@ -90,6 +90,8 @@ class PathBackend(ABC):
     ) -> None:
         """Tell the hooks that a request begins."""
         values = slot_values(self._specs)
+        if len(values) < len(self._specs):
+            events.note_rates(self.reported_name, self.scope, self)
         events.requested(
             *(acquisition_id, self.reported_name, self.scope, now),
             slots=slots_needed(self._specs, needs),

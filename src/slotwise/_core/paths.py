@@ -211,7 +211,7 @@ def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, i
 class KeyStats:
     """How full one key of a keyed tier is; ``value`` 0 means unlimited.
 
-    Of a rate, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
+    Of a ``rate``, ``value`` is its burst, ``level`` what is left, negative while there is debt, and
     ``full_in`` in how many seconds it is full if nobody takes anything. ``paused_for`` is in how
     many seconds a pause of the key, or of its tier, ends. ``frozen`` says whether an adaptive value
     is kept where it is.
@@ -222,6 +222,7 @@ class KeyStats:
     value: int
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
+    rate: Rate | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
     frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
@@ -264,10 +265,10 @@ class TierStats:
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
     of its keys unless it was changed for one; 0 means unlimited, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
-    Of a rate without keys, ``level`` and ``full_in`` are those of `KeyStats`. ``paused_for`` is in
-    how many seconds a pause of the tier ends. ``frozen`` says whether its adaptive value is kept
-    where it is, and that of keys to come. ``scope`` is who shares it: memory, process or
-    redis; open or local while a server is away.
+    Of a rate without keys, ``level``, ``full_in`` and ``rate`` are those of `KeyStats`.
+    ``paused_for`` is in how many seconds a pause of the tier ends. ``frozen`` says whether its
+    adaptive value is kept where it is, and that of keys to come. ``scope`` is who shares it:
+    memory, process or redis; open or local while a server is away.
     """
 
     active: int
@@ -276,6 +277,7 @@ class TierStats:
     keys: Mapping[str, KeyStats] = field(default_factory=dict)
     level: float | None = field(default=None, repr=False)
     full_in: float | None = field(default=None, repr=False)
+    rate: Rate | None = field(default=None, repr=False)
     paused_for: float = field(default=0.0, repr=False, compare=False, kw_only=True)
     frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
     scope: str = field(default="memory", repr=False, compare=False, kw_only=True)

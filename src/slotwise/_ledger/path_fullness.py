@@ -43,15 +43,15 @@ def has_room_at_once(node: Any, need: int, now: float, turn: Turn | None = None)
     return bool(node.in_use + node.kept + need <= node.value)
 
 
-def level_of(tier: TierNodes, key: Hashable, now: float) -> tuple[float, ...]:
-    """Return what is left of a rate, and in how many seconds it is full; nothing for slots."""
+def level_of(tier: TierNodes, key: Hashable, now: float) -> tuple[Any, ...]:
+    """Return what is left of a rate, in how many seconds it is full, and it; nothing for slots."""
     if not isinstance(tier, RateTier):
         return ()
     node = tier.nodes.get(key)
     if node is None:
-        return float(tier.most(key)), 0.0
+        return float(tier.most(key)), 0.0, tier.value_of(key)
     level, rate = node.level_at(now), node.rate
-    return level / rate.unit, (rate.full - level) / rate.gain / 1_000_000
+    return level / rate.unit, (rate.full - level) / rate.gain / 1_000_000, rate
 
 
 def tier_stats(
@@ -134,12 +134,12 @@ def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
     pause = paused_for(tier, key, now)
     if node is None:
         return NodeStats(0, 0, value, paused_for=pause)
+    taken = node.in_use
     if isinstance(node, RateNode):
-        left = floor(level_of(tier, key, now)[0])
-        return NodeStats(value - min(left, value), node.waiting, value, node.kept, pause)
+        taken = value - min(floor(level_of(tier, key, now)[0]), value)
     is_waited_for = node.first_parked() is not None
-    kept = max(value - node.in_use, 0) if is_waited_for else node.kept
-    return NodeStats(node.in_use, node.waiting, value, kept, pause)
+    kept = max(value - taken, 0) if is_waited_for else node.kept
+    return NodeStats(taken, node.waiting, value, kept, pause)
 
 
 def fullness(

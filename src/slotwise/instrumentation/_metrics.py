@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from slotwise._core import events
 from slotwise._core.events import Event, ReportedAcquisition
+from slotwise._core.rates import Rate
 
 # Of histograms, in seconds: from 1 ms to 600 s.
 BOUNDS = (
@@ -72,11 +73,41 @@ class Gauges:
             for tier, value in event.values.items():
                 self._values[self._names.labels(event, tier)] = value
         elif event.value is not None and not event.keys:
-            self._values[self._names.labels(event)] = event.value
+            labels = self._names.labels(event)
+            if event.tier is None or labels in self._values:  # not a rate, which has no slots
+                self._values[labels] = event.value
 
     def values(self) -> Mapping[Labels, int]:
         """By limit; 0 means unlimited, or a value that differs from key to key."""
         return dict(self._values)
+
+    def rates(self) -> tuple[Mapping[Labels, float], ...]:
+        """What comes back in a second, the burst, and what is left, by limit.
+
+        The last is that of the least of all keys, and only of rates in memory: `slotwise export`
+        has the others, without a scrape that waits for a server.
+        """
+        per_second: dict[Labels, float] = {}
+        bursts: dict[Labels, float] = {}
+        levels: dict[Labels, float] = {}
+        for (name, scope), found in list(events.rated.items()):
+            backend = found()
+            if backend is None:
+                continue
+            stats = backend.stats_sync() if scope == "memory" else {}
+            for spec in backend._specs:
+                rate, own = spec.value, stats.get(spec.name)
+                if not isinstance(rate, Rate):
+                    continue
+                labels = self._names.labels(Event("requested", name, scope), spec.name)
+                if own is not None:
+                    rate = own.rate or rate
+                    left = [own.level, *(each.level for each in own.keys.values())]
+                    levels[labels] = min(
+                        (each for each in left if each is not None), default=rate.burst
+                    )
+                per_second[labels], bursts[labels] = rate.count / rate.per, rate.burst
+        return per_second, bursts, levels
 
     def paused(self) -> Mapping[Labels, int]:
         """1 by limit while a pause lasts that this process has made, else 0."""

@@ -5,9 +5,11 @@
     instrument()
 
 The metrics are ``slotwise.limit``, ``slotwise.held`` and ``slotwise.waiting`` (slots;
-the latter two are this process's own), ``slotwise.paused`` and ``slotwise.frozen``
-(0 or 1, by this process), ``slotwise.wait.duration`` and ``slotwise.hold.duration``
-(seconds), ``slotwise.acquisitions`` (each attempt once) and ``slotwise.endings`` (each grant once).
+the latter two are this process's own), ``slotwise.rate.limit``, ``slotwise.rate.burst`` and
+``slotwise.rate.level`` (of rates, the level only in memory), ``slotwise.paused`` and
+``slotwise.frozen`` (0 or 1, by this process), ``slotwise.wait.duration`` and
+``slotwise.hold.duration`` (seconds), ``slotwise.acquisitions`` (each attempt once) and
+``slotwise.endings`` (each grant once).
 """
 
 from __future__ import annotations
@@ -88,6 +90,17 @@ class _Instruments:
         meter.create_observable_up_down_counter(
             "slotwise.waiting", [self._observer(1)], "{slot}", "Slots that this process waits for"
         )
+        for which, (name, what) in enumerate(
+            (
+                ("limit", "What comes back of a rate in a second, of each key"),
+                ("burst", "The most of a rate that is saved up, of each key"),
+                ("level", "What is left of a rate in memory, of the least key"),
+            )
+        ):
+            unit = "{unit}/s" if name == "limit" else "{unit}"
+            meter.create_observable_gauge(
+                f"slotwise.rate.{name}", [self._rate_observer(which)], unit, what
+            )
         meter.create_observable_gauge(
             "slotwise.paused",
             [self._switch_observer(Gauges.paused)],
@@ -132,6 +145,13 @@ class _Instruments:
             return [
                 Observation(count, _attributes(labels)) for labels, count in found[which].items()
             ]
+
+        return observe
+
+    def _rate_observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = {} if self.measuring is None else self.measuring.gauges.rates()[which]
+            return [Observation(value, _attributes(labels)) for labels, value in found.items()]
 
         return observe
 

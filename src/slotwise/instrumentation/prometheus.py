@@ -77,10 +77,14 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         held, waiting = self._gauges.held_and_waiting()
+        per_second, bursts, levels = self._gauges.rates()
         for name, what, values in (
             ("limit", "How many slots the limit has; 0 means unlimited", self._gauges.values()),
             ("held", "Slots that this process holds", held),
             ("waiting", "Slots that this process waits for", waiting),
+            ("rate_limit", "What comes back of a rate in a second, of each key", per_second),
+            ("rate_burst", "The most of a rate that is saved up, of each key", bursts),
+            ("rate_level", "What is left of a rate in memory, of the least key", levels),
             ("paused", "1 while a pause lasts that this process has made", self._gauges.paused()),
             ("frozen", "1 if this process keeps an adaptive value", self._gauges.frozen()),
         ):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import KeyStats, TierSpec, TierStats, title_of
 from slotwise.redis._diagnosis import GARBAGE, not_ours
-from slotwise.redis._path_keys import read_node, write_node, write_rule
+from slotwise.redis._path_keys import read_node, read_value, write_node, write_rule
 from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import load
 
@@ -71,7 +72,7 @@ def read_tier_stats(
     ]
     paused_for = _read_pauses(pauses, now_us)
     keys = _by_key(tiers, rules, records, idle, now_us, paused_for, frozen)
-    levels: list[tuple[float, ...]] = [
+    levels: list[tuple[Any, ...]] = [
         () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
     ]
@@ -121,19 +122,23 @@ def _own_value(rule: bytes, record: bytes | None) -> int:
     return _value_of(rule)
 
 
-def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[float, ...]:
-    """What is left of a rate, and in how many seconds it is full; nothing if it is not a rate."""
+_rate = lru_cache(100)(read_value)  # most keys have the same one
+
+
+def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[Any, ...]:
+    """What is left of a rate, in how many seconds it is full, and it; nothing for slots."""
     if b"/" not in rule:
         return ()
     if record is not None and b"/" in record.split()[2]:
         rule = record.split()[2].lstrip(b"~")
     gain, unit, burst, _ = map(int, rule.split(b"/"))
+    rate = _rate(rule.decode())
     if record is None:
-        return float(burst), 0.0
+        return float(burst), 0.0, rate
     own, _, _ = record.partition(b"=")  # a share of fair order may follow
     *_, level, at = own.split()
     parts = min(int(level) + max(now_us - int(at), 0) * gain, burst * unit)
-    return parts / unit, (burst * unit - parts) / gain / 1_000_000
+    return parts / unit, (burst * unit - parts) / gain / 1_000_000, rate
 
 
 def _by_key(

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
+from slotwise._admin.sampling import Subject
 from slotwise.errors import SlotwiseError
 from slotwise.integrations._sigterm import SigtermListener
 from slotwise.web import _steering
@@ -31,6 +32,7 @@ Headers = Iterable[tuple[str, str]]
 # A server that shuts down waits for open streams, so none lasts longer; browsers reconnect.
 _STREAM_SECONDS = 20.0
 _EVENT_SECONDS = 1.0
+_FIRST_SECONDS = 1.0  # a page that nobody sees is worse than one without limits
 
 _MOST_BODY = 10_000  # bytes; a request has a name and a number
 
@@ -52,7 +54,7 @@ class App:
         self._feed = Feed(url)
         self._ending = False
         self._encoded_of: PageSnapshot | None = None  # the snapshot that those were made from
-        self._encoded: dict[tuple[str | None, str], bytes] = {}
+        self._encoded: dict[tuple[Subject | None, str], bytes] = {}
         self._streams: set[_Stream] = set()  # the open ones
         # A mounted application isn't told that its server shuts down, and would keep it waiting.
         self._sigterm = SigtermListener(self.end_streams)
@@ -107,13 +109,27 @@ class App:
             cookie = self._access.cookie(request)
             await reply.redirect(f"{request.root}/", [("set-cookie", cookie)] if cookie else [])
             return
-        await reply.html(page().replace("{nonce}", reply.nonce))
+        html = page().replace("{nonce}", reply.nonce)
+        await reply.html(html.replace("{first}", await self._first_snapshot()))
+
+    async def _first_snapshot(self) -> str:
+        """Return a snapshot as JSON that can stand in HTML; null if it takes long."""
+        looking = asyncio.ensure_future(self._shown(None, ""))
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([looking], timeout=_FIRST_SECONDS)
+        if not looking.done():
+            return "null"
+        try:
+            shown = looking.result().decode()
+        except SlotwiseError as error:
+            shown = json.dumps({"error": str(error)})
+        return shown.replace("<", "\\u003c")  # names are not markup
 
     async def _snapshot(self, request: Request, reply: Reply) -> None:
-        name, search = request.query.get("name"), request.query.get("q", "")
+        chosen, search = request.chosen, request.query.get("q", "")
         try:
-            with self._feed.watching(name):
-                await reply.encoded_json(await self._shown(name, search))
+            with self._feed.watching(chosen):
+                await reply.encoded_json(await self._shown(chosen, search))
         except SlotwiseError as error:
             await reply.json(503, {"error": str(error)})
 
@@ -142,12 +158,12 @@ class App:
         self, request: Request, reply: Reply, ended: asyncio.Future[None]
     ) -> None:
         """Send a snapshot a second until the client has left, or the server ends."""
-        name, search = request.query.get("name"), request.query.get("q", "")
+        chosen, search = request.chosen, request.query.get("q", "")
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _STREAM_SECONDS
-        with self._feed.watching(name):
+        with self._feed.watching(chosen):
             while not self._ending and loop.time() < ends_at:
-                looking = asyncio.ensure_future(self._shown(name, search))
+                looking = asyncio.ensure_future(self._shown(chosen, search))
                 either: list[asyncio.Future[Any]] = [looking, ended]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
@@ -160,15 +176,15 @@ class App:
                 await reply.write(b"data: " + shown + b"\n\n")
                 await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
-    async def _shown(self, name: str | None, search: str) -> bytes:
+    async def _shown(self, chosen: Subject | None, search: str) -> bytes:
         """Return the snapshot as JSON; pages that show the same share it."""
-        look = await self._feed.look(name)
+        look = await self._feed.look(chosen)
         if look is not self._encoded_of:
             self._encoded_of, self._encoded = look, {}
-        encoded = self._encoded.get((name, search))
+        encoded = self._encoded.get((chosen, search))
         if encoded is None:
-            shown = {**look.as_dict(name, search), "steer": self._allow_steer}
-            encoded = self._encoded[name, search] = json.dumps(shown).encode()
+            shown = {**look.as_dict(chosen, search), "steer": self._allow_steer}
+            encoded = self._encoded[chosen, search] = json.dumps(shown).encode()
         return encoded
 
     # ------------------------------------------------------------------- steering
@@ -224,6 +240,14 @@ class Request:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         self.query = {name: values[-1] for name, values in query.items()}
         self.is_secure = scope.get("scheme") == "https"
+
+    @property
+    def chosen(self) -> Subject | None:
+        """The limit that is shown in detail; with ``kind=tiers``, not a semaphore."""
+        name = self.query.get("name")
+        if name is None:
+            return None
+        return Subject(name, "" if self.query.get("kind") == "tiers" else None)
 
     @property
     def who(self) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from slotwise._admin.backends import Backend, open_backend
+from slotwise._admin.sampling import Subject
 from slotwise._core import fork
 from slotwise.web._page_view import PageSnapshot, PageWatcher
 
@@ -21,7 +22,7 @@ class Feed:
 
     def __init__(self, url: str | None) -> None:
         self._url = url
-        self._names: Counter[str] = Counter()  # the names that pages show in detail
+        self._chosen: Counter[Subject] = Counter()  # what pages show in detail
         self._lock = fork.new_lock()  # held while a thread takes a snapshot
         self._last: PageSnapshot | None = None
         self._looked_at = float("-inf")
@@ -35,35 +36,35 @@ class Feed:
         return PageWatcher(self.backend)
 
     @contextmanager
-    def watching(self, name: str | None) -> Iterator[None]:
-        """Include the details of ``name`` in snapshots meanwhile."""
-        if name is None:
+    def watching(self, chosen: Subject | None) -> Iterator[None]:
+        """Include the details of ``chosen`` in snapshots meanwhile."""
+        if chosen is None:
             yield
             return
-        self._names[name] += 1
+        self._chosen[chosen] += 1
         try:
             yield
         finally:
-            self._names[name] -= 1
-            if not self._names[name]:
-                del self._names[name]
+            self._chosen[chosen] -= 1
+            if not self._chosen[chosen]:
+                del self._chosen[chosen]
 
-    async def look(self, name: str | None = None) -> PageSnapshot:
-        """Return the latest snapshot, with ``name`` in detail; take one if it is a second old."""
+    async def look(self, chosen: Subject | None = None) -> PageSnapshot:
+        """Return the latest snapshot, with ``chosen`` in detail; one is taken every second."""
         look = self._fresh()
-        if look is None or (name is not None and name not in look.details):
-            look = await asyncio.to_thread(self._take, name)
+        if look is None or (chosen is not None and chosen not in look.details):
+            look = await asyncio.to_thread(self._take, chosen)
         return look
 
     def _fresh(self) -> PageSnapshot | None:
         return self._last if time.monotonic() - self._looked_at < _EVERY else None
 
-    def _take(self, name: str | None) -> PageSnapshot:
+    def _take(self, chosen: Subject | None) -> PageSnapshot:
         with self._lock:
             look = self._fresh()
             if look is None:
-                self._last = look = self._watcher.look(list(self._names))
+                self._last = look = self._watcher.look(list(self._chosen))
                 self._looked_at = time.monotonic()
-            if name is not None and name not in look.details:
-                self._watcher.add_detail(look, name)  # somebody has just begun to show it
+            if chosen is not None and chosen not in look.details:
+                self._watcher.add_detail(look, chosen)  # somebody has just begun to show it
             return look

@@ -17,7 +17,7 @@ from typing import Any
 from slotwise._admin.backends import Backend, Claimants
 from slotwise._admin.sampling import WINDOW, Row, Subject
 from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
-from slotwise._admin.tier_view import TiersView, view
+from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
@@ -42,10 +42,10 @@ class PageSnapshot:
     at: float
     where: str
     limits: list[dict[str, Any]]
-    details: dict[str, dict[str, Any] | None]
+    details: dict[Subject, dict[str, Any] | None]
     errors: list[str]
 
-    def as_dict(self, name: str | None = None, search: str = "") -> dict[str, Any]:
+    def as_dict(self, chosen: Subject | None = None, search: str = "") -> dict[str, Any]:
         """Return it for JSON: at most 200 limits, those whose names contain ``search``."""
         wanted = search.casefold()
         rows = [row for row in self.limits if wanted in row["name"].casefold()]
@@ -55,7 +55,7 @@ class PageSnapshot:
             "total": len(self.limits),
             "found": len(rows),
             "limits": rows[:MOST],
-            "limit": None if name is None else self.details.get(name),
+            "limit": None if chosen is None else self.details.get(chosen),
             "errors": self.errors[:5],
         }
 
@@ -79,8 +79,12 @@ class PageWatcher:
         self._histories: dict[Subject, _History] = {}
         self._last: _Taken | None = None  # what the latest snapshot was made of
 
-    def look(self, names: Iterable[str] = ()) -> PageSnapshot:
-        """Take a snapshot, with the holders and waiters of the limits called ``names``."""
+    def look(self, chosen: Iterable[Subject] = ()) -> PageSnapshot:
+        """Take a snapshot, with the holders and waiters of the ``chosen`` limits.
+
+        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
+        none.
+        """
         at = time.time()
         seen, found, rows = self._watcher.limits(_SAMPLED)
         limits: dict[Subject, dict[str, Any]] = {
@@ -93,29 +97,29 @@ class PageWatcher:
             history = self._histories[subject]
             history.add(shown["full"])
             row, who = rows.get(subject), found.get(subject)
-            shown |= _seen_of(row) | _oldest_of(who, now) | {"spark": history.spark}
+            shown |= _seen_of(row) | _blamed(who, seen, subject, now) | {"spark": history.spark}
             if who is not None:
                 history.add_holders(who.holders, at, now)
         self._last = _Taken(seen, limits, found, at)
-        details = {name: self._detail(name, self._last) for name in {*names}}
+        details = {each: self._detail(each, self._last) for each in {*chosen}}
         ordered = sorted(
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
         return PageSnapshot(at, self._backend.location, ordered, details, errors)
 
-    def add_detail(self, look: PageSnapshot, name: str) -> None:
+    def add_detail(self, look: PageSnapshot, chosen: Subject) -> None:
         """Add the holders and waiters of another limit to the latest snapshot."""
         if self._last is not None:
-            look.details[name] = self._detail(name, self._last)
+            look.details[chosen] = self._detail(chosen, self._last)
 
-    def _detail(self, name: str, taken: _Taken) -> dict[str, Any] | None:
+    def _detail(self, chosen: Subject, taken: _Taken) -> dict[str, Any] | None:
         """Its row, with its holders and waiters; None if there is no limit of that name."""
         seen, rows, found, at = taken.seen, taken.rows, taken.found, taken.at
         now = datetime.fromtimestamp(at, UTC)
         try:
-            limit = self._find(name, seen)
-            subject = Subject(name, "" if isinstance(limit, FoundTiers) else None)
+            limit = self._find(chosen, seen)
+            subject = Subject(chosen.name, "" if isinstance(limit, FoundTiers) else None)
             who = found.get(subject)
             history = self._histories.setdefault(subject, _History())
             if who is None:
@@ -130,7 +134,7 @@ class PageWatcher:
         line = own.pop("line")
         return {
             **row,
-            **_oldest_of(who, now),
+            **_blamed(who, seen, subject, now),
             "holders": [_shown(each, now) for each in who.holders[:MOST]],
             "holders_total": len(who.holders),
             "waiters": [
@@ -142,13 +146,14 @@ class PageWatcher:
             **own,
         }
 
-    def _find(self, name: str, seen: Survey) -> Semaphore | FoundTiers:
+    def _find(self, chosen: Subject, seen: Survey) -> Semaphore | FoundTiers:
         """Return the semaphore or the tiers of a name, from the survey if it has them."""
-        if name in seen.semaphores:
+        name, only_tiers = chosen.name, chosen.tier is not None
+        if name in seen.semaphores and not only_tiers:
             return self._backend.found(name, seen.semaphores[name])
         if name in seen.tiers:
             return seen.tiers[name].found
-        return self._backend.find_either(name)
+        return self._backend.find_either(name, only_tiers=only_tiers)
 
 
 # ------------------------------------------------------------------------------ rows
@@ -179,14 +184,14 @@ def _semaphore_row(name: str | None, stats: SemaphoreStats) -> dict[str, Any]:
 
 
 def _tiers_row(each: TiersView) -> dict[str, Any]:
-    """The row of tiers: the value of the widest one, and as full as their fullest part."""
+    """The row of tiers: the value of the widest one that has slots, and how full the fullest is."""
     parts = [part for tier in each.tiers for part in (tier.keys or (tier.total,))]
     shares = [part.taken / part.value for part in parts if part.value]
     found = each.found
     return {
         "name": found.name,
         "kind": "tiers",
-        "value": each.tiers[-1].total.value if each.tiers else 0,
+        "value": next((t.total.value for t in each.tiers[::-1] if t.total.rate is None), None),
         "held": found.holders,
         "waiting": found.waiters,
         "full": max(shares, default=0.0),
@@ -207,13 +212,22 @@ def _seen_of(row: Row | None) -> dict[str, Any]:
     }
 
 
-def _oldest_of(who: Claimants | None, now: datetime) -> dict[str, Any]:
-    """The oldest holder, and how long the first waiter has waited."""
-    holder = None if who is None else oldest(who.holders)
-    first = None if who is None or not who.waiters else who.waiters[0]
+def _blamed(who: Claimants | None, seen: Survey, subject: Subject, now: datetime) -> dict[str, Any]:
+    """What waiters for tiers lack, the oldest holder, how long the first waiter has waited.
+
+    Holders of a rate are not to blame: what they took comes back by time.
+    """
+    holders, waiters = ([], []) if who is None else (who.holders, who.waiters)
+    tiers = seen.tiers.get(subject.name) if subject.tier is not None else None
+    short = shortages(tiers, waiters)[:1] if tiers is not None else []
+    for each in short:
+        is_rate = each.counts.level is not None
+        holders = [] if is_rate else through(holders, each.spec.name, each.counts.key)
+    holder = oldest(holders)
     return {
+        "short": next(({"what": str(each), "next": each.next_grant} for each in short), None),
         "oldest": None if holder is None else _shown(holder, now),
-        "first_waits": None if first is None else age(first.since, now),
+        "first_waits": age(waiters[0].since, now) if waiters else None,
     }
 
 

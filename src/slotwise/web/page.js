@@ -25,7 +25,8 @@
 
   const wait = (value) => value === 0 ? "<1 s" : seconds(value);  // it began and ended between two samples
 
-  let chosen = null, search = "", stream = null, last = null;
+  let chosen = null, kind = "semaphore", search = "", stream = null, last = null;
+  const isChosen = (each) => each.name === chosen && each.kind === kind;  // tiers may have the name of a semaphore
 
   // Keep an element for each key, so that the focus stays where it is.
   const sync = (list, items, keyOf, build, update) => {
@@ -63,6 +64,8 @@
     bar.firstChild.style.width = share;
     return bar;
   };
+  // The bottleneck of tiers: "tokens: 37 left of 6,000, next grant in 200 ms".
+  const shortOf = (short) => shown(short.what) + (short.next === null ? "" : `, next grant in ${seconds(short.next)}`);
   const buildLimit = (limit) => {
     const item = make("li"), button = make("button");
     button.type = "button";
@@ -71,19 +74,19 @@
     const more = make("span", "more");
     more.append(make("span", "waits"), make("span", "times"), make("span", "rate"), make("span", "oldest"));
     button.append(make("span", "name"), make("span", "count"), barOf("0"), more, spark);
-    button.addEventListener("click", () => choose(limit.name));
+    button.addEventListener("click", () => choose(limit));
     item.append(button);
     return item;
   };
   const updateLimit = (item, limit) => {
     const button = item.firstElementChild, full = limit.full >= 1;
     button.dataset.limit = limit.name;
-    button.setAttribute("aria-current", String(limit.name === chosen));
+    button.setAttribute("aria-current", String(isChosen(limit)));
     item.classList.toggle("isfull", full);
     $(".name", item).textContent = shown(limit.name);
-    $(".count", item).textContent = `${limit.held} / ${limit.value || "∞"}` +
+    $(".count", item).textContent = (limit.value === null ? "a rate" : `${limit.held} / ${limit.value || "∞"}`) +
       (limit.closed ? " closed" : limit.paused_for ? " paused" : !full ? "" :
-        limit.kind === "tiers" && limit.held < limit.value ? ", a key full" : " full") +
+        limit.kind === "tiers" && (limit.value === null || limit.held < limit.value) ? ", a part full" : " full") +
       (limit.kind === "tiers" ? " (tiers)" : "");
     $(".bar i", item).style.width = percent(limit.full, 1);
     $(".waits", item).textContent = limit.waiting ? `${limit.waiting} waiting` : "";
@@ -91,7 +94,7 @@
       `waits p50 ${wait(limit.wait_p50)}, p95 ${wait(limit.wait_p95)}`;
     $(".rate", item).textContent = limit.per_second === null ? "" :
       `${limit.per_second.toFixed(1)} acquisitions/s`;
-    $(".oldest", item).textContent = limit.waiting && limit.oldest ?
+    $(".oldest", item).textContent = limit.short ? shortOf(limit.short) : limit.waiting && limit.oldest ?
       `oldest: ${shown(titleOf(limit.oldest))}, ${seconds(limit.oldest.age)}` : "";
     const step = 84 / Math.max(limit.spark.length - 1, 1);
     const points = limit.spark.map(
@@ -100,7 +103,7 @@
     $("polygon", item).setAttribute("points", points && `0,26 ${points} 84,26`);
   };
   const showList = (data) => {
-    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.paused_for && !each.full && each.name !== chosen;
+    const isIdle = (each) => !each.held && !each.waiting && !each.closed && !each.paused_for && !each.full && !isChosen(each);
     // The server searches all of them; until it has answered, search those that are here.
     const wanted = search.toLowerCase();
     const limits = data.limits.filter((each) => each.name.toLowerCase().includes(wanted));
@@ -211,7 +214,7 @@
   };
   const seriesOf = (each) => each.tier === null ? "" : each.key === null ? each.tier : `${each.tier}=${each.key}`;
   const buildSeries = (each) => {
-    const item = make("li"), head = make("p"), target = {name: chosen, tier: each.tier, key: each.key};
+    const item = make("li"), head = make("p"), target = {name: chosen, kind, tier: each.tier, key: each.key};
     head.append(make("span", "name"), make("span", "now"));
     for (const [action, text] of last.steer ? [["freeze", "Freeze"], ["thaw", "Thaw"]] : []) {
       const button = make("button", "", text);
@@ -259,11 +262,11 @@
   const showTiers = (tiers) => {
     $("#tiers").hidden = !tiers.length;
     const rows = [], add = (title, name, each) => {
-      const isRate = each.level !== null && each.level !== undefined;
+      const isRate = each.rate !== null;
       const taken = isRate ? each.value - each.level : each.held, row = make("li");
       row.classList.toggle("isfull", Boolean(each.value) && taken >= each.value);
       row.append(make("span", name, shown(title)), barOf(percent(taken, each.value)),
-        make("span", "count", (isRate ? `${Math.floor(each.level)} of ${each.value} left` :
+        make("span", "count", (isRate ? `${Math.floor(each.level)} left of ${each.value}, ${each.rate}` :
           each.value ? `${each.held} / ${each.value}` : `${each.held} held`) +
           (each.waiting ? `, ${each.waiting} waiting` : "")));
       rows.push(row);
@@ -272,7 +275,7 @@
       if (!tier.keyed) { add(tier.name, "name", tier); continue; }
       const head = make("li");
       head.append(make("span", "name", shown(tier.name)), make("span"),
-        make("span", "who", `${tier.keys_in_use} keys in use, ${tier.value || "∞"} each`));
+        make("span", "who", `${tier.keys_in_use} keys in use, ${tier.rate || tier.value || "∞"} each`));
       rows.push(head);
       for (const each of tier.keys) add(each.key, "key", each);
     }
@@ -289,20 +292,25 @@
     if (row.closed) tags.append(tag("red", "closed"));
     else if (row.paused_for) tags.append(tag("amber", `paused for ${seconds(row.paused_for)}`));
     if (row.frozen) tags.append(tag("amber", "frozen"));
-    tags.append(full ? tag("red", "full") : tag("green", "free"));
+    if (full) tags.append(tag("red", "full"));
+    else if (!row.waiting) tags.append(tag("green", "free"));
     if (row.waiting) tags.append(tag("amber", `${row.waiting} waiting`));
-    $("#facts").textContent = `${row.held} of ${row.value || "any number of"} held, ${row.waiting} waiting` +
+    $("#facts").textContent = (row.value === null ? "" : `${row.held} of ${row.value || "any number of"} held, `) +
+      `${row.waiting} waiting` +
       (row.first_waits === null || !row.waiting ? "" : `, the first for ${seconds(row.first_waits)}`) +
       (row.closed && row.reason ? `; closed: ${shown(row.reason)}` : "");
     const oldest = row.oldest;
+    blame.replaceChildren();
+    if (row.short) blame.append(make("b", "", shortOf(row.short)));
+    blame.hidden = !row.short;
     if (!row.waiting || !oldest || oldest.age === null) return;
     blame.hidden = false;
-    blame.replaceChildren(document.createTextNode("Held longest: "), make("b", "", shown(titleOf(oldest))),
+    blame.append(document.createTextNode(row.short ? "; held longest: " : "Held longest: "), make("b", "", shown(titleOf(oldest))),
       document.createTextNode(shown(`${oldest.label && whoOf(oldest) ? ` at ${whoOf(oldest)}` : ""}` +
         `${oldest.slot_number ? `, in slot ${oldest.slot_number}` : ""}, for ${seconds(oldest.age)}`)));
   };
   const showDetail = (data) => {
-    const limit = data.limit, row = limit || data.limits.find((each) => each.name === chosen);
+    const limit = data.limit, row = limit || data.limits.find(isChosen);
     $("#detail").hidden = chosen === null;
     $("#nothing").hidden = chosen !== null;
     if (chosen === null) return;
@@ -315,9 +323,8 @@
     const value = limit.value;
     $("#steer").hidden = !data.steer;
     $("#steer label").hidden = $("[data-action=resize]").hidden = limit.kind !== "semaphore";
-    const eldest = limit.holders.reduce(
-      (most, each) => each.age !== null && (!most || each.age > most.age) ? each : most, null);
-    if (eldest && limit.waiting) eldest.eldest = true;
+    if (limit.oldest && limit.waiting)
+      for (const each of limit.holders) each.eldest = each.id === limit.oldest.id;
     const numbered = limit.kind === "semaphore" && value <= 64;
     let lanes = limit.holders;
     if (numbered) {
@@ -368,7 +375,7 @@
   });
   $("[data-action=resize]").addEventListener("click", () => {
     const value = Number($("#value").value);
-    if (value >= 1) ask(`Resize '${shown(chosen)}' to ${value} slots?`, {action: "resize", name: chosen, value});
+    if (value >= 1) ask(`Resize '${shown(chosen)}' to ${value} slots?`, {action: "resize", name: chosen, kind, value});
   });
   const questions = {
     close: (name) => `Close ${name} for everybody? Waiters and newcomers are refused.`,
@@ -378,7 +385,7 @@
   };
   for (const action of ["close", "open"])
     $(`[data-action=${action}]`).addEventListener("click", () => ask(
-      questions[action](`'${shown(chosen)}'`), {action, name: chosen}));
+      questions[action](`'${shown(chosen)}'`), {action, name: chosen, kind}));
   $("#steer").addEventListener("submit", (event) => event.preventDefault());
 
   // ------------------------------------------------------------------- the stream
@@ -400,7 +407,8 @@
     // Nobody should have to search for what holds others up.
     const waited = data.limits.find((each) => each.waiting);
     if (chosen === null && !asked && !search && waited && !isNarrow())
-      choose(waited.name);
+      choose(waited);
+    if (data.limit && data.limit.name === chosen) kind = data.limit.kind;  // a link may have the name alone
     asked = true;
     showList(data);
     showDetail(data);
@@ -411,7 +419,7 @@
     clearTimeout(silence);
     if (document.hidden) { say("paused", ""); return; }
     const query = new URLSearchParams();
-    if (chosen !== null) query.set("name", chosen);
+    if (chosen !== null) { query.set("name", chosen); query.set("kind", kind); }
     if (search) query.set("q", search);
     stream = new EventSource(`events?${query}`);
     stream.onmessage = (event) => show(JSON.parse(event.data));
@@ -422,11 +430,11 @@
       if (stream && stream.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
     };
   };
-  const choose = (name) => {
-    chosen = name;
-    history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+  const choose = (limit) => {
+    ({name: chosen, kind} = limit);
+    history.replaceState(null, "", `#${encodeURIComponent(chosen)}${kind === "tiers" ? "&tiers" : ""}`);
     if (isNarrow()) scrollTo(0, 0);  // there, the detail is above the list
-    if (last) { showList(last); showDetail({...last, limit: last.limit && last.limit.name === name ? last.limit : null}); }
+    if (last) { showList(last); showDetail({...last, limit: last.limit && isChosen(last.limit) ? last.limit : null}); }
     connect();
   };
   let typing = 0;
@@ -451,7 +459,11 @@
     }
   });
   if (location.hash.length > 1) {
-    try { chosen = decodeURIComponent(location.hash.slice(1)); } catch (error) { chosen = null; }
+    const [name, suffix] = location.hash.slice(1).split("&");
+    try { chosen = decodeURIComponent(name); } catch (error) { chosen = null; }
+    if (suffix === "tiers") kind = suffix;
   }
-  connect();
+  const first = JSON.parse($("#first").textContent);  // so that the first paint isn't empty
+  if (first) show(first);
+  if (!stream) connect();
 })();
