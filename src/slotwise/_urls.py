@@ -9,14 +9,16 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from slotwise._core.arguments import OnUnreachable, Shed
 from slotwise._core.redaction import kind_of, scheme_of_unreadable
 from slotwise._core.semaphore import Semaphore
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from slotwise._core.adaptive import Adaptive
+    from slotwise._core.semaphore_options import SemaphoreOptions
     from slotwise.redis import RedisConfig
 
 ENVIRONMENT = "SLOTWISE_URL"
@@ -29,30 +31,6 @@ _SCOPES = (
     "memory:// (this process), process:// or process:///directory (this machine),"
     " redis://host:port or rediss://, unix://, redis+cluster://, redis+sentinel:// (a fleet)"
 )
-
-
-class SemaphoreOptions(TypedDict, total=False):
-    """The options of `semaphore`: those of `RedisSemaphore`, then those of `RedisConfig`."""
-
-    max_acquire_time: float | None
-    ttl: float | None
-    cancel_task_after_ttl: bool
-    heartbeat_max_interval: float
-    ping_interval: float | None
-    cancel_task_on_loss: bool
-    max_waiting: int | None
-    shed: Shed | None
-    on_unreachable: OnUnreachable
-    local_value: int | None
-    unreachable_after: float
-    namespace: str
-    connect_timeout: float
-    reply_timeout: float
-    attempts: int
-    backoff: float
-    max_backoff: float
-    cleanup_timeout: float
-    credential_provider: Any
 
 
 def semaphore(

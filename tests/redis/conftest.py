@@ -7,7 +7,8 @@ import pytest
 import redis
 from tests.redis._server import Server, patient_config, wait_for_answers
 
-from slotwise.redis import RedisConfig, _config
+from slotwise._core import unreachable
+from slotwise.redis import RedisConfig
 from slotwise.redis._shared_client import _shared_clients
 
 
@@ -62,7 +63,7 @@ def x_listens(client: redis.Redis) -> Iterator[None]:
 @pytest.fixture
 def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a ``heartbeat_max_interval`` of 3000 s, none comes while a test lasts."""
-    monkeypatch.setattr(_config, "_LONGEST_PING", 600.0)
+    monkeypatch.setattr(unreachable, "_LONGEST_PING", 600.0)
 
 
 @pytest.fixture

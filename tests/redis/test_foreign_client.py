@@ -20,8 +20,8 @@ from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import LimitFull
+from slotwise._core import unreachable
 from slotwise.redis import RedisConfig, RedisSemaphore, _name_checks
-from slotwise.redis import _config as config_module
 from slotwise.redis._keys import PLACEHOLDER, SemaphoreKeys
 from slotwise.redis._scripts import load
 
@@ -255,7 +255,7 @@ async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
 ) -> None:
     """Whatever the heartbeat: with ours of 200 s, the stranger's 1 + 10 s must not end it."""
     assert ours(server, 2, NEVER)._ping_interval == 5
-    monkeypatch.setattr(config_module, "_LONGEST_PING", 0.2)
+    monkeypatch.setattr(unreachable, "_LONGEST_PING", 0.2)
     semaphore = RedisSemaphore(
         2, name="s", ttl=NEVER, heartbeat_max_interval=NEVER, config=RedisConfig(server.url)
     )
@@ -278,7 +278,7 @@ async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
 async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_at_any_heartbeat(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, interval: float
 ) -> None:
-    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    monkeypatch.setattr(unreachable, "_LONGEST_PING", NEVER)
     semaphore, stranger = ours(server, 1, interval), Stranger(server, 1)
     took = []
     for _ in range(2):  # the second time it is known already
@@ -299,7 +299,7 @@ async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_a
 async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    monkeypatch.setattr(unreachable, "_LONGEST_PING", NEVER)
     semaphore, stranger = ours(server, 1, NEVER), Stranger(server, 1)
     held = await semaphore.acquire()
     first = asyncio.create_task(semaphore.acquire())
@@ -319,7 +319,7 @@ async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
 async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config_module, "_LONGEST_PING", NEVER)
+    monkeypatch.setattr(unreachable, "_LONGEST_PING", NEVER)
     monkeypatch.setattr(_name_checks, "_FOREIGN_CHECK_INTERVAL", NEVER)
     semaphore, stranger = ours(server, 2, NEVER), Stranger(server, 2)
     held = [await asyncio.to_thread(stranger.acquire) for _ in range(2)]

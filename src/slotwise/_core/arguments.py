@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from slotwise._core.redaction import kind_of, redacted_repr
 
@@ -25,10 +25,10 @@ UNSET: Final = _Unset.UNSET
 Unset = Literal[_Unset.UNSET]
 
 # The words of arguments that limits share.
-Order: TypeAlias = Literal["fifo", "fair"]
-Shed: TypeAlias = Literal["deadline"]
-OnUnreachable: TypeAlias = Literal["raise", "open", "local"]
-WaitOrReplace: TypeAlias = Literal["wait", "replace"]
+Order = Literal["fifo", "fair"]
+Shed = Literal["deadline"]
+OnUnreachable = Literal["raise", "open", "local"]
+WaitOrReplace = Literal["wait", "replace"]
 
 
 # 31 years. Threads can't sleep for longer than ten times that, and Redis counts
