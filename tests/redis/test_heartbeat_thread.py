@@ -271,3 +271,29 @@ async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats
         await semaphore.release(held)
         await asyncio.sleep(0.01 + n % 5 * 0.003)
     assert starts > 2
+
+
+class StopsMeanwhile:
+    """A loop whose thread stops because it is idle, as soon as somebody calls it."""
+
+    def __init__(self, thread: HeartbeatThread, loop: asyncio.AbstractEventLoop) -> None:
+        self._thread = thread
+        self._loop = loop
+        self.stop = loop.stop
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        with self._thread._starting:
+            self._thread._forget_thread(self._loop)
+        self._loop.call_soon_threadsafe(callback)
+
+
+def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(config: RedisConfig) -> None:
+    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    heartbeat_thread.ensure_running()
+    thread, loop = heartbeat_thread._thread, heartbeat_thread._loop
+    assert thread is not None
+    assert loop is not None
+    heartbeat_thread._loop = StopsMeanwhile(heartbeat_thread, loop)  # type: ignore[assignment]
+    heartbeat_thread.end()
+    thread.join(30)
+    assert not thread.is_alive()

@@ -257,10 +257,11 @@ class HeartbeatThread:
 
     def end(self) -> None:
         self._is_ending = True
-        if self._loop is not None and self._thread is not None:
+        loop, thread = self._loop, self._thread  # the thread may forget both at any moment
+        if loop is not None and thread is not None:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join(1)
+                loop.call_soon_threadsafe(loop.stop)
+                thread.join(1)
 
     def close_sockets(self) -> None:
         """Close the sockets that no loop client has, in a forked child."""
@@ -284,8 +285,9 @@ class HeartbeatThread:
             self._post(self._set_woken)
 
     def _set_woken(self) -> None:
-        assert self._woken is not None
-        self._woken.set()
+        woken = self._woken
+        if woken is not None:  # else another thread is about to continue
+            woken.set()
 
     def _post(self, callback: Callable[[], object]) -> None:
         """Run a callback in the thread, which doesn't stop before it has run."""
@@ -324,7 +326,9 @@ class HeartbeatThread:
             return self._loop
 
     def _is_current(self) -> bool:
-        return self._loop is not None and asyncio._get_running_loop() is self._loop
+        # Not `self._loop is not None` first: if the thread forgot it then, no loop would be it.
+        running = asyncio._get_running_loop()
+        return running is not None and running is self._loop
 
     # -------------------------------------------------------------- the thread
 

@@ -473,11 +473,12 @@ class Reconnector:
     def close_socket(self) -> None:
         """Close only the socket, from any thread."""
         self._ended = True
-        if self.connection is not None:
-            self.connection.close_socket()
+        connection, sock = self.connection, self._handshake_sock
+        if connection is not None:
+            connection.close_socket()
         # It was opened, but the loop was closed before it could take the socket over.
-        if self._handshake_sock is not None:
-            self._handshake_sock.close()
+        if sock is not None:
+            sock.close()
 
 
 def _is_release(call: Call) -> bool:
