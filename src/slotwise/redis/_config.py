@@ -38,8 +38,8 @@ class RedisConfig:
             Waiters that are already queued keep trying until their own timeout.
         backoff: the pause after the first failed attempt; it doubles each time, with jitter.
         max_backoff: the longest pause between attempts.
-        cleanup_timeout: how long ``release()``, and an acquire that was cancelled, wait for
-            the server to confirm. What isn't confirmed by then continues in the background.
+        cleanup_timeout: how long ``release()`` waits for the server to confirm. What isn't
+            confirmed by then continues in the background.
         credential_provider: a ``redis.CredentialProvider``, asked for a user and password each
             time a connection is opened; the url then has neither.
     """

@@ -307,13 +307,14 @@ class RedisLimit:
         try:
             reply = send_release(shared, record, client, text, interval, limits)
             released = await reply_within(seconds, reply, client, record.keys.slot)
-        except BackendError as error:
-            if may_pass(error):
+        except (BackendError, asyncio.CancelledError) as error:
+            # Nobody would see that a cancelled release fails, or that its loop is closed.
+            if isinstance(error, asyncio.CancelledError) or may_pass(error):
                 shared.heartbeat_thread.finish_release(
                     lambda other: send_release(shared, record, other, text, interval, limits),
                     interval,
                 )
-            if not on_exit:
+            if isinstance(error, asyncio.CancelledError) or not on_exit:
                 raise
             release_unconfirmed(record, interval, error)
             return False

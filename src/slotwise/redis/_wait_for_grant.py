@@ -131,7 +131,7 @@ async def _clean_up(
         if future.done() and not future.cancelled():
             future.exception()  # retrieved: it came too late
         try:
-            await acquisition.withdraw(acquisition.limit._config.cleanup_timeout)
+            await acquisition.withdraw(TIMEOUT_LIMIT)
         except Exception:  # noqa: S110 - silence frees what this could not
             pass
     elif isinstance(error, GeneratorExit):  # collected together with its event loop

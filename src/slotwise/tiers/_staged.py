@@ -12,6 +12,7 @@ that calls their ``_sync`` twins, and never suspends.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
@@ -189,9 +190,11 @@ class StagedPaths(PathBackend):
                 except SemaphoreClosed as closed:
                     raise self._closed_at_stage(closed) from None
                 held.append((semaphore, acquired))
-        except BaseException:
-            # After a timeout there is no time left to wait for a server.
-            patience = EXIT_LIMIT if until is None or clock.now() < until else _TOO_LATE
+        except BaseException as error:
+            # After a timeout or a cancellation there is no time left to wait for a server.
+            is_late = until is not None and clock.now() >= until
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            patience = _TOO_LATE if is_late or is_cancelled else EXIT_LIMIT
             try:
                 await self._end_all(held, ON_EXIT, sync=sync, seconds=patience)
             finally:

@@ -19,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import redis
 from tests.redis._server import BUSY, Server, free_port, until
 from tests.redis.faults._proxy import IsSlow
 
-from slotwise import AcquireTimeout
+from slotwise import AcquireTimeout, Rate, RateLimit
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
 from slotwise.redis._keys import SemaphoreKeys
@@ -699,6 +700,150 @@ def test_a_timeout_says_that_a_stopped_server_did_not_answer_a_new_connection(
 async def _is_free(semaphore: RedisSemaphore) -> bool:
     stats = await semaphore.stats()
     return (stats.acquired_slots, stats.waiting) == (0, 0)
+
+
+async def _by_wait_for(wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    await asyncio.wait_for(wait(), 0.3)
+
+
+async def _by_timeout(wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with asyncio.timeout(0.3):
+        await wait()
+
+
+async def _by_task_group(wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait())
+        await asyncio.sleep(0.3)
+        raise TimeoutError
+
+
+async def _by_scope(wait: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    with anyio.fail_after(0.3):
+        await wait()
+
+
+@pytest.mark.parametrize("queued", [True, False])
+async def test_a_cancelled_wait_ends_while_the_server_is_stopped_and_takes_nothing(
+    own_server: Server, *, queued: bool
+) -> None:
+    url, ways = own_server.url, (_by_wait_for, _by_timeout, _by_task_group, _by_scope)
+    semaphores = [a_semaphore(url, way.__name__) for way in ways]
+    trying, blocks = a_semaphore(url, "try"), a_semaphore(url, "cm")
+    tiers, staged = some_tiers(url, "atomic"), some_tiers(url, "staged", atomic=False)
+    rate = RateLimit("rate", Rate(1, per=3600), url=RedisConfig(url, **PATIENT))
+    held = [await each.acquire() for each in (*semaphores, blocks)]
+    on_path = [await each.acquire(user="u") for each in (tiers, staged)]
+
+    async def release() -> None:
+        for semaphore, each in zip((*semaphores, blocks), held, strict=True):
+            assert await semaphore.release(each)
+        for path, each in zip((tiers, staged), on_path, strict=True):
+            assert await path.release(each)
+
+    async def enter() -> None:
+        async with blocks.cm():
+            pass
+
+    def waits() -> list[Coroutine[Any, Any, None]]:
+        return [
+            *(way(semaphore.acquire) for way, semaphore in zip(ways, semaphores, strict=True)),
+            _by_timeout(enter),
+            _by_timeout(partial(tiers.acquire, user="v")),
+            _by_timeout(partial(staged.acquire, user="v")),
+        ]
+
+    async def all_wait() -> bool:
+        counts = [(await each.stats()).waiting for each in (*semaphores, blocks)]
+        on_paths = [(await each.stats())["all"].waiting for each in (tiers, staged)]
+        return all([*counts, *on_paths])
+
+    if queued:
+        # They time out in the server's silence: it begins when all wait.
+        waiting = [asyncio.create_task(each.acquire()) for each in (*semaphores, blocks)]
+        waiting += [asyncio.create_task(each.acquire(user="v")) for each in (tiers, staged)]
+        await until(all_wait, "all wait")
+        own_server.pause()
+        for task in waiting:
+            task.cancel()
+    else:
+        await release()
+        own_server.pause()
+        waiting = [asyncio.create_task(each) for each in waits()]
+        waiting += [asyncio.create_task(_by_wait_for(each.try_acquire)) for each in (trying, rate)]
+    done, pending = await asyncio.wait(waiting, timeout=20)
+    assert not pending  # the server is still stopped, and its other limits are 30 s
+    assert all(task.cancelled() or task.exception() is not None for task in done)
+    own_server.resume()
+    if queued:
+        await release()
+    for semaphore in (*semaphores, blocks, trying):
+        await until(partial(_is_free, semaphore), "nobody holds, nobody waits")
+    async with asyncio.timeout(20):
+        for path in (tiers, staged):
+            async with path.cm(user="v"):
+                pass
+        await rate.acquire()
+
+
+async def test_a_cancelled_release_continues_after_the_end_of_its_attempts(
+    own_server: Server,
+) -> None:
+    semaphore = a_semaphore(own_server.url, attempts=1)
+    held = await semaphore.acquire()
+    own_server.pause()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(semaphore.release(held), 0.1)
+    own_server.kill()
+    own_server.start()
+    patient = a_semaphore(own_server.url)
+    await until(partial(_is_free, patient), "released, long before a silence of 40 s")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_program_that_ends_after_a_cancelled_wait_leaves_neither_warnings_nor_waiters(
+    own_server: Server, *, stopped: bool
+) -> None:
+    program = """
+import asyncio, os, signal, sys
+from slotwise import RedisConfig, RedisSemaphore, Tier, Tiers
+
+async def main():
+    config = RedisConfig(sys.argv[1], cleanup_timeout=30)
+    limits = [RedisSemaphore(1, name=str(n), config=config) for n in range(10)]
+    limits += [Tiers(Tier("all", 1), name=str(n), url=config) for n in range(10)]
+    for limit in limits:
+        async with limit:
+            pass
+    os.kill(int(sys.argv[2]), int(sys.argv[3]))
+    waiting = [asyncio.create_task(limit.acquire()) for limit in limits]
+    await asyncio.sleep(0.1)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+asyncio.run(main())
+"""
+    assert own_server.process is not None
+    number = signal.SIGSTOP if stopped else signal.SIGKILL
+    args = [own_server.url, str(own_server.process.pid), str(int(number))]
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "never awaited" not in done.stderr
+    assert "was destroyed" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if stopped:
+        own_server.resume()
+        semaphores = [a_semaphore(own_server.url, str(n)) for n in range(10)]
+        for semaphore in semaphores:
+            held = semaphore.acquire_sync(timeout=20)  # long before a silence of 60 s
+            semaphore.release_sync(held)
 
 
 # --------------------------------------------------------------------------- slowness
