@@ -306,6 +306,10 @@ async def test_what_makes_no_sense_is_400_and_what_is_unknown_404(url: str, fold
         assert (await steer(page, long)).code == 400
         for wanted in ({"action": "kick", "id": "nobody"}, {"action": "close", "name": "nobody"}):
             assert (await steer(page, wanted)).code == 404, wanted
+        for kind in ({}, {"kind": "semaphore"}, {"kind": "tiers"}):
+            said = await steer(page, {"action": "close", "name": "aip", **kind})
+            assert said.code == 404
+            assert b"'api'" not in said.body, "nobody else's is suggested for that"
 
 
 async def test_hostile_requests_are_refused_and_change_nothing(url: str, folder: Path) -> None:

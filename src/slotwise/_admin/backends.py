@@ -99,15 +99,15 @@ class Backend(ABC):
     def _lookup(self, name: str) -> Semaphore | None:
         """Return the semaphore ``name``, if there is one."""
 
-    def find(self, name: str) -> Semaphore:
-        """Return the semaphore ``name``.
+    def find(self, name: str, *, suggest: bool = True) -> Semaphore:
+        """Return the semaphore ``name``; ``suggest`` as for `find_either`.
 
         Raises:
             NotFound: there is none.
         """
         found = self._lookup(name) if name else None  # nothing has an empty name
         if found is None:
-            raise self._not_found(name)
+            raise self._not_found(name, suggest=suggest)
         return found
 
     def find_either(

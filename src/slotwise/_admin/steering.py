@@ -75,11 +75,12 @@ def _find(backend: Backend, name: str, wanted: Mapping[str, Any]) -> Semaphore |
         BadRequest: a key is that of no tier, or of one without keys.
     """
     kind, tier, key = wanted.get("kind"), wanted.get("tier"), wanted.get("key")
+    suggest = wanted["action"] != "close"
     if kind == "semaphore" and not _has_tier(wanted):
-        return backend.find(name)
+        return backend.find(name, suggest=suggest)
     if kind is None and not _has_tier(wanted):
-        return backend.find_either(name)
-    limit = backend.find_either(name, only_tiers=True)
+        return backend.find_either(name, suggest=suggest)
+    limit = backend.find_either(name, only_tiers=True, suggest=suggest)
     assert isinstance(limit, FoundTiers)
     specs = {spec.name: spec for spec in limit.specs}
     if tier is not None and tier not in specs:
