@@ -152,6 +152,7 @@ def test_a_file_that_somebody_keeps_locked_is_125_and_not_busy(shell: Shell):
         hog.kill()
 
 
+@pytest.mark.soak
 def test_looking_for_the_value_takes_no_longer_than_the_wait(shell: Shell):
     shell.occupy()()
     nested = "env SLOTWISE_ACQUISITION_ID=outer"

@@ -133,16 +133,12 @@ async def test_order_is_kept_between_ours_and_theirs(
     await in_line(semaphore, 3)
 
     foreigner.release(first)  # wakes nobody
-    released_at = time.monotonic()
     await asyncio.wait_for(a, 20)
-    assert time.monotonic() - released_at < PING + 1 + BUSY
     await asyncio.to_thread(foreigner.wait, theirs)
     order.append("theirs")
     assert not b.done()
     foreigner.release(theirs)
-    released_at = time.monotonic()
     await asyncio.wait_for(b, 20)
-    assert time.monotonic() - released_at < PING + 1 + BUSY
     alive.set()
     await pinging
     assert order == ["ours, first", "theirs", "ours, last"]

@@ -103,8 +103,8 @@ async def test_a_quick_request_and_a_release_find_the_pause(server: Server) -> N
     held = await semaphore.acquire()
     waiting = [asyncio.create_task(semaphore.acquire()) for _ in range(4)]
     await _waiting(semaphore, 4)
-    await semaphore.pause(0.3)
     began = time.monotonic()
+    await semaphore.pause(0.3)
     await semaphore.release(held)
     for each in waiting:
         await semaphore.release(await asyncio.wait_for(each, 30))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -122,20 +123,18 @@ async def test_a_rate_is_paused_although_there_is_enough(atomic: dict[str, Any])
     url, name = atomic.get("url"), atomic.get("name")
     rate = RateLimit(name, Rate(1000, per=1, burst=5), url=url)
     await rate.acquire(cost=5)
+    began = time.monotonic()
     await rate.pause(0.3)
-    assert await rate.try_acquire() is None
-    assert await rate.locked()
-    assert 0 < (await rate.stats()).paused_for <= 0.3
-    expected = await rate.estimate()
-    assert expected is not None
-    assert 0 < expected <= 0.3
     async with asyncio.timeout(30):
-        acquired = await rate.acquire(cost=2)
-    assert acquired.waited > 0.1
-    async with asyncio.timeout(30):
-        await rate.acquire(cost=3)
+        await rate.acquire(cost=2)
+    assert time.monotonic() - began > 0.29
     await asyncio.to_thread(rate.pause_sync, LONG)
     assert await rate.try_acquire() is None
+    assert await rate.locked()
+    assert 0 < (await rate.stats()).paused_for <= LONG
+    expected = await rate.estimate()
+    assert expected is not None
+    assert 0 < expected <= LONG
     await rate.close()
 
 
@@ -161,11 +160,12 @@ async def test_slots_and_rates_together_are_paused_by_key(atomic: dict[str, Any]
         await tiers.at(host="a").pause(LONG)
         assert await tiers.try_acquire(host="a") is None
         assert await tiers.try_acquire(host="b") is not None
-        await tiers.pause(0.2)
+        await tiers.pause(LONG)
         assert await tiers.try_acquire(host="b") is None
+        await tiers.reopen()
         async with asyncio.timeout(30):
             assert await tiers.acquire(host="b")
-        assert await tiers.try_acquire(host="a") is None
+            assert await tiers.acquire(host="a")
 
 
 async def test_a_slot_manager_is_paused_for_everybody_or_for_one_user(manager: Any) -> None:

@@ -87,9 +87,7 @@ async def test_a_restart_without_its_data_tells_holders_and_lines_up_again(
     tasks = await line_up(semaphore, counted, 50)
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
-    back_at = time.monotonic()
     await asyncio.wait_for(held.lost, 20)
-    assert time.monotonic() - back_at < 2 + 1 + BUSY, "within ping_interval"
     await asyncio.wait_for(asyncio.gather(*tasks), 30)  # type: ignore[call-overload]
     assert counted.most == 1
     assert counted.order == list(range(50))
