@@ -118,6 +118,19 @@ async def test_missing_rights_are_named(server: Server) -> None:
             client.execute_command("ACL", "DELUSER", "guest")
 
 
+async def test_a_command_that_the_server_lacks_is_named_with_the_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Server(tmp_path, "--rename-command", "TIME", "") as server:
+        complaint = await complaint_of(impatient(server.url))
+        assert "such as TIME" in complaint
+        assert "'slotwise doctor' says which" in complaint
+        assert await asyncio.to_thread(command_line, ["doctor", "--url", server.url]) == 1
+    found = " ".join(capfd.readouterr().out.split())
+    assert "the server has no TIME, which they call" in found
+    assert "remove rename-command TIME" in found
+
+
 async def test_a_read_only_replica_names_the_remedy(tmp_path: Path) -> None:
     with (
         Server(tmp_path / "primary", "--repl-diskless-sync-delay", "0") as primary,

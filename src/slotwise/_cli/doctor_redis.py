@@ -6,6 +6,7 @@ has to be seen here.
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -164,7 +165,8 @@ def _clock(handshake: Handshake) -> Check:
     there = _time(handshake)
     after = time.time()
     if there is None:
-        return Check("clock", FAILED, "the server's time can't be read", "allow this user +time")
+        remedy = "allow this user +time, or remove rename-command TIME from its configuration"
+        return Check("clock", FAILED, "the server's time can't be read", remedy)
     apart = there - (before + after) / 2
     unsure = (after - before) / 2
     ahead = "ahead of" if apart > 0 else "behind"
@@ -235,7 +237,21 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     if str(reply).startswith("NOSCRIPT"):
         found = "the server doesn't have them, and this user may not load them"
         return Check("scripts", FAILED, found, remedy)
+    missing = ", ".join(_missing_commands(handshake))
+    if missing:
+        remedy = "remove their rename-command from the server's configuration"
+        return Check("scripts", FAILED, f"the server has no {missing}, which they call", remedy)
     return Check("scripts", FAILED, f"they don't run ({handshake.quoted(reply)})", remedy)
+
+
+def _missing_commands(handshake: Handshake) -> list[str]:
+    """Return the commands that our scripts call and the server doesn't have, if it says so."""
+    sources = b"".join(load(name).source for name in OURS).decode()
+    called = sorted(set(re.findall(r"redis\.p?call\('([A-Z]+)'", sources)))
+    known = handshake.ask("COMMAND", "INFO", *called)
+    if not isinstance(known, list):
+        return []
+    return [name for name, facts in zip(called, known, strict=True) if not facts]
 
 
 def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:

@@ -143,6 +143,10 @@ _DIAGNOSES = (
     ("OOM", "has no memory left; raise its maxmemory"),
     ("NOPROTO", "is too old; slotwise needs Redis 6.2 or later"),
     ("unknown command", "is too old, or has commands disabled; slotwise needs Redis 6.2 or later"),
+    (
+        "Unknown Redis command",  # one that a script calls; the reply doesn't say which
+        "lacks a command that our scripts call, such as TIME; 'slotwise doctor' says which",
+    ),
     ("DB index is out of range", "doesn't have that database; check the number in the url"),
     ("invalid DB index", "doesn't have that database; check the number in the url"),
     ("MISCONF", "refuses writes because it can't write to its disk; see its log"),
