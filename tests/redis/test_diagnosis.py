@@ -129,6 +129,7 @@ async def test_a_command_that_the_server_lacks_is_named_with_the_remedy(
     found = " ".join(capfd.readouterr().out.split())
     assert "the server has no TIME, which they call" in found
     assert "remove rename-command TIME" in found
+    assert "+scan" not in found
 
 
 async def test_a_read_only_replica_names_the_remedy(tmp_path: Path) -> None:

@@ -255,8 +255,11 @@ def _missing_commands(handshake: Handshake) -> list[str]:
 
 
 def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
-    keys, now = _keys(handshake, config.namespace), _time(handshake)
-    if keys is None or now is None:
+    now = _time(handshake)
+    if now is None:  # as `_clock` has said
+        return
+    keys = _keys(handshake, config.namespace)
+    if keys is None:
         yield Check("leftovers", WARNING, "this user may not scan for them", "allow it +scan")
         return
     eternal, silent = [], 0
