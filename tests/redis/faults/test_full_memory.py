@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from tests.redis._server import Server, until
 
+from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers
 from slotwise._core.paths import TierSpec
-from slotwise.errors import BackendError
+from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._paths import RedisPaths
@@ -121,6 +123,74 @@ async def test_a_full_server_loses_no_path_and_no_place_in_line(
     assert await paths.release(held.acquisition_id) is True
     second = await asyncio.wait_for(waiting[0], 20)
     assert await paths.release(second.acquisition_id) is True
+
+
+KINDS: dict[str, Callable[[str, RedisConfig], Any]] = {
+    "semaphore": lambda name, config: RedisSemaphore(name=name, value=2, config=config),
+    "ttl": lambda name, config: RedisSemaphore(name=name, value=2, ttl=60, config=config),
+    "adaptive": lambda name, config: RedisSemaphore(
+        name=name, value=Adaptive(min=1, max=4, start=2), config=config
+    ),
+    "tiers": lambda name, config: Tiers(Tier("user", 2), Tier("all", 2), name=name, url=config),
+    "fair": lambda name, config: Tiers(
+        *(Tier("user", 2, keyed=True), Tier("all", 2)),
+        name=name,
+        url=config,
+        order="fair",
+        fair_by="user",
+    ),
+    "rate": lambda name, config: RateLimit(name, Rate(9, per=3600, burst=9), url=config),
+    "slots and rate": lambda name, config: Tiers(
+        *(Tier("all", 2), Tier("calls", rate=Rate(9, per=3600, burst=9))), name=name, url=config
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_full_server_refuses_newcomers_to_new_and_idle_names_and_releases_holders(
+    own_server: Server, full: redis.Redis, kind: str
+) -> None:
+    config, path = RedisConfig(own_server.url), {"user": "ada"} if kind == "fair" else {}
+    new, idle, held = (KINDS[kind](name, config) for name in ("new", "idle", "held"))
+    used = await idle.acquire(**path)
+    if kind != "rate":
+        await idle.release(used.acquisition_id)
+    holder = await held.acquire(**path)
+    fill(full)
+    for limit in (new, idle, held):
+        with pytest.raises(BackendError, match="no memory left; raise its maxmemory"):
+            await limit.try_acquire(**path)
+        with pytest.raises(BackendError, match="no memory left; raise its maxmemory"):
+            await limit.acquire(timeout=30, **path)
+        with pytest.raises(BackendError, match="no memory left; raise its maxmemory"):
+            await asyncio.to_thread(limit.acquire_sync, timeout=30, **path)
+        with pytest.raises(BackendError, match="no memory left; raise its maxmemory"):
+            await asyncio.to_thread(limit.try_acquire_sync, **path)
+        together = [limit.acquire(timeout=30, **path) for _ in range(3)]
+        for refused in await asyncio.gather(*together, return_exceptions=True):
+            assert isinstance(refused, BackendError)
+    assert full.keys("*:new") == []
+    if kind != "rate":
+        assert await held.release(holder.acquisition_id) is True
+    full.config_set("maxmemory", 0)
+    for limit in (new, idle, held):
+        taken = await limit.try_acquire(**path)
+        assert taken is not None
+        if kind != "rate":
+            assert await limit.release(taken.acquisition_id) is True
+
+
+async def test_a_newcomer_to_a_full_server_still_learns_that_a_name_is_closed(
+    own_server: Server, full: redis.Redis
+) -> None:
+    config = RedisConfig(own_server.url)
+    for kind in ("semaphore", "tiers"):
+        limit = KINDS[kind](kind, config)
+        await limit.close_everywhere()
+        full.config_set("maxmemory", "100kb")
+        with pytest.raises(SemaphoreClosed):
+            await limit.acquire()
+        full.config_set("maxmemory", 0)
 
 
 def test_the_documented_signs_of_life_pass_too(own_server: Server, full: redis.Redis) -> None:

@@ -26,6 +26,9 @@ local function request(id, declared, interval, ttl, word, again, owner)
   end
 
   if not agreed then
+    -- A full server refuses a newcomer here, before anything has changed (begin_though_full): once a write that takes no
+    -- memory has passed, such as HDEL, it refuses none.
+    if not again then redis.call('ZADD', main, 'XX', 0, '') end
     local value, other, other_rules = agree_on_value(declared, held, queued, interval)
     if not value then return {'conflict', other, held, queued, other_rules} end
     keep(interval)

@@ -133,6 +133,9 @@ if known['.closed'] then
   -- One that is requested again may have been granted before the close.
   return finish(each(function(id) return granted_before(id) or closed_reply() end))
 end
+-- A full server refuses newcomers here, before anything has changed (begin_though_full): once a write that takes no memory
+-- has passed, such as PEXPIRE, it refuses none.
+if not again then redis.call('ZADD', keys.holders, 'XX', 0, '') end
 local is_new = known['.shape'] ~= shape or known['.declared'] ~= declared
 local clash = is_new and agreement.declare(shape, declared)
 if clash then return finish(each(function() return {'conflict', clash - 1, agreement.conflicting(clash)} end)) end
