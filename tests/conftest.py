@@ -9,8 +9,10 @@ import gc
 import inspect
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 
 import hypothesis
@@ -106,7 +108,7 @@ def open_descriptors() -> dict[str, str]:
 
 
 # Threads that belong to no test: one for the timers of the process, and idle ones that trio keeps.
-_SHARED_THREADS = ("timekeeper", "Trio thread")
+_SHARED_THREADS = ("slotwise-timekeeper", "timekeeper", "Trio thread")
 
 
 @pytest.fixture(autouse=True)
@@ -125,11 +127,7 @@ def nothing_is_left(what_all_tests_share: None) -> Iterator[None]:
         running = {*threading.enumerate()} - threads
         found = open_descriptors().items() - descriptors.items()
         return [
-            *(
-                f"{each}"
-                for each in running
-                if not any(map(each.name.__contains__, _SHARED_THREADS))
-            ),
+            *(_where(each) for each in running if not each.name.startswith(_SHARED_THREADS)),
             *(f"descriptor {number}: {what}" for number, what in found),
         ]
 
@@ -138,7 +136,12 @@ def nothing_is_left(what_all_tests_share: None) -> Iterator[None]:
         deadline = time.monotonic() + 10
         while left() and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert not left(), "the test has left something behind"
+        assert not (found := left()), "left behind: " + "\n".join(found)
+
+
+def _where(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return f"{thread} at\n{''.join(traceback.format_stack(frame)) if frame else '?'}"
 
 
 @pytest.fixture(scope="session")

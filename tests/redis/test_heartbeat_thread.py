@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import re
@@ -311,3 +312,23 @@ async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: Redi
     heartbeat_thread.end()
     heartbeat_thread.ensure_running()
     assert heartbeat_thread._thread is None
+
+
+def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisConfig) -> None:
+    """A task that its own timeout has cancelled goes on after that."""
+    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                heartbeat_thread._is_ending = True
+                loop.call_soon(loop.stop)  # right after the timeout has expired
+                await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    heartbeat_thread._post(lambda: heartbeat_thread._spawn(wait()))
+    thread = heartbeat_thread._thread
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive()

@@ -346,10 +346,12 @@ class HeartbeatThread:
                 self._end_probes()
                 if not self._is_ending:
                     self._replace(loop)
+            cancelled: set[asyncio.Task[Any]] = set()
             while tasks:  # callbacks that were posted meanwhile may start others
-                for task in tasks:
-                    if not task.cancelling():
-                        task.cancel()
+                # Whatever `task.cancelling()` says: its own timeout cancels a task, which goes on.
+                for task in {*tasks} - cancelled:
+                    task.cancel()
+                    cancelled.add(task)
                 # The loop is stopped a second time if the process ends at this very moment.
                 with contextlib.suppress(RuntimeError):
                     loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
