@@ -17,7 +17,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -100,6 +100,7 @@ class HeartbeatThread:
         """Run a coroutine in this thread's loop, blocking the calling thread.
 
         Raises:
+            BackendError: the process ends, and with it this thread.
             RuntimeError: the calling thread is this one, which would wait for itself.
         """
         if self._is_current():
@@ -114,12 +115,15 @@ class HeartbeatThread:
             self._callers.add(caller)  # first, so that the loop is not stopped meanwhile
             future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
             return future.result()
-        except BaseException:
+        except BaseException as error:
             # The calling thread was interrupted: the coroutine cleans up after itself.
             if future is None:
                 coroutine.close()  # nobody will await it
             else:
                 future.cancel()
+            was_ended = isinstance(error, RuntimeError) and self._is_ending
+            if was_ended or isinstance(error, CancelledError):
+                raise BackendError("the process ends, and the call to Redis with it") from None
             raise
         finally:
             self._callers.discard(caller)
@@ -194,7 +198,8 @@ class HeartbeatThread:
                 each.mark_ended()
                 self._spawn(each.release_quietly())
 
-        self._post(release_quietly)
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._post(release_quietly)
 
     def finish_release(self, send: Send, seconds: float) -> None:
         """Continue an unconfirmed release, from any thread, for at most ``seconds``.

@@ -844,6 +844,42 @@ asyncio.run(main())
             semaphore.release_sync(held)
 
 
+@pytest.mark.parametrize("flags", [("-X", "dev"), ("-O",), ()], ids=" ".join)
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_thread_that_waits_as_the_interpreter_ends_gets_one_error_of_ours_or_none(
+    own_server: Server, *, flags: tuple[str, ...], killed: bool
+) -> None:
+    program = """
+import os, signal, sys, threading, time
+from slotwise import RedisConfig, RedisSemaphore, Tier, Tiers
+
+config = RedisConfig(sys.argv[1])
+limits = [RedisSemaphore(1, name="s", config=config), Tiers(Tier("all", 1), name="t", url=config)]
+for limit in limits:
+    limit.acquire_sync()
+    threading.Thread(target=limit.acquire_sync, daemon=True).start()
+while not (limits[0].waiters_sync() and limits[1].waiters_sync()):
+    time.sleep(0.001)
+if sys.argv[2:]:
+    os.kill(int(sys.argv[2]), signal.SIGKILL)
+"""
+    assert own_server.process is not None
+    victim = [str(own_server.process.pid)] if killed else []
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", program, own_server.url, *victim],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "during handling" not in done.stderr.lower()
+    assert "Warning" not in done.stderr
+    for line in done.stderr.splitlines():
+        if line.endswith("Error") or "Error: " in line:
+            assert line.startswith("slotwise.errors."), done.stderr
+
+
 # --------------------------------------------------------------------------- slowness
 
 
