@@ -361,6 +361,8 @@ async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell:
         for more in ({"key": "ann"}, {"tier": "all", "key": "ann"}, {"kind": "x"}, {"tier": 5}):
             assert (await steer(page, resize | more)).code == 400, more
         assert (await steer(page, resize | {"name": "alone", "kind": "tiers"})).code == 404
+        both = resize | {"kind": "semaphore", "tier": "user"}
+        assert (await steer(page, both)).code == 400
         assert await values() == (4, 2, 5, 4)
         assert (await steer(page, resize | {"tier": "all"})).code == 200
         assert await values() == (4, 2, 3, 4)

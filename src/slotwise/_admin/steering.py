@@ -76,7 +76,9 @@ def _find(backend: Backend, name: str, wanted: Mapping[str, Any]) -> Semaphore |
     """
     kind, tier, key = wanted.get("kind"), wanted.get("tier"), wanted.get("key")
     suggest = wanted["action"] != "close"
-    if kind == "semaphore" and not _has_tier(wanted):
+    if kind == "semaphore" and _has_tier(wanted):
+        raise BadRequest("a semaphore has no tier and no key")
+    if kind == "semaphore":
         return backend.find(name, suggest=suggest)
     if kind is None and not _has_tier(wanted):
         return backend.find_either(name, suggest=suggest)
