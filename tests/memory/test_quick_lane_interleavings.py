@@ -30,7 +30,7 @@ from slotwise._ledger import NEVER, invariants
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
-from slotwise._wait.wakers import thread_waker
+from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import (
     _acquisition,
@@ -42,14 +42,13 @@ from slotwise.memory import (
     _registry,
     _semaphore,
     _tracker,
+    _waiting,
 )
 from slotwise.memory._acquisition import BlockWait
 from slotwise.memory._registry import Registry
 from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-
-_wait_sync = MemorySemaphore._wait_sync
 
 
 class World:
@@ -66,9 +65,9 @@ class World:
         self._leaving: list[Callable[[], object]] = []
         self.lock = SteppedLock(run)
 
-        def wait_sync(semaphore: MemorySemaphore, claim: Any) -> None:
-            run.step(until=lambda: not claim.waker.locked())
-            _wait_sync(_semaphore, claim)
+        def block(waker: Any) -> None:
+            run.step(until=lambda: not waker.locked())
+            block_on(waker)
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
@@ -80,7 +79,7 @@ class World:
         _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__
         _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
-        MemorySemaphore._wait_sync = wait_sync
+        _waiting.block_on = block
         _log.logger.isEnabledFor(DEBUG)
         assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
 
@@ -186,7 +185,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (_acquisition, "next_key"),
         (_base_acquisition, "next_key"),
         (_semaphore, "next_key"),
-        (MemorySemaphore, "_wait_sync"),
+        (_waiting, "block_on"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

@@ -31,6 +31,7 @@ from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
+from slotwise._wait.wakers import block_on
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import (
     _base_acquisition,
@@ -39,6 +40,7 @@ from slotwise.memory import (
     _path_acquisition,
     _path_tracker,
     _paths,
+    _waiting,
 )
 from slotwise.memory._paths import MemoryPaths
 from slotwise.testing import FakeClock
@@ -48,8 +50,6 @@ pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane h
 ALICE, BOB, CAROL = ("alice", None), ("bob", None), ("carol", None)
 
 Act = Callable[[], None]
-
-_wait_sync = MemoryPaths._wait_sync
 
 
 class World:
@@ -65,9 +65,9 @@ class World:
         self.limits: dict[object, int] = {}
         self._leaving: list[Callable[[], object]] = []
 
-        def wait_sync(limits: MemoryPaths, acquisition: Any) -> None:
-            run.step(until=lambda: not acquisition.waker.locked())
-            _wait_sync(limits, acquisition)
+        def block(waker: Any) -> None:
+            run.step(until=lambda: not waker.locked())
+            block_on(waker)
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
@@ -77,7 +77,7 @@ class World:
         assert not deliveries.posted
         next_key = itertools.count(1).__next__
         _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
-        MemoryPaths._wait_sync = wait_sync
+        _waiting.block_on = block
 
     def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
         specs = [TierSpec("narrow", narrow, True), TierSpec("wide", wide, wide_is_keyed)]
@@ -168,7 +168,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (_base_acquisition, "next_key"),
         (_path_acquisition, "next_key"),
         (_paths, "next_key"),
-        (MemoryPaths, "_wait_sync"),
+        (_waiting, "block_on"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

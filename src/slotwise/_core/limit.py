@@ -10,9 +10,10 @@ import asyncio
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import messages
 from slotwise._core.adaptive import Outcome
@@ -20,10 +21,13 @@ from slotwise._core.arguments import UNSET, Unset, check_count, check_label, che
 from slotwise._core.copying import SameWhenCopied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult
+from slotwise._core.twins import refuse_to_block_a_loop, run_here, twin
 
 if TYPE_CHECKING:
     from slotwise._core.explain import Explanation
     from slotwise._core.stats import SemaphoreStats
+
+T = TypeVar("T")
 
 # The longest that leaving a `with` block waits for a server to confirm the release.
 EXIT_LIMIT = 0.5
@@ -33,12 +37,6 @@ TRY_LIMIT = 0.9
 TIMEOUT_LIMIT = 0.15
 # How long inspecting several semaphores may wait for a server in total; 2 s is promised.
 INSPECT_LIMIT = 1.95
-
-
-def refuse_to_block_a_loop(call: str) -> None:
-    """Raise if the calling thread runs an event loop, which a blocking call would stop."""
-    if asyncio._get_running_loop() is not None:
-        raise messages.would_block_loop(call)
 
 
 def require_asyncio() -> asyncio.AbstractEventLoop:
@@ -72,6 +70,10 @@ class Limit(SameWhenCopied, ABC):
     def _title(self) -> str:
         """Its name in messages."""
 
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        """Run a coroutine of this limit for a plain thread; see `twin`."""
+        return run_here(start, completes=completes)
+
     # ------------------------------------------------------------- acquiring
 
     @abstractmethod
@@ -96,15 +98,7 @@ class Limit(SameWhenCopied, ABC):
             ValueError: ``slots`` is more than the limit has.
         """
 
-    @abstractmethod
-    def acquire_sync(
-        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
-    ) -> AcquisitionResult:
-        """Like `acquire`, blocking this thread.
-
-        Raises:
-            WouldBlockLoop: called in the thread of a running event loop.
-        """
+    acquire_sync = twin(acquire, waits=True)
 
     @abstractmethod
     async def try_acquire(
@@ -112,14 +106,7 @@ class Limit(SameWhenCopied, ABC):
     ) -> AcquisitionResult | None:
         """Take ``slots`` slots if they are free and nobody waits for them; else return None."""
 
-    @abstractmethod
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None
-    ) -> AcquisitionResult | None:
-        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere.
-
-        A driver with a server needs one round trip to it.
-        """
+    try_acquire_sync = twin(try_acquire)
 
     # ------------------------------------------------------------- releasing
 
@@ -134,14 +121,7 @@ class Limit(SameWhenCopied, ABC):
         "dropped" or "ignored"; None is what the acquisition was told, or else "ok".
         """
 
-    @abstractmethod
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        """Like `release`; it doesn't wait for others, so it may be called anywhere.
-
-        A driver with a server needs one round trip to it.
-        """
+    release_sync = twin(release, completes=True)
 
     # ------------------------------------------------------------ inspecting
 
@@ -156,9 +136,7 @@ class Limit(SameWhenCopied, ABC):
     @abstractmethod
     async def _locked(self) -> bool: ...
 
-    @abstractmethod
-    def locked_sync(self) -> bool:
-        """Like `locked`."""
+    locked_sync = twin(_locked)
 
     def _fixed_value(self) -> int:
         """Return how many can hold it at once, which bounds the work that needs it.
@@ -172,9 +150,7 @@ class Limit(SameWhenCopied, ABC):
     async def stats(self) -> SemaphoreStats:
         """Return how many slots are held, and how many requests wait."""
 
-    @abstractmethod
-    def stats_sync(self) -> SemaphoreStats:
-        """Like `stats`."""
+    stats_sync = twin(stats)
 
     @abstractmethod
     async def estimate(self, slots: int = 1) -> float | None:
@@ -184,9 +160,7 @@ class Limit(SameWhenCopied, ABC):
         somebody waited. It is an estimate, not a bound.
         """
 
-    @abstractmethod
-    def estimate_sync(self, slots: int = 1) -> float | None:
-        """Like `estimate`."""
+    estimate_sync = twin(estimate)
 
     @abstractmethod
     async def explain(
@@ -194,9 +168,7 @@ class Limit(SameWhenCopied, ABC):
     ) -> Explanation:
         """Explain why an acquisition of any process waits; None asks for a newcomer."""
 
-    @abstractmethod
-    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
-        """Like `explain`."""
+    explain_sync = twin(explain)
 
     # ----------------------------------------------------------- controlling
 
@@ -212,9 +184,7 @@ class Limit(SameWhenCopied, ABC):
             SemaphoreClosed: it is closed.
         """
 
-    @abstractmethod
-    def pause_sync(self, seconds: float) -> None:
-        """Like `pause`."""
+    pause_sync = twin(pause)
 
     # ------------------------------------------------------ context managers
 
@@ -229,7 +199,8 @@ class Limit(SameWhenCopied, ABC):
         if timeout is not UNSET:
             check_seconds("timeout", timeout, zero=True)
         self._check_slots(slots)
-        return AcquiringContext(self, slots, timeout, check_label(label))
+        check_label(label)
+        return AcquiringContext(self, partial(self.acquire, slots, timeout=timeout, label=label))
 
     def _check_slots(self, slots: object) -> int:
         """Reject what can never be a valid number of slots, whatever the value is now."""
@@ -262,24 +233,15 @@ class Limit(SameWhenCopied, ABC):
         acquired._leave_with(exc_type)
         self._release_on_exit_sync(acquired)
 
-    def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - for drivers with a server
-    ) -> Awaitable[object]:
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
         """Release for a block that is left.
 
-        The work is done: a driver whose server doesn't answer waits for at most
-        ``at_most`` seconds, raises nothing, and continues in the background.
+        The work is done: a driver whose server doesn't answer waits for at most `EXIT_LIMIT`,
+        raises nothing, and continues in the background.
         """
-        return self.release(acquired)
+        await self.release(acquired)
 
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002
-    ) -> None:
-        self.release_sync(acquired)
+    _release_on_exit_sync = twin(_release_on_exit, completes=True)
 
     def _enter_block(self, acquired: AcquisitionResult) -> None:
         if self._blocks is None:
@@ -337,38 +299,17 @@ class AcquisitionContext(ABC):
 
 
 class AcquiringContext(AcquisitionContext):
-    """Calls the limit's own `acquire` and `release`, for drivers with no faster way."""
+    """Calls ``begin`` when it is entered, for drivers with no faster way."""
 
-    __slots__ = ("_acquired", "_entered", "_label", "_limit", "_more", "_slots", "_timeout")
+    __slots__ = ("_acquired", "_begin", "_limit")
 
-    def __init__(
-        self,
-        limit: Any,
-        slots: Any,
-        timeout: float | Unset | None,
-        label: str | None,
-        **more: Any,
-    ) -> None:
-        """``more``: further arguments of ``acquire`` that only some limits have."""
+    def __init__(self, limit: Any, begin: Callable[[], Awaitable[AcquisitionResult]]) -> None:
         self._limit = limit
-        self._slots = slots
-        self._timeout = timeout
-        self._label = label
-        self._more = more
-        self._entered = False
+        self._begin: Callable[[], Any] | None = begin  # None once it is entered
         self._acquired: AcquisitionResult | None = None
 
     async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        acquired: AcquisitionResult
-        if self._more:
-            acquired = await self._limit.acquire(
-                self._slots, timeout=self._timeout, label=self._label, **self._more
-            )
-        else:  # an empty ** would cost as much as a check of all arguments
-            acquired = await self._limit.acquire(
-                self._slots, timeout=self._timeout, label=self._label
-            )
+        acquired: AcquisitionResult = await self._enter()()
         self._acquired = acquired
         return acquired
 
@@ -377,20 +318,18 @@ class AcquiringContext(AcquisitionContext):
 
     def __enter__(self) -> AcquisitionResult:
         refuse_to_block_a_loop("'with'")
-        self._enter()
-        acquired: AcquisitionResult = self._limit.acquire_sync(
-            self._slots, timeout=self._timeout, label=self._label, **self._more
-        )
+        acquired: AcquisitionResult = self._limit._run(self._enter())
         self._acquired = acquired
         return acquired
 
     def __exit__(self, *exc_info: Any) -> None:
         self._limit._release_on_exit_sync(self._leave(exc_info))
 
-    def _enter(self) -> None:
-        if self._entered:
+    def _enter(self) -> Callable[[], Any]:
+        begin, self._begin = self._begin, None
+        if begin is None:
             raise messages.context_reused(self._limit._title)
-        self._entered = True
+        return begin
 
     def _leave(self, exc_info: tuple[Any, ...]) -> AcquisitionResult:
         """Return the acquisition of a block that is left with this exception, or normally."""

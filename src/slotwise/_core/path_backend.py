@@ -7,16 +7,16 @@ Redis server the scripts that mirror it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.limit import AcquiringContext, AcquisitionContext
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
-    NO_RATES,
     Needs,
     Path,
     PathStats,
@@ -32,7 +32,10 @@ from slotwise._core.paths import (
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
+from slotwise._core.twins import run_here, twin
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
+
+T = TypeVar("T")
 
 # How long to wait, in seconds: 0 does not wait, None waits forever.
 Timeout: TypeAlias = float | None
@@ -127,6 +130,10 @@ class PathBackend(ABC):
         """Tell the hooks that it, or a tier of it, was paused, reopened, frozen or thawed here."""
         events.steered(kind, self.reported_name, self.scope, tier, key, seconds=seconds)
 
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        """Run a coroutine of this backend for a plain thread; see `twin`."""
+        return run_here(start, completes=completes)
+
     # ------------------------------------------------------------- acquiring
 
     def cm(
@@ -137,7 +144,7 @@ class PathBackend(ABC):
         needs: Needs | None = None,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition."""
-        return PathContext(self, path, timeout, label, needs)
+        return AcquiringContext(self, partial(self.begin, path, timeout, label, needs))
 
     def begin(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
@@ -166,11 +173,7 @@ class PathBackend(ABC):
             ValueError: it needs more than a tier has, now or after a resize.
         """
 
-    @abstractmethod
-    def acquire_sync(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult:
-        """Like `acquire`, blocking this thread."""
+    acquire_sync = twin(acquire, waits=True)
 
     async def try_acquire(
         self, path: Path, label: str | None = None, needs: Needs | None = None
@@ -183,15 +186,7 @@ class PathBackend(ABC):
         except AcquireTimeout:
             return None
 
-    def try_acquire_sync(
-        self, path: Path, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult | None:
-        try:
-            return self._acquire_at_once_sync(path, label, needs)
-        except BackendError:
-            raise
-        except AcquireTimeout:
-            return None
+    try_acquire_sync = twin(try_acquire)
 
     async def _acquire_at_once(
         self, path: Path, label: str | None, needs: Needs | None
@@ -203,126 +198,99 @@ class PathBackend(ABC):
         """
         return await self.acquire(path, timeout=0, label=label, needs=needs)
 
-    def _acquire_at_once_sync(
-        self, path: Path, label: str | None, needs: Needs | None
-    ) -> AcquisitionResult:
-        return self.acquire_sync(path, timeout=0, label=label, needs=needs)
-
     @abstractmethod
     async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         """Release all tiers at once; False if the acquisition had ended before."""
 
-    @abstractmethod
-    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool: ...
+    release_sync = twin(release, completes=True)
 
-    @abstractmethod
-    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
         """Release for a block that is left; see `Limit._release_on_exit`."""
+        await self.release(acquired.acquisition_id)
 
-    @abstractmethod
-    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None: ...
+    _release_on_exit_sync = twin(_release_on_exit, completes=True)
 
     @abstractmethod
     async def stats(self) -> dict[str, TierStats]:
         """How full the tiers are, by name, narrow to wide."""
 
-    @abstractmethod
-    def stats_sync(self) -> dict[str, TierStats]: ...
+    stats_sync = twin(stats)
 
     @abstractmethod
     async def stats_of(self, path: Path) -> PathStats:
         """How full the tiers of one path are."""
 
-    @abstractmethod
-    def stats_of_sync(self, path: Path) -> PathStats: ...
+    stats_of_sync = twin(stats_of)
 
     @abstractmethod
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
         """In about how many seconds a newcomer would get a path; None if unknown."""
 
-    @abstractmethod
-    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None: ...
+    estimate_sync = twin(estimate)
 
     @abstractmethod
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, the longest first."""
 
-    @abstractmethod
-    def holders_sync(self) -> list[Claimant]: ...
+    holders_sync = twin(holders)
 
     @abstractmethod
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of arrival."""
 
-    @abstractmethod
-    def waiters_sync(self) -> list[Claimant]: ...
+    waiters_sync = twin(waiters)
 
     @abstractmethod
     async def kick(self, acquisition_id: str) -> bool:
         """End somebody's acquisition; False if it had ended."""
 
-    @abstractmethod
-    def kick_sync(self, acquisition_id: str) -> bool: ...
+    kick_sync = twin(kick)
 
     @abstractmethod
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use."""
 
-    @abstractmethod
-    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None: ...
+    resize_sync = twin(resize)
 
+    @abstractmethod
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         """Return how the value of an adaptive tier, or of one key of it, has moved."""
-        return self.changes_sync(tier, key)
 
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        raise NotImplementedError
+    changes_sync = twin(changes)
 
+    @abstractmethod
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Keep the value of an adaptive tier, of all its keys, or of one."""
-        self.freeze_sync(tier, value, key)
 
-    def freeze_sync(
-        self,
-        tier: str,
-        value: int | None = None,
-        key: str | None = None,
-    ) -> None:
-        raise NotImplementedError
+    freeze_sync = twin(freeze)
 
+    @abstractmethod
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let it move again."""
-        self.thaw_sync(tier, key)
 
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
-        raise NotImplementedError
+    thaw_sync = twin(thaw)
 
     @abstractmethod
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         """Grant nothing for that long, of all tiers or of one key of a tier."""
 
-    @abstractmethod
-    def pause_sync(
-        self, seconds: float, tier: str | None = None, key: str | None = None
-    ) -> None: ...
+    pause_sync = twin(pause)
 
+    @abstractmethod
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         """State what an acquisition has taken of rates, by their tiers' names.
 
         Raises:
             LookupError: the acquisition is unknown, or no longer known.
         """
-        self.settle_sync(acquisition_id, costs)
 
-    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:  # noqa: ARG002
-        raise TypeError(NO_RATES)
+    settle_sync = twin(settle)
 
+    @abstractmethod
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
-        self.refill_sync(tier, key)
 
-    def refill_sync(self, tier: str, key: str | None = None) -> None:  # noqa: ARG002
-        raise TypeError(NO_RATES)
+    refill_sync = twin(refill)
 
     @abstractmethod
     async def close(self) -> None:
@@ -332,22 +300,19 @@ class PathBackend(ABC):
         An object made afterwards works once the earlier holders of this process have left.
         """
 
-    @abstractmethod
-    def close_sync(self) -> None: ...
+    close_sync = twin(close)
 
     @abstractmethod
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Fail the waiters and newcomers of the name, wherever they are, until `reopen`."""
 
-    @abstractmethod
-    def close_everywhere_sync(self, reason: str | None = None) -> None: ...
+    close_everywhere_sync = twin(close_everywhere)
 
     @abstractmethod
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
 
-    @abstractmethod
-    def reopen_sync(self) -> None: ...
+    reopen_sync = twin(reopen)
 
     def _forget_sync(self) -> bool:
         """Forget the name, with all that is remembered of it; False if it is in use.
@@ -356,6 +321,7 @@ class PathBackend(ABC):
         """
         raise NotImplementedError
 
+    @abstractmethod
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
@@ -365,55 +331,5 @@ class PathBackend(ABC):
         longest idle, until at most ``keep_at_most`` idle ones are left. No driver does I/O for it:
         only this process remembers idle keys.
         """
-        return self.forget_idle_sync(tier, older_than, keep_at_most)
 
-    @abstractmethod
-    def forget_idle_sync(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int: ...
-
-
-class PathContext(AcquiringContext):
-    """A context manager for one acquisition of a path, of any backend."""
-
-    __slots__ = ("_path",)
-
-    _limit: Any  # PathBackend
-    _timeout: Timeout
-
-    def __init__(
-        self,
-        paths: PathBackend,
-        path: Path,
-        timeout: Timeout,
-        label: str | None,
-        needs: Needs | None,
-    ) -> None:
-        self._limit = paths
-        self._path = path
-        self._timeout = timeout
-        self._label = label
-        self._slots = needs
-        self._entered = False
-        self._acquired = None
-
-    async def __aenter__(self) -> AcquisitionResult:
-        self._enter()
-        paths: PathBackend = self._limit
-        acquired = await paths.begin(self._path, self._timeout, self._label, self._slots)
-        self._acquired = acquired
-        return acquired
-
-    async def __aexit__(self, *exc_info: Any) -> None:
-        await self._limit.release_on_exit(self._leave(exc_info))
-
-    def __enter__(self) -> AcquisitionResult:
-        refuse_to_block_a_loop("'with'")
-        self._enter()
-        paths: PathBackend = self._limit
-        acquired = paths.acquire_sync(self._path, self._timeout, self._label, self._slots)
-        self._acquired = acquired
-        return acquired
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._limit.release_on_exit_sync(self._leave(exc_info))
+    forget_idle_sync = twin(forget_idle)

@@ -6,9 +6,9 @@ them is up to the drivers.
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slotwise._core import events
@@ -25,17 +25,13 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import (
-    AcquiringContext,
-    AcquisitionContext,
-    Limit,
-    refuse_to_block_a_loop,
-)
-from slotwise._core.messages import closed_error, display, fixed_value
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise.errors import AcquireTimeout, SemaphoreClosed
+from slotwise._core.twins import Wider, twin
+from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
     from slotwise._core.adaptive import Change
@@ -136,28 +132,20 @@ class Semaphore(Limit):
         """Acquire without waiting for others; a server has ``seconds`` to answer."""
         return await self.acquire(slots, timeout=0, label=label)
 
-    def _acquire_at_once_sync(
-        self,
-        slots: int,
-        label: str | None,
-        seconds: float,  # noqa: ARG002
-    ) -> AcquisitionResult:
-        # Trying is allowed in an event loop, where only a try gets here: it needs no diagnosis.
-        acquired = self.try_acquire_sync(slots, label=label)
-        if acquired is None and asyncio._get_running_loop() is not None:
-            raise AcquireTimeout(f"no slot of {self._title}")
-        return acquired or self.acquire_sync(slots, timeout=0, label=label)
+    _acquire_at_once_sync = twin(_acquire_at_once)
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
         """Release without waiting for a server or a file, in any thread; raise nothing."""
         self.release_sync(acquired)
 
-    def _holders_within_sync(
+    async def _holders_within(
         self,
         at_most: float | None,  # noqa: ARG002 - for drivers that may have to wait
     ) -> list[Claimant]:
-        """Like `holders_sync`, for a caller who has no more than ``at_most`` seconds."""
-        return self.holders_sync()
+        """Like `holders`, for a caller who has no more than ``at_most`` seconds."""
+        return await self.holders()
+
+    _holders_within_sync = twin(_holders_within)
 
     @property
     def name(self) -> str | None:
@@ -250,24 +238,7 @@ class Semaphore(Limit):
         Nobody who has waited longer than the difference is passed.
         """
 
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        on_full: WaitOrReplace = "wait",
-        priority: float = 0,
-    ) -> AcquisitionResult:
-        """Like `acquire`, blocking this thread."""
-        refuse_to_block_a_loop("acquire_sync()")
-        return self._acquire_in_thread(slots, timeout, label, on_full, priority)
-
-    def _acquire_in_thread(
-        self, slots: int, timeout: Any, label: str | None, on_full: WaitOrReplace, priority: float
-    ) -> AcquisitionResult:
-        """Acquire in this thread, in which no event loop runs."""
-        raise NotImplementedError
+    acquire_sync = Wider(acquire, waits=True).twin
 
     @abstractmethod
     async def try_acquire(
@@ -278,11 +249,7 @@ class Semaphore(Limit):
         With ``priority`` it may come before waiters, as in `acquire`.
         """
 
-    @abstractmethod
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, priority: float = 0
-    ) -> AcquisitionResult | None:
-        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
+    try_acquire_sync = Wider(try_acquire).twin
 
     def cm(
         self,
@@ -294,15 +261,14 @@ class Semaphore(Limit):
         priority: float = 0,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; its arguments are those of `acquire`."""
-        is_plain = not check_priority(priority) and not check_on_full(on_full)
         if timeout is not UNSET:
             check_timeout(timeout, None)
         self._check_slots(slots)
-        if is_plain:
-            return AcquiringContext(self, slots, timeout, check_label(label))
-        return AcquiringContext(
-            self, slots, timeout, check_label(label), on_full=on_full, priority=priority
-        )
+        check_label(label)
+        begin = partial(self.acquire, slots, timeout=timeout, label=label)
+        if check_priority(priority) or check_on_full(on_full):
+            begin = partial(begin, on_full=on_full, priority=priority)
+        return AcquiringContext(self, begin)
 
     # ------------------------------------------------------------ inspecting
 
@@ -310,17 +276,13 @@ class Semaphore(Limit):
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, the longest first."""
 
-    @abstractmethod
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
+    holders_sync = twin(holders)
 
     @abstractmethod
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of the queue."""
 
-    @abstractmethod
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
+    waiters_sync = twin(waiters)
 
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
@@ -338,15 +300,7 @@ class Semaphore(Limit):
         stats, estimate = await self.stats(), await self.estimate()
         return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)
 
-    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
-        """Like `explain`."""
-        from slotwise._core.explain import explain_semaphore
-
-        if acquisition_or_id is not None:
-            acquisition_id_of(acquisition_or_id)
-        waiters, holders = self.waiters_sync(), self.holders_sync()
-        stats, estimate = self.stats_sync(), self.estimate_sync()
-        return explain_semaphore(self._title, acquisition_or_id, waiters, holders, stats, estimate)
+    explain_sync = twin(explain)
 
     # ----------------------------------------------------------- controlling
 
@@ -359,9 +313,7 @@ class Semaphore(Limit):
         request that still waits is left alone.
         """
 
-    @abstractmethod
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`."""
+    kick_sync = twin(kick)
 
     @abstractmethod
     async def resize(self, value: int) -> None:
@@ -371,22 +323,19 @@ class Semaphore(Limit):
         held fits; waiters for more slots than are left fail with ValueError.
         """
 
-    @abstractmethod
-    def resize_sync(self, value: int) -> None:
-        """Like `resize`."""
+    resize_sync = twin(resize)
 
+    @abstractmethod
     async def changes(self) -> list[Change]:
         """Return how an adaptive value has moved, oldest first, without short probes.
 
         Raises:
             TypeError: the value is fixed.
         """
-        return self.changes_sync()
 
-    def changes_sync(self) -> list[Change]:
-        """Like `changes`."""
-        raise fixed_value(self._title)
+    changes_sync = twin(changes)
 
+    @abstractmethod
     async def freeze(self, value: int | None = None) -> None:
         """Keep an adaptive value where it is, or at ``value``, until `thaw`.
 
@@ -394,23 +343,18 @@ class Semaphore(Limit):
             ValueError: it is outside min and max.
             TypeError: the value is fixed.
         """
-        self.freeze_sync(value)
 
-    def freeze_sync(self, value: int | None = None) -> None:  # noqa: ARG002 - drivers need it
-        """Like `freeze`."""
-        raise fixed_value(self._title)
+    freeze_sync = twin(freeze)
 
+    @abstractmethod
     async def thaw(self) -> None:
         """Let an adaptive value move again, from where it is.
 
         Raises:
             TypeError: the value is fixed.
         """
-        self.thaw_sync()
 
-    def thaw_sync(self) -> None:
-        """Like `thaw`."""
-        raise fixed_value(self._title)
+    thaw_sync = twin(thaw)
 
     @abstractmethod
     async def close(self) -> None:
@@ -421,9 +365,7 @@ class Semaphore(Limit):
         left. Other processes don't notice. Closing again does no harm.
         """
 
-    @abstractmethod
-    def close_sync(self) -> None:
-        """Like `close`."""
+    close_sync = twin(close)
 
     @abstractmethod
     async def close_everywhere(self, reason: str | None = None) -> None:
@@ -433,9 +375,7 @@ class Semaphore(Limit):
         instances made later too; holders may still release. It outlives the last holder.
         """
 
-    @abstractmethod
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        """Like `close_everywhere`."""
+    close_everywhere_sync = twin(close_everywhere)
 
     @abstractmethod
     async def reopen(self) -> None:
@@ -444,6 +384,4 @@ class Semaphore(Limit):
         What this process closed by `close` stays closed.
         """
 
-    @abstractmethod
-    def reopen_sync(self) -> None:
-        """Like `reopen`."""
+    reopen_sync = twin(reopen)

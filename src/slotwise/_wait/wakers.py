@@ -16,7 +16,7 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from slotwise._wait.woken import Woken
 
@@ -48,6 +48,11 @@ def thread_waker() -> LockType:
     lock = allocate_lock()
     lock.acquire()
     return lock
+
+
+def block_on(waker: Waker) -> None:
+    """Let this thread sleep until its waker is used."""
+    cast("LockType", waker).acquire()
 
 
 def _wake_thread(waker: LockType) -> None:

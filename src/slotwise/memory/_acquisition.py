@@ -85,9 +85,6 @@ class MemoryAcquisition(BaseAcquisition, MemoryClaim):
     def _wait(self) -> Coroutine[Any, Any, None]:
         return self.semaphore._acquire(self)
 
-    def _wait_sync(self) -> None:
-        self.semaphore._acquire_sync(self)
-
     # -------------------------------------------------------- the quick lane
 
     def take(self) -> bool:

@@ -76,7 +76,7 @@ def known(semaphore: MemorySemaphore) -> Tracker | None:
 
 
 def _conflict(semaphore: MemorySemaphore) -> ValueConflict:
-    stats, tracker = semaphore.stats_sync(), known(semaphore)
+    stats, tracker = stats_of(semaphore), known(semaphore)
     adaptive = tracker.adaptation.options if isinstance(tracker, AdaptiveTracker) else None
     if adaptive is not None or semaphore._adaptive is not None:
         return rules_conflict(semaphore._name, semaphore._adaptive, adaptive, stats.max_slots)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from asyncio import _get_running_loop
+from collections.abc import Coroutine
 from typing import Any, Self
 
-from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
+from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._ledger.claims import BaseClaim
 from slotwise.memory._ids import id_of, next_key
 
@@ -74,12 +76,8 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         """Give back what it holds; False if it has ended before."""
 
     @abstractmethod
-    async def _wait(self) -> None:
+    def _wait(self) -> Coroutine[Any, Any, None]:
         """Get what the quick lane did not give, waiting if need be."""
-
-    @abstractmethod
-    def _wait_sync(self) -> None:
-        """Like `_wait`, for a thread."""
 
     # --------------------------------------------------- the context manager
 
@@ -104,7 +102,7 @@ class BaseAcquisition(BaseClaim, AcquisitionContext):
         self.key = key
         try:
             if not self.take():
-                self._wait_sync()
+                run_here(self._wait)
         except BaseException:  # raised by a signal handler, perhaps when it already had its slot
             self.give()
             raise

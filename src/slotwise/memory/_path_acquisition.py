@@ -76,9 +76,6 @@ class MemoryPathAcquisition(BaseAcquisition, PathClaim):
     def _wait(self) -> Coroutine[Any, Any, None]:
         return self.paths._acquire(self)
 
-    def _wait_sync(self) -> None:
-        self.paths._acquire_sync(self)
-
     # -------------------------------------------------------- the quick lane
 
     def take(self) -> bool:

@@ -40,15 +40,6 @@ class _Observed(MemoryPathAcquisition):
             _log.refused(self, error)
             raise
 
-    def _wait_sync(self) -> None:
-        self._tell_requested()
-        try:
-            super()._wait_sync()
-            self._tell_acquired()
-        except BaseException as error:
-            _log.refused(self, error)
-            raise
-
     def _tell_requested(self) -> None:
         self.paths._tell_requested(self.acquisition_id, self.needs, clock.now(), self.path)
 

@@ -34,7 +34,7 @@ from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive, lock, postponed, run_postponed, section
-from slotwise._wait.wakers import Waker, thread_waker
+from slotwise._wait.wakers import Waker
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import _inspect, _log
 from slotwise.memory._base_acquisition import running_task
@@ -196,26 +196,12 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             await acquisition._wait()
         return acquisition
 
-    def acquire_sync(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult:
-        acquisition = self.cm(path, timeout, label, needs)
-        acquisition.key = next_key()
-        if not acquisition.take():
-            acquisition._wait_sync()
-        return acquisition
-
     def _acquire(self, acquisition: MemoryPathAcquisition) -> Coroutine[Any, Any, None]:
         """Get what was not simply free, waiting if need be."""
         # Not a coroutine of its own: each that waits would be one more for the garbage collector.
         if self._cancel_task_after_ttl and acquisition.ttl is not None:
             cast("TimedMemoryPathAcquisition", acquisition).task = running_task()
         return self._get(acquisition)
-
-    def _acquire_sync(self, acquisition: MemoryPathAcquisition) -> None:
-        """Like `_acquire`, for a thread."""
-        if not self._request(acquisition, thread_waker):
-            self._wait_sync(acquisition)
 
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
@@ -250,15 +236,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     # ---------------------------------------------------------------- giving
 
     async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
-        return self.release_sync(acquisition_id, outcome=outcome)
-
-    async def release_on_exit(self, acquired: AcquisitionResult) -> None:
-        self.release_sync(acquired.acquisition_id)
-
-    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
-        self.release_sync(acquired.acquisition_id)
-
-    def release_sync(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self.reported_name)
@@ -273,39 +250,21 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     # ------------------------------------------------------ looking, steering
 
     async def stats(self) -> dict[str, TierStats]:
-        return self.stats_sync()
-
-    def stats_sync(self) -> dict[str, TierStats]:
         return self._tracker.stats()
 
     async def stats_of(self, path: Path) -> PathStats:
-        return self.stats_of_sync(path)
-
-    def stats_of_sync(self, path: Path) -> PathStats:
         return exclusive(self._tracker.stats_of, path)
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
-        return self.estimate_sync(path, needs)
-
-    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
         return exclusive(self._tracker.estimate, path, needs)
 
     async def holders(self) -> list[Claimant]:
-        return self.holders_sync()
-
-    def holders_sync(self) -> list[Claimant]:
         return _inspect.holders_of_paths(self._tracker)
 
     async def waiters(self) -> list[Claimant]:
-        return self.waiters_sync()
-
-    def waiters_sync(self) -> list[Claimant]:
         return _inspect.waiters_for_paths(self._tracker)
 
     async def kick(self, acquisition_id: str) -> bool:
-        return self.kick_sync(acquisition_id)
-
-    def kick_sync(self, acquisition_id: str) -> bool:
         acquisition = self._tracker.holders.get(key_of(acquisition_id))
         if acquisition is None:
             return False
@@ -315,10 +274,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._tracker.tell_kicked(acquisition)
         return True
 
-    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        self.resize_sync(tier, value, key)
-
-    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         self.check_costs(costs)
         key = key_of(acquisition_id)
         if key is None:
@@ -337,25 +293,25 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         except LookupError:
             raise unknown_acquisition(self._title, id_of(key)) from None
 
-    def refill_sync(self, tier: str, key: str | None = None) -> None:
+    async def refill(self, tier: str, key: str | None = None) -> None:
         self._tracker.change(self._tracker.fill, self._indexes[tier], key)
 
-    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         self._check_open()
         self._tracker.change(self._tracker.change_value, self._indexes[tier], value, key)
         self._tell_resized(value, tier, key)
 
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         return exclusive(self._tracker.changes_of, self._indexes[tier], key)
 
-    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
+    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         self._check_open()
         index = self._indexes[tier]
         self._tracker.change(self._tracker.keep_value, index, value, key)
         self._tell_resized(self._tracker.tiers[index].value_of(key), tier, key)
         self._tell_steered("frozen", tier, key)
 
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
+    async def thaw(self, tier: str, key: str | None = None) -> None:
         self._check_open()
         exclusive(self._tracker.move_again, self._indexes[tier], key)
         self._tell_steered("thawed", tier, key)
@@ -365,25 +321,16 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
             raise self.closed_error()
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        self.pause_sync(seconds, tier, key)
-
-    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         index = self._index_to_pause(tier)
         if not exclusive(self._tracker.begin_pause, seconds, index, key):
             raise self.closed_error()
         self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     async def close(self) -> None:
-        self.close_sync()
-
-    def close_sync(self) -> None:
         exclusive(self._tracker.end)
         deliver_posted()
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        self.close_everywhere_sync(reason)
-
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
         exclusive(self._suspend, Closure(reason))
         deliver_posted()
 
@@ -394,9 +341,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker.suspend(closure)
 
     async def reopen(self) -> None:
-        self.reopen_sync()
-
-    def reopen_sync(self) -> None:
         exclusive(self._resume)
         deliver_posted()
         self._tell_steered("reopened")
@@ -416,7 +360,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker = self._tracker
         return self._closed_error(None if tracker.ended else tracker.closure)
 
-    def forget_idle_sync(
+    async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
         index, forgotten, more = self._indexes[tier], 0, True

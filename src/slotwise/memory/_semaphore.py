@@ -10,6 +10,7 @@ from __future__ import annotations
 from _thread import get_ident
 from asyncio import Future, get_running_loop
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from logging import DEBUG
 from types import TracebackType
@@ -34,7 +35,7 @@ from slotwise._core.arguments import (
     check_value,
 )
 from slotwise._core.closing import Closure
-from slotwise._core.limit import AcquisitionContext, refuse_to_block_a_loop
+from slotwise._core.limit import AcquisitionContext
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display, fixed_value
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
@@ -43,12 +44,13 @@ from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.trio_run import running_trio
+from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._wait import clock
 from slotwise._wait.at_once import DONE, known
 from slotwise._wait.clock import glance
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, section
-from slotwise._wait.wakers import Waker, thread_waker
+from slotwise._wait.wakers import Waker
 from slotwise.memory import _attachment, _inspect, _log
 from slotwise.memory._acquisition import (
     BlockWait,
@@ -71,7 +73,7 @@ from slotwise.memory._log import logged, perhaps_wanted
 from slotwise.memory._quick_lane import undo_take
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
-from slotwise.memory._waiting import Waiting
+from slotwise.memory._waiting import Waiting, waiting_loop
 
 # Compared by identity, which is quick and tells them from True and 1.0.
 _ONE = 1
@@ -303,41 +305,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             raise
         return acquisition
 
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        on_full: WaitOrReplace = "wait",
-        priority: float = 0,
-    ) -> AcquisitionResult:
-        # Not `_acquire_in_thread`, as in other drivers: one more call would cost 8 %.
-        refuse_to_block_a_loop("acquire_sync()")
-        return self.cm(
-            slots, timeout=timeout, label=label, on_full=on_full, priority=priority
-        ).__enter__()
-
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        try:
-            loop = get_running_loop()
-        except RuntimeError:
-            loop = running_trio()
-        acquired = self.try_acquire_sync(slots, label=label, priority=priority)
-        if acquired is not None and self._tracker.woken.any_of(loop):
-            acquisition = cast("MemoryAcquisition", acquired)
-            try:
-                await self._let_woken_pass(acquisition)
-            except BaseException:
-                _log.ended(acquisition, "released")
-                raise
-        return acquired
-
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, priority: float = 0
-    ) -> AcquisitionResult | None:
+        loop = waiting_loop()
         acquisition: MemoryAcquisition = self.cm(slots, label=label, priority=priority)  # type: ignore[assignment]
         acquisition.key = next_key()
         if acquisition.take():
@@ -352,6 +323,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         except BaseException as error:
             _log.refused(acquisition, error)
             raise
+        if loop is not None and self._tracker.woken.any_of(loop):
+            try:
+                await self._let_woken_pass(acquisition)
+            except BaseException:
+                _log.ended(acquisition, "released")
+                raise
         return acquisition
 
     def _acquire(self, acquisition: MemoryAcquisition) -> Coroutine[Any, Any, None]:
@@ -367,21 +344,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         try:
             try:
                 await self._get(acquisition)
-            finally:
-                if acquisition.replaces:
-                    self._tell_replaced(acquisition)
-            self._note_acquired(acquisition, started)
-        except BaseException as error:
-            _log.refused(acquisition, error)
-            raise
-
-    def _acquire_sync(self, acquisition: MemoryAcquisition) -> None:
-        """Like `_acquire`, for a thread."""
-        started = self._begin(acquisition)
-        try:
-            try:
-                if not self._request(acquisition, thread_waker):
-                    self._wait_sync(acquisition)
             finally:
                 if acquisition.replaces:
                     self._tell_replaced(acquisition)
@@ -421,21 +383,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> Coroutine[Any, Any, bool]:
-        # Not a coroutine that does it once it is awaited: a signal handler that raises before that
-        # would cost the slot.
+        # Not a coroutine that does it once it is awaited: one that nobody awaits has released, too.
+        return known(self._release(acquisition_id, outcome))
+
+    def _release(self, acquisition_id: str | AcquisitionResult, outcome: Outcome | None) -> bool:
         if outcome is not None:
             check_outcome(outcome)  # an invalid outcome releases nothing
-        try:
-            return known(self.release_sync(acquisition_id, outcome=outcome))
-        except BaseException:
-            self._release_interrupted(acquisition_id)
-            raise
-
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        if outcome is not None:
-            check_outcome(outcome)
         try:
             if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
                 # The same as below, without looking for it by its id.
@@ -592,8 +545,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             self._enter_block(self.acquire_sync())
         else:
             wait = BlockWait(self, self._max_acquire_time)
-            if not self._request(wait, thread_waker):
-                self._wait_sync(wait)
+            run_here(partial(self._get, wait))
             self._numbers.append(wait._slot_number)
 
     def __exit__(
@@ -664,26 +616,17 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
 
     def locked(self) -> KnownAnswer:
         """Return whether a newcomer would have to wait: ``await`` it or use it as a bool."""
-        return KnownAnswer(self.locked_sync())
+        return KnownAnswer(_attachment.is_locked(self))
 
     async def _locked(self) -> bool:
-        return self.locked_sync()
-
-    def locked_sync(self) -> bool:
         return _attachment.is_locked(self)
 
     async def estimate(self, slots: int = 1) -> float | None:
-        return self.estimate_sync(slots)
-
-    def estimate_sync(self, slots: int = 1) -> float | None:
-        """Like `estimate`. Blocks of ``async with semaphore:`` are timed after the first call."""
+        """As in `Limit`. Blocks of ``async with semaphore:`` are timed after the first call."""
         check_count("slots", slots)
         return exclusive(_attachment.estimate, self, slots)
 
     async def stats(self) -> SemaphoreStats:
-        return self.stats_sync()
-
-    def stats_sync(self) -> SemaphoreStats:
         return self._with_totals(_attachment.stats_of(self))
 
     @classmethod
@@ -709,9 +652,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return registry.stats(names, check_count("limit", limit))
 
     async def holders(self) -> list[Claimant]:
-        return self.holders_sync()
-
-    def holders_sync(self) -> list[Claimant]:
         """Return who holds slots now, the longest first.
 
         Blocks of ``async with semaphore:`` come last, with their slot number alone: they have no
@@ -722,17 +662,11 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return [] if tracker is None else _inspect.holders(tracker)
 
     async def waiters(self) -> list[Claimant]:
-        return self.waiters_sync()
-
-    def waiters_sync(self) -> list[Claimant]:
         tracker = _attachment.known(self)
         return [] if tracker is None else _inspect.waiters(tracker)
 
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
-        return self.kick_sync(acquisition_id)
-
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`.
+        """End somebody's acquisition; see `Semaphore.kick`.
 
         Raises:
             ValueError: it is a block of ``async with semaphore:``, which can't be kicked.
@@ -750,31 +684,19 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return holder is not None and tracker.kick(holder)
 
     async def resize(self, value: int) -> None:
-        self.resize_sync(value)
-
-    def resize_sync(self, value: int) -> None:
         value = check_value(value)
         exclusive(_attachment.resize, self, value)
         deliver_posted()
         self._tell_resized(value)
 
     async def pause(self, seconds: float) -> None:
-        self.pause_sync(seconds)
-
-    def pause_sync(self, seconds: float) -> None:
         exclusive(_attachment.pause, self, check_pause(seconds))
         self._tell_steered("paused", seconds)
 
     async def changes(self) -> list[Change]:
-        return self.changes_sync()
-
-    def changes_sync(self) -> list[Change]:
         return exclusive(self._adapting().changes)
 
     async def freeze(self, value: int | None = None) -> None:
-        self.freeze_sync(value)
-
-    def freeze_sync(self, value: int | None = None) -> None:
         if value is not None:
             value = check_value(value)
         tracker = self._adapting()
@@ -784,9 +706,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._tell_steered("frozen")
 
     async def thaw(self) -> None:
-        self.thaw_sync()
-
-    def thaw_sync(self) -> None:
         exclusive(self._adapting().thaw)
         self._tell_steered("thawed")
 
@@ -797,16 +716,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         return tracker
 
     async def close(self) -> None:
-        self.close_sync()
-
-    def close_sync(self) -> None:
         if not _attachment.is_ended(self):
             _attachment.switch(self, Tracker.end, registry.close)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
-        self.close_everywhere_sync(reason)
-
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
         closure = Closure(check_reason(reason))
         _attachment.switch(
             self,
@@ -815,8 +728,5 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         )
 
     async def reopen(self) -> None:
-        self.reopen_sync()
-
-    def reopen_sync(self) -> None:
         _attachment.switch(self, Tracker.resume, registry.reopen)
         self._tell_steered("reopened")

@@ -5,17 +5,17 @@ It is the same for semaphores and tiers; the tracker decides what they wait for.
 
 from __future__ import annotations
 
-from _thread import LockType
-from asyncio import get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 from slotwise._core.overload import Overload
 from slotwise._core.trio_run import running_trio
+from slotwise._core.twins import is_blocking
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive
-from slotwise._wait.wakers import Waker
+from slotwise._wait.wakers import Waker, block_on, thread_waker
 from slotwise.memory._base_tracker import C
 
 
@@ -45,22 +45,23 @@ class Waiting(Generic[C]):
 
     async def _get(self, claim: C) -> None:
         """Ask the ledger, and wait if the slots are not free."""
-        try:
-            loop = get_running_loop()
-        except RuntimeError:
-            loop = running_trio()
-        if self._request(claim, loop.create_future):
-            if self._tracker.woken.any_of(loop):
+        loop = waiting_loop()
+        if self._request(claim, thread_waker if loop is None else loop.create_future):
+            if loop is not None and self._tracker.woken.any_of(loop):
                 await self._let_woken_pass(claim)
             return
+        waker: Any = claim.waker
         try:
             clock.require_timers()
-            await claim.waker
-        except BaseException:  # cancelled, or collected together with its event loop
+            if loop is None:
+                block_on(waker)
+            else:
+                await waker
+        except BaseException:  # cancelled, interrupted, or collected together with its event loop
             self._tracker.withdraw(claim)
             raise
         finally:
-            self._tracker.woken.discard(claim.waker)
+            self._tracker.woken.discard(waker)
         if claim.failure is not None:
             raise claim.failure
 
@@ -72,12 +73,16 @@ class Waiting(Generic[C]):
             self._tracker.withdraw(claim)
             raise
 
-    def _wait_sync(self, claim: C) -> None:
-        try:
-            clock.require_timers()
-            cast("LockType", claim.waker).acquire()
-        except BaseException:  # KeyboardInterrupt, in the main thread
-            self._tracker.withdraw(claim)
-            raise
-        if claim.failure is not None:
-            raise claim.failure
+
+def waiting_loop() -> AbstractEventLoop | None:
+    """Return the event loop that the caller waits in; None if it waits by blocking its thread.
+
+    Raises:
+        RuntimeError: there is none, and it is no twin for plain threads that calls.
+    """
+    if is_blocking():
+        return None
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        return running_trio()

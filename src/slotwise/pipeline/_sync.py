@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from slotwise._core.limit import refuse_to_block_a_loop
+from slotwise._core.twins import refuse_to_block_a_loop
 from slotwise.pipeline._bounded import iterator_of
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow

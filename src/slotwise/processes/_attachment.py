@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from slotwise._core.limit import require_asyncio
+from slotwise._core.twins import is_blocking
 from slotwise.processes import _messages
 from slotwise.processes import _process as processes
 from slotwise.processes import _semaphore_file as semaphore_file
@@ -62,7 +63,9 @@ class Attachment:
                 process.private[self.name] = self.suffix
         return file
 
-    def call(self, operation: Callable[..., T], *args: Any, lock_timeout: float | None = None) -> T:
+    def call_here(
+        self, operation: Callable[..., T], *args: Any, lock_timeout: float | None = None
+    ) -> T:
         """Run an operation in this thread.
 
         Raises:
@@ -84,16 +87,25 @@ class Attachment:
                     raise
                 raise _messages.busy(file.path, error) from None
 
-    async def call_async(self, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation; in a thread if the file's lock is taken for long."""
+    async def call(
+        self, operation: Callable[..., T], *args: Any, at_most: float | None = None
+    ) -> T:
+        """Run an operation; in a thread if an event loop would have to wait long for the file.
+
+        Raises:
+            BackendError: the file's lock was taken for ``at_most`` seconds, or for the usual time
+                if that is None.
+        """
+        if is_blocking():
+            return self.call_here(operation, *args, lock_timeout=at_most)
         require_asyncio()  # before anything is changed: the thread may be needed
         try:
-            return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
+            return self.call_here(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
         except Busy:
             # Without a thread, a slot is released all the same: that blocks the loop for a moment.
-            here = partial(self.call, operation, *args, lock_timeout=NO_WAIT_LOCK_TIMEOUT)
-            return await in_thread(partial(self.call, operation, *args), otherwise=here)
+            here = partial(self.call_here, operation, *args, lock_timeout=NO_WAIT_LOCK_TIMEOUT)
+            return await in_thread(partial(self.call_here, operation, *args), otherwise=here)
 
     def call_inline(self, operation: Callable[..., T], *args: Any) -> T:
         """Run an operation; raise Busy if an event loop would have to wait for the file's lock."""
-        return self.call(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)
+        return self.call_here(operation, *args, lock_timeout=INLINE_LOCK_TIMEOUT)

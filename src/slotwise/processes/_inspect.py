@@ -92,7 +92,7 @@ def read_each(
                 raise stuck_error(name, stuck[name])
             check_exists(directory, name, suffix)
             attachment = Attachment(directory, name, suffix)
-            found[name] = attachment.call(_operations.inspect, read, None)
+            found[name] = attachment.call_here(_operations.inspect, read, None)
         except UnknownSemaphore:
             continue
         except BackendError as error:

@@ -19,6 +19,7 @@ from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import require_asyncio
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.twins import is_blocking, run_here
 from slotwise._wait import clock
 from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError, SemaphoreClosed
@@ -30,9 +31,7 @@ from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import true_path
 from slotwise.processes._wait_for_grant import (
     try_request,
-    try_request_sync,
     wait_for_grant,
-    wait_for_grant_sync,
 )
 
 if TYPE_CHECKING:
@@ -110,50 +109,33 @@ class ProcessLimit:
     def _acquire(self, acquisition: ProcessAcquisition) -> Coroutine[Any, Any, ProcessAcquisition]:
         """Request it and wait, for a caller that awaits this at once."""
         if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task(require_asyncio())
+            acquisition.task = _waiting_task()
         return wait_for_grant(self._attachment, self._declared, acquisition)
-
-    def _acquire_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition:
-        return wait_for_grant_sync(self._attachment, self._declared, acquisition)
 
     def _try(
         self, acquisition: ProcessAcquisition
     ) -> Coroutine[Any, Any, ProcessAcquisition | None]:
         """Request it without waiting for others; None if it isn't granted."""
         if self._cancel_task_after_ttl:
-            acquisition.task = asyncio.current_task(require_asyncio())
+            acquisition.task = _waiting_task()
         return try_request(self._attachment, self._declared, acquisition)
-
-    def _try_sync(self, acquisition: ProcessAcquisition) -> ProcessAcquisition | None:
-        return try_request_sync(self._attachment, self._declared, acquisition)
 
     # ------------------------------------------------------------- releasing
 
     async def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
-        """Release an acquisition, by its id or its result; False if it had ended."""
+        """Release an acquisition, by its id or its result; False if it had ended.
+
+        A signal handler that raises meanwhile doesn't prevent that.
+        """
         acquisition_id = acquisition_id_of(acquisition_id)
         if outcome is not None:
             check_outcome(outcome)
         if self._holds_nothing or processes.is_inherited(acquisition_id):
             return False  # the parent process holds it, or nobody
         holder = self._before_release(acquisition_id)
-        released = await self._attachment.call_async(operations.release, acquisition_id, outcome)
-        self._after_release(acquisition_id, holder, released=released)
-        return released
-
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        """Like `release`; a signal handler that raises meanwhile doesn't prevent it."""
-        acquisition_id = acquisition_id_of(acquisition_id)
-        if outcome is not None:
-            check_outcome(outcome)
-        if self._holds_nothing or processes.is_inherited(acquisition_id):
-            return False
-        holder = self._before_release(acquisition_id)
-        released = self._attachment.call(operations.release, acquisition_id, outcome)
+        released = await self._attachment.call(operations.release, acquisition_id, outcome)
         self._after_release(acquisition_id, holder, released=released)
         return released
 
@@ -163,7 +145,7 @@ class ProcessLimit:
 
     def _release_quietly(self, acquired: AcquisitionResult) -> None:
         try:
-            self.release_sync(acquired)
+            run_here(partial(self.release, acquired))
         except BackendError:  # it has ended with the file, or ends with this process
             pass
 
@@ -190,13 +172,9 @@ class ProcessLimit:
 
     # --------------------------------------------------------- inspecting, controlling
 
-    async def _inspect_async(self, read: Callable[[Any], T]) -> T:
-        found: T = await self._attachment.call_async(operations.inspect, read, self._declared)
-        return found
-
-    def _inspect(self, read: Callable[[Any], T], lock_timeout: float | None = None) -> T:
-        found: T = self._attachment.call(
-            operations.inspect, read, self._declared, lock_timeout=lock_timeout
+    async def _inspect(self, read: Callable[[Any], T], at_most: float | None = None) -> T:
+        found: T = await self._attachment.call(
+            operations.inspect, read, self._declared, at_most=at_most
         )
         return found
 
@@ -206,18 +184,10 @@ class ProcessLimit:
         The holder's `lost` is set, and the next waiter gets the slots.
         """
         kicked_id = acquisition_id_of(acquisition_id)
-        return await self._attachment.call_async(operations.kick, kicked_id)
-
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`."""
-        return self._attachment.call(operations.kick, acquisition_id_of(acquisition_id))
+        return await self._attachment.call(operations.kick, kicked_id)
 
     async def close(self) -> None:
         """Close all instances of the name that this process made so far."""
-        self.close_sync()
-
-    def close_sync(self) -> None:
-        """Like `close`."""
         if self._generation.closed:
             return
         attachment = self._attachment
@@ -230,23 +200,18 @@ class ProcessLimit:
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for all processes that use the directory, until `reopen`."""
         reason = check_reason(reason)
-        await self._attachment.call_async(operations.close_everywhere, reason, self._declared)
-
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        """Like `close_everywhere`."""
-        reason = check_reason(reason)
-        self._attachment.call(operations.close_everywhere, reason, self._declared)
+        await self._attachment.call(operations.close_everywhere, reason, self._declared)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
-        await self._attachment.call_async(operations.reopen)
-        self._tell_steered("reopened")
-
-    def reopen_sync(self) -> None:
-        """Like `reopen`."""
-        self._attachment.call(operations.reopen)
+        await self._attachment.call(operations.reopen)
         self._tell_steered("reopened")
 
     def _forget_sync(self) -> bool:
         """Delete it with all that it remembers, unless somebody uses it; return whether it was."""
-        return self._attachment.call(operations.forget)
+        return self._attachment.call_here(operations.forget)
+
+
+def _waiting_task() -> asyncio.Task[Any] | None:
+    """Return the task that acquires; None if a plain thread does."""
+    return None if is_blocking() else asyncio.current_task(require_asyncio())

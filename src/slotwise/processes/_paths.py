@@ -49,7 +49,7 @@ from slotwise.processes._filenames import PRIVATE_TIERS_SUFFIX, TIERS_SUFFIX, lo
 from slotwise.processes._limit import ProcessLimit
 from slotwise.processes._path_claims import PathRequest
 from slotwise.processes._path_values import write_value
-from slotwise.processes._settling import settle, settle_soon, settle_sync
+from slotwise.processes._settling import settle, settle_soon
 
 
 class ProcessPathAcquisition(ProcessAcquisition):
@@ -177,20 +177,10 @@ class ProcessPaths(ProcessLimit, PathBackend):
     ) -> Awaitable[AcquisitionResult]:
         return self._acquire(self._request(path, timeout, label, needs))
 
-    def acquire_sync(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult:
-        return self._acquire_sync(self._request(path, timeout, label, needs))
-
     async def try_acquire(
         self, path: Path, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult | None:
         return await self._try(self._request(path, None, label, needs))
-
-    def try_acquire_sync(
-        self, path: Path, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult | None:
-        return self._try_sync(self._request(path, None, label, needs))
 
     def _request(
         self, path: Path, timeout: float | None, label: str | None, needs: Needs | None
@@ -240,29 +230,14 @@ class ProcessPaths(ProcessLimit, PathBackend):
             self._idle_in = processes.fork_epoch
         return self._idle
 
-    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
-        return self.release(acquired)
-
-    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
-        self.release_sync(acquired)
-
     # ------------------------------------------------------------ inspecting
 
     async def stats(self) -> dict[str, TierStats]:
         declared, idle = self._declared, self._idle_keys()
-        return await self._inspect_async(
-            lambda state: _path_inspect.stats_of(state, declared, idle)
-        )
-
-    def stats_sync(self) -> dict[str, TierStats]:
-        declared, idle = self._declared, self._idle_keys()
-        return self._inspect(lambda state: _path_inspect.stats_of(state, declared, idle))
+        return await self._inspect(lambda state: _path_inspect.stats_of(state, declared, idle))
 
     async def stats_of(self, path: Path) -> PathStats:
-        return await self._inspect_async(self._read_path(path))
-
-    def stats_of_sync(self, path: Path) -> PathStats:
-        return self._inspect(self._read_path(path))
+        return await self._inspect(self._read_path(path))
 
     def _read_path(self, path: Path) -> partial[PathStats]:
         closed_here = self._generation.closed
@@ -275,34 +250,19 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
         wanted = PathRequest(path, needs)
-        return await self._attachment.call_async(operations.estimate, wanted, self)
-
-    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
-        wanted = PathRequest(path, needs)
-        return self._attachment.call(operations.estimate, wanted, self)
+        return await self._attachment.call(operations.estimate, wanted, self)
 
     async def holders(self) -> list[Claimant]:
-        return await self._inspect_async(_path_inspect.holders_of)
-
-    def holders_sync(self) -> list[Claimant]:
-        return self._inspect(_path_inspect.holders_of)
+        return await self._inspect(_path_inspect.holders_of)
 
     async def waiters(self) -> list[Claimant]:
-        return await self._inspect_async(_path_inspect.waiters_of)
-
-    def waiters_sync(self) -> list[Claimant]:
-        return self._inspect(_path_inspect.waiters_of)
+        return await self._inspect(_path_inspect.waiters_of)
 
     # ----------------------------------------------------------- controlling
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         change = self._change(tier, value, key)
-        await self._attachment.call_async(operations.resize, change, self)
-        self._tell_resized(value, tier, key)
-
-    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        change = self._change(tier, value, key)
-        self._attachment.call(operations.resize, change, self)
+        await self._attachment.call(operations.resize, change, self)
         self._tell_resized(value, tier, key)
 
     def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
@@ -310,33 +270,20 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         index = self._index_to_pause(tier)
-        await self._attachment.call_async(operations.pause, seconds, (index, key), self)
-        self._tell_steered("paused", self._specs[index].name, key, seconds)
-
-    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = self._index_to_pause(tier)
-        self._attachment.call(operations.pause, seconds, (index, key), self)
+        await self._attachment.call(operations.pause, seconds, (index, key), self)
         self._tell_steered("paused", self._specs[index].name, key, seconds)
 
     # -------------------------------------------------------------- adapting
 
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
-        return await self._inspect_async(self._read_changes(tier, key))
-
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        return self._inspect(self._read_changes(tier, key))
+        return await self._inspect(self._read_changes(tier, key))
 
     def _read_changes(self, tier: str, key: str | None) -> partial[list[Change]]:
         return partial(_path_inspect.changes_of, index=self._indexes[tier], key=key)
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         change = self._indexes[tier], value, key
-        await self._attachment.call_async(operations.freeze, change, self)
-        self._tell_frozen(tier, key)
-
-    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        change = self._indexes[tier], value, key
-        self._attachment.call(operations.freeze, change, self)
+        await self._attachment.call(operations.freeze, change, self)
         self._tell_frozen(tier, key)
 
     def _tell_frozen(self, tier: str, key: str | None) -> None:
@@ -347,12 +294,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         change = self._indexes[tier], key
-        await self._attachment.call_async(operations.thaw, change, self)
-        self._tell_steered("thawed", tier, key)
-
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
-        change = self._indexes[tier], key
-        self._attachment.call(operations.thaw, change, self)
+        await self._attachment.call(operations.thaw, change, self)
         self._tell_steered("thawed", tier, key)
 
     def _tell_new(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
@@ -368,17 +310,10 @@ class ProcessPaths(ProcessLimit, PathBackend):
         check_costs(self._declared, costs, self._title)
         await settle(self._attachment, acquisition_id, costs, self._title)
 
-    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        check_costs(self._declared, costs, self._title)
-        settle_sync(self._attachment, acquisition_id, costs, self._title)
-
     async def refill(self, tier: str, key: str | None = None) -> None:
-        await self._attachment.call_async(operations.refill, tier, key)
+        await self._attachment.call(operations.refill, tier, key)
 
-    def refill_sync(self, tier: str, key: str | None = None) -> None:
-        self._attachment.call(operations.refill, tier, key)
-
-    def forget_idle_sync(
+    async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
         """Forget idle keys that this object remembers; the file has none."""

@@ -31,6 +31,7 @@ from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.twins import run_here
 from slotwise._wait import clock
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
@@ -135,7 +136,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         assert self._name is not None
         self._declared = None
         _inspect.check_exists(self._attachment.directory, self._name)
-        self._inspect(_inspect.stats_of, at_most)
+        run_here(partial(self._inspect, _inspect.stats_of, at_most))
         return self
 
     @classmethod
@@ -201,18 +202,10 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         """
         return await self._acquire(self._new(slots, timeout, label, on_full, priority))
 
-    def _acquire_in_thread(self, *arguments: Any) -> AcquisitionResult:
-        return self._acquire_sync(self._new(*arguments))
-
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
         return await self._try(self._new(slots, None, label, priority=priority))
-
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, priority: float = 0
-    ) -> AcquisitionResult | None:
-        return self._try_sync(self._new(slots, None, label, priority=priority))
 
     def _new(
         self,
@@ -250,10 +243,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # ------------------------------------------------------------ inspecting
 
     async def _locked(self) -> bool:
-        return await self._inspect_async(self._is_locked)
-
-    def locked_sync(self) -> bool:
-        return self._inspect(self._is_locked)
+        return await self._inspect(self._is_locked)
 
     def _is_locked(self, state: State) -> bool:
         closed = state.closed or self._generation.closed
@@ -262,36 +252,21 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = check_count("slots", slots)
-        return await self._attachment.call_async(operations.estimate, wanted, self)
-
-    def estimate_sync(self, slots: int = 1) -> float | None:
-        wanted = check_count("slots", slots)
-        return self._attachment.call(operations.estimate, wanted, self)
+        return await self._attachment.call(operations.estimate, wanted, self)
 
     async def stats(self) -> SemaphoreStats:
-        return self._with_totals(await self._inspect_async(_inspect.stats_of))
-
-    def stats_sync(self) -> SemaphoreStats:
-        return self._with_totals(self._inspect(_inspect.stats_of))
+        return self._with_totals(await self._inspect(_inspect.stats_of))
 
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, in all processes, the longest first."""
-        return await self._inspect_async(_inspect.holders_of)
+        return await self._inspect(_inspect.holders_of)
 
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
-        return self._inspect(_inspect.holders_of)
-
-    def _holders_within_sync(self, at_most: float | None) -> list[Claimant]:
-        return self._inspect(_inspect.holders_of, at_most)
+    async def _holders_within(self, at_most: float | None) -> list[Claimant]:
+        return await self._inspect(_inspect.holders_of, at_most)
 
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in all processes, in the order of the queue."""
-        return await self._inspect_async(_inspect.waiters_of)
-
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._inspect(_inspect.waiters_of)
+        return await self._inspect(_inspect.waiters_of)
 
     @classmethod
     async def get_acquired_stats(
@@ -325,21 +300,12 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # ----------------------------------------------------------- controlling
 
     async def resize(self, value: int) -> None:
-        await self._attachment.call_async(operations.resize, *self._to_resize(value))
-        self._tell_resized(value)
-
-    def resize_sync(self, value: int) -> None:
-        self._attachment.call(operations.resize, *self._to_resize(value))
+        await self._attachment.call(operations.resize, *self._to_resize(value))
         self._tell_resized(value)
 
     async def pause(self, seconds: float) -> None:
         seconds = check_pause(seconds)
-        await self._attachment.call_async(operations.pause, seconds, (), self)
-        self._tell_steered("paused", seconds)
-
-    def pause_sync(self, seconds: float) -> None:
-        seconds = check_pause(seconds)
-        self._attachment.call(operations.pause, seconds, (), self)
+        await self._attachment.call(operations.pause, seconds, (), self)
         self._tell_steered("paused", seconds)
 
     def _to_resize(self, value: int) -> tuple[Any, ...]:
@@ -351,10 +317,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
     # -------------------------------------------------------------- adapting
 
     async def changes(self) -> list[Change]:
-        return await self._inspect_async(self._read_changes)
-
-    def changes_sync(self) -> list[Change]:
-        return self._inspect(self._read_changes)
+        return await self._inspect(self._read_changes)
 
     def _read_changes(self, state: State) -> list[Change]:
         if state.adaptation is not None:
@@ -364,12 +327,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         raise fixed_value(self._title)
 
     async def freeze(self, value: int | None = None) -> None:
-        frozen = await self._attachment.call_async(operations.freeze, *self._to_freeze(value))
-        self._tell_resized(frozen)
-        self._tell_steered("frozen")
-
-    def freeze_sync(self, value: int | None = None) -> None:
-        frozen = self._attachment.call(operations.freeze, *self._to_freeze(value))
+        frozen = await self._attachment.call(operations.freeze, *self._to_freeze(value))
         self._tell_resized(frozen)
         self._tell_steered("frozen")
 
@@ -379,11 +337,7 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         return (value,), self
 
     async def thaw(self) -> None:
-        await self._attachment.call_async(operations.thaw, (), self)
-        self._tell_steered("thawed")
-
-    def thaw_sync(self) -> None:
-        self._attachment.call(operations.thaw, (), self)
+        await self._attachment.call(operations.thaw, (), self)
         self._tell_steered("thawed")
 
     def _tell_new(self, acquisition_id: str, wanted: int, now: float) -> None:

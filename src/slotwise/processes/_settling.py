@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping
+from functools import partial
 from typing import Any
 
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import DONE
+from slotwise._core.twins import run_here
 from slotwise.processes import _operations as operations
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._errors import Busy
 
 
-def settle_sync(
+async def settle(
     attachment: Attachment, acquisition_id: str, costs: Mapping[str, int], title: str
 ) -> None:
     """Correct what an acquisition of any process took; ``title`` is how messages name the limit.
@@ -26,14 +28,7 @@ def settle_sync(
     Raises:
         LookupError: it is unknown, or no longer known.
     """
-    _check(title, acquisition_id, attachment.call(operations.charge, acquisition_id, costs))
-
-
-async def settle(
-    attachment: Attachment, acquisition_id: str, costs: Mapping[str, int], title: str
-) -> None:
-    """Like `settle_sync`."""
-    known = await attachment.call_async(operations.charge, acquisition_id, costs)
+    known = await attachment.call(operations.charge, acquisition_id, costs)
     _check(title, acquisition_id, known)
 
 
@@ -44,7 +39,7 @@ def settle_soon(
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        settle_sync(attachment, acquisition_id, costs, title)
+        run_here(partial(settle, attachment, acquisition_id, costs, title))
         return DONE
     file = attachment.file()
     if acquisition_id in file.claims.by_id:
@@ -80,4 +75,4 @@ class _Pending:
         self._attachment = attachment
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return self._attachment.call_async(operations.finish_pending).__await__()
+        return self._attachment.call(operations.finish_pending).__await__()

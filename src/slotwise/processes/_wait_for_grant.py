@@ -6,15 +6,14 @@ semaphore's file decides who is granted what.
 
 from __future__ import annotations
 
-import _thread
-import asyncio
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import no_thread
+from slotwise._core.twins import is_blocking
 from slotwise._wait import clock
-from slotwise._wait.wakers import thread_waker
+from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.processes import _log, _messages, _operations
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._attachment import (
@@ -39,34 +38,17 @@ async def wait_for_grant(
         BackendError: the file can't be used, or it would have to wait and no thread can be started
             that could end the wait.
     """
-    make_waker = require_asyncio().create_future
+    make_waker = thread_waker if is_blocking() else require_asyncio().create_future
     lock_timeout = _lock_timeout(acquisition.timeout)
     try:
-        if not await _request_in_loop(attachment, declared, acquisition, make_waker, lock_timeout):
+        if not await _request(attachment, declared, acquisition, make_waker, lock_timeout):
             await _wait(acquisition)
-        elif acquisition.file.woken:
+        elif acquisition.file.woken and not is_blocking():
             await acquisition.file.woken.let_pass()
         _log.acquired(acquisition)
     except Busy as error:
         raise _timed_out_locked(acquisition, error) from None
     except BaseException as error:  # cancelled, or garbage-collected together with its event loop
-        _clean_up(acquisition, error)
-        raise
-    return acquisition
-
-
-def wait_for_grant_sync(
-    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
-) -> ProcessAcquisition:
-    """Like `wait_for_grant`, blocking this thread."""
-    lock_timeout = _lock_timeout(acquisition.timeout)
-    try:
-        if not _request(attachment, declared, acquisition, thread_waker, lock_timeout):
-            _wait_sync(acquisition)
-        _log.acquired(acquisition)
-    except Busy as error:
-        raise _timed_out_locked(acquisition, error) from None
-    except BaseException as error:  # such as KeyboardInterrupt
         _clean_up(acquisition, error)
         raise
     return acquisition
@@ -80,27 +62,11 @@ async def try_request(
     Raises:
         BackendError: the file can't be used, or another process kept its lock for a second.
     """
-    require_asyncio()
     lock_timeout = NO_WAIT_LOCK_TIMEOUT
     try:
-        granted = await _request_in_loop(attachment, declared, acquisition, None, lock_timeout)
-        if granted and acquisition.file.woken:
+        granted = await _request(attachment, declared, acquisition, None, lock_timeout)
+        if granted and acquisition.file.woken and not is_blocking():
             await acquisition.file.woken.let_pass()
-        _tried(acquisition, granted)
-    except Busy as error:
-        raise _try_locked(acquisition, error) from None
-    except BaseException as error:
-        _clean_up(acquisition, error)
-        raise
-    return acquisition if granted else None
-
-
-def try_request_sync(
-    attachment: Attachment, declared: Any, acquisition: ProcessAcquisition
-) -> ProcessAcquisition | None:
-    """Like `try_request`."""
-    try:
-        granted = _request(attachment, declared, acquisition, None, NO_WAIT_LOCK_TIMEOUT)
         _tried(acquisition, granted)
     except Busy as error:
         raise _try_locked(acquisition, error) from None
@@ -123,7 +89,7 @@ def _try_locked(acquisition: ProcessAcquisition, error: Busy) -> Exception:
     return busy
 
 
-def _request(
+def _request_here(
     attachment: Attachment,
     declared: Any,
     acquisition: ProcessAcquisition,
@@ -158,36 +124,36 @@ def _request(
     return granted
 
 
-async def _request_in_loop(
+async def _request(
     attachment: Attachment,
     declared: Any,
     acquisition: ProcessAcquisition,
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
-    """Like `_request`; in a thread if the file's lock is taken for long."""
+    """Like `_request_here`; in a thread if an event loop would have to wait long for the file."""
+    if is_blocking():
+        return _request_here(attachment, declared, acquisition, make_waker, lock_timeout)
+    require_asyncio()  # before anything is changed: the thread may be needed
     try:
-        return _request(attachment, declared, acquisition, make_waker, INLINE_LOCK_TIMEOUT)
+        return _request_here(attachment, declared, acquisition, make_waker, INLINE_LOCK_TIMEOUT)
     except Busy:
         return await in_thread(
-            partial(_request, attachment, declared, acquisition, make_waker, lock_timeout),
+            partial(_request_here, attachment, declared, acquisition, make_waker, lock_timeout),
             partial(_clean_up, acquisition),
         )
 
 
 async def _wait(acquisition: ProcessAcquisition) -> None:
+    waker: Any = acquisition.waker
     try:
         clock.require_timers()
-        await cast("asyncio.Future[None]", acquisition.waker)
+        if is_blocking():
+            block_on(waker)
+        else:
+            await waker
     finally:
-        acquisition.file.woken.discard(acquisition.waker)
-    if acquisition.failure is not None:
-        raise acquisition.failure
-
-
-def _wait_sync(acquisition: ProcessAcquisition) -> None:
-    clock.require_timers()
-    cast("_thread.LockType", acquisition.waker).acquire()
+        acquisition.file.woken.discard(waker)
     if acquisition.failure is not None:
         raise acquisition.failure
 

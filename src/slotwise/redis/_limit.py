@@ -21,7 +21,6 @@ from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat
-from slotwise._wait.at_once import run_at_once
 from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
@@ -191,28 +190,6 @@ class RedisLimit:
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         """Note, in any thread, that an acquisition no longer holds or waits."""
 
-    def _acquire_blocking(self, acquire: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Acquire for a thread; what was granted as the thread was interrupted is released."""
-        granted: list[RedisAcquisition] = []
-        instead: list[FallbackAcquisition] = []
-
-        async def run() -> T:
-            acquired = await acquire()
-            if isinstance(acquired, RedisAcquisition):
-                acquired.task = None  # nobody's work runs in the task that acquired it
-                granted.append(acquired)
-            elif isinstance(acquired, FallbackAcquisition):
-                instead.append(acquired)
-            return acquired
-
-        try:
-            return self._run_blocking(run())
-        except BaseException:
-            self._attached()[0].heartbeat_thread.release_soon(granted)
-            for each in instead:
-                each.end()
-            raise
-
     # ------------------------------------------------------------- releasing
 
     async def release(
@@ -228,28 +205,8 @@ class RedisLimit:
             check_outcome(outcome)
         return await self._release(acquisition_id, self._config.cleanup_timeout, outcome)
 
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        """Like `release`; blocks for one round trip to the server.
-
-        A thread that is interrupted meanwhile has still released it.
-        """
-        if outcome is not None:
-            check_outcome(outcome)
-        return self._release_blocking(
-            acquisition_id, lambda each: self.release(each, outcome=outcome)
-        )
-
-    def _release_on_exit(
-        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> Coroutine[Any, Any, bool]:
-        return self._release(acquired, at_most, on_exit=True)
-
-    def _release_on_exit_sync(
-        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> None:
-        self._release_blocking(acquired, lambda each: self._release_on_exit(each, at_most))
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
+        await self._release(acquired, EXIT_LIMIT, on_exit=True)
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
         if isinstance(acquired, FallbackAcquisition):
@@ -333,16 +290,6 @@ class RedisLimit:
         """What is sent with the release of an acquisition that this process doesn't hold."""
         return ""
 
-    def _release_blocking(
-        self, acquired: str | AcquisitionResult, release: Callable[[str], Coroutine[Any, Any, T]]
-    ) -> T:
-        acquisition_id = acquisition_id_of(acquired)
-        shared, record = self._attached()
-        if is_fallback_id(acquisition_id):  # without a thread: it does no I/O
-            return run_at_once(release(acquisition_id))
-        shared.ttl_cancels.keep_task(acquisition_id, owner=record)
-        return shared.heartbeat_thread.run_to_completion(lambda: release(acquisition_id))
-
     # -------------------------------------------------------------- changing
 
     async def _change(
@@ -381,10 +328,6 @@ class RedisLimit:
             close_local(self._attached()[1])
             at_most = self._config.cleanup_timeout
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
-
-    def close_sync(self) -> None:
-        """Like `close`."""
-        self._run_blocking(self.close())
 
     async def _refuse_waiters(self, messages: list[bytes]) -> None:
         """Refuse all waiters, in bounded calls, after a script has closed the name."""
@@ -435,8 +378,31 @@ class RedisLimit:
         shared, record = self._attached()
         shared.dispatch_all(messages, record, shared.client())
 
-    def _run_blocking(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._attached()[0].heartbeat_thread.run(coroutine)
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        """Run a coroutine in the heartbeat thread for the calling thread.
+
+        What was granted as the calling thread was interrupted is released.
+        """
+        thread = self._attached()[0].heartbeat_thread
+        if completes:
+            return thread.run_to_completion(start)
+        granted: list[Any] = []
+
+        async def run() -> T:
+            result = await start()
+            if isinstance(result, RedisAcquisition):
+                result.task = None  # nobody's work runs in the task that acquired it
+                granted.append(result)
+            elif isinstance(result, FallbackAcquisition):
+                granted.append(result)
+            return result
+
+        try:
+            return thread.run(run())
+        except BaseException:
+            for each in granted:
+                self._release_soon(each)
+            raise
 
 
 def check_max_value(value: int) -> int:

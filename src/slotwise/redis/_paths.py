@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -249,13 +250,6 @@ class RedisPaths(RedisLimit, PathBackend):
         acquisition.send_request(wait=timeout != 0)
         return acquisition
 
-    def acquire_sync(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult:
-        return self._acquire_blocking(
-            lambda: self.acquire(path, timeout=timeout, label=label, needs=needs)
-        )
-
     def _check_fits(self, path: Path, needs: Needs | None) -> None:
         """Raise if the tiers, as declared, can never have that much."""
         for index, tier in enumerate(self._specs if needs is not None else ()):
@@ -263,19 +257,8 @@ class RedisPaths(RedisLimit, PathBackend):
             if needs is not None and most and needs[index] > most:
                 raise never_fits(self, path, needs, most, index)
 
-    def _acquire_at_once_sync(
-        self, path: Path, label: str | None, needs: Needs | None
-    ) -> AcquisitionResult:
-        return self._acquire_blocking(lambda: self._acquire_at_once(path, label, needs))
-
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         self._idle.leave(acquisition.path)
-
-    def release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
-        return self._release_on_exit(acquired)
-
-    def release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
-        self._release_on_exit_sync(acquired)
 
     # ------------------------------------------------------------ inspecting
 
@@ -287,9 +270,6 @@ class RedisPaths(RedisLimit, PathBackend):
                 name: replace(stats, scope="local") for name, stats in local.stats_sync().items()
             },
         )
-
-    def stats_sync(self) -> dict[str, TierStats]:
-        return self._run_blocking(self.stats())
 
     async def stats_of(self, path: Path) -> PathStats:
         closed_here = self._generation.closed
@@ -306,9 +286,6 @@ class RedisPaths(RedisLimit, PathBackend):
             lambda: PathStats((NodeStats(0, 0, 0),) * len(path), closed_here, scope="open"),
             lambda local: replace(local.stats_of_sync(path), scope="local"),
         )
-
-    def stats_of_sync(self, path: Path) -> PathStats:
-        return self._run_blocking(self.stats_of(path))
 
     async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
         return await self._ask(
@@ -328,20 +305,11 @@ class RedisPaths(RedisLimit, PathBackend):
             raise never_fits(self, path, needs, *unfit)
         return read_estimate(estimate)
 
-    def estimate_sync(self, path: Path, needs: Needs | None = None) -> float | None:
-        return self._run_blocking(self.estimate(path, needs))
-
     async def holders(self) -> list[Claimant]:
         return await self._list("holders")
 
-    def holders_sync(self) -> list[Claimant]:
-        return self._run_blocking(self.holders())
-
     async def waiters(self) -> list[Claimant]:
         return await self._list("waiters")
-
-    def waiters_sync(self) -> list[Claimant]:
-        return self._run_blocking(self.waiters())
 
     async def _list(self, what: str) -> list[Claimant]:
         """Return all of them; very many are listed in several calls."""
@@ -368,23 +336,14 @@ class RedisPaths(RedisLimit, PathBackend):
         _, _, _, _, changes, *_ = await self._inspect("changes", node)
         return read_changes(changes)
 
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        return self._run_blocking(self.changes(tier, key))
-
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         current = await self._steer(b"freeze", tier, value, key)
         self._tell_resized(current, tier, key)
         self._tell_steered("frozen", tier, key)
 
-    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        self._run_blocking(self.freeze(tier, value, key))
-
     async def thaw(self, tier: str, key: str | None = None) -> None:
         await self._steer(b"thaw", tier, None, key)
         self._tell_steered("thawed", tier, key)
-
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
-        self._run_blocking(self.thaw(tier, key))
 
     async def _steer(self, verb: bytes, tier: str, value: int | None, key: str | None) -> int:
         """Freeze or thaw a tier, or one key of it; returns the value."""
@@ -417,9 +376,6 @@ class RedisPaths(RedisLimit, PathBackend):
         self._dispatch(told)
         return bool(ended)
 
-    def kick_sync(self, acquisition_id: str) -> bool:
-        return self._run_blocking(self.kick(acquisition_id))
-
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there.
 
@@ -444,18 +400,12 @@ class RedisPaths(RedisLimit, PathBackend):
                 self._tell_resized(value, tier, key)
                 return
 
-    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        self._run_blocking(self.resize(tier, value, key))
-
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
         index = self._index_to_pause(tier)
         node = f"{index}" if key is None else write_node(index, key)
         _, *messages = await self._change(self._dialect.control.pause, node, f"{seconds:.6f}")
         self._dispatch(messages)
         self._tell_steered("paused", self._specs[index].name, key, seconds)
-
-    def pause_sync(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        self._run_blocking(self.pause(seconds, tier, key))
 
     async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
@@ -466,14 +416,8 @@ class RedisPaths(RedisLimit, PathBackend):
         if not acquisition_id or not await self._settle(acquisition_id, text):
             raise unknown_acquisition(self._title, acquisition_id)
 
-    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        self._run_blocking(self.settle(acquisition_id, costs))
-
     async def refill(self, tier: str, key: str | None = None) -> None:
         await self._settle("", write_node(self._indexes[tier], key))
-
-    def refill_sync(self, tier: str, key: str | None = None) -> None:
-        self._run_blocking(self.refill(tier, key))
 
     async def _settle(self, acquisition_id: str, what: str) -> bool:
         client = self._attached()[0].client()
@@ -489,9 +433,10 @@ class RedisPaths(RedisLimit, PathBackend):
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
 
     def _forget_sync(self) -> bool:
-        return bool(self._run_blocking(self._run_script(self._dialect.control.forget, [b""])) >= 0)
+        found = self._run(partial(self._run_script, self._dialect.control.forget, [b""]))
+        return bool(found >= 0)
 
-    def forget_idle_sync(
+    async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
     ) -> int:
         """Forget idle keys that this object remembers; the server remembers none."""
@@ -502,18 +447,12 @@ class RedisPaths(RedisLimit, PathBackend):
         args = [b"", token, *([] if reason is None else [reason])]
         await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        self._run_blocking(self.close_everywhere(reason))
-
     async def reopen(self) -> None:
         _, *messages = await self._run_script(
             self._dialect.control.reopen, [b"", self._attached()[0].client().token]
         )
         self._dispatch(messages)
         self._tell_steered("reopened")
-
-    def reopen_sync(self) -> None:
-        self._run_blocking(self.reopen())
 
     # -------------------------------------------------------------- messages
 

@@ -308,28 +308,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         instead = _local_acquire(slots, label=label, priority=priority)
         return await self._fallback.acquire(self, send, 0.0, instead, at_once=seconds)
 
-    def _acquire_at_once_sync(
-        self, slots: int, label: str | None, seconds: float
-    ) -> AcquisitionResult:
-        return self._acquire_blocking(lambda: self._acquire_at_once(slots, label, seconds))
-
-    def _acquire_in_thread(
-        self, slots: int, timeout: Any, label: str | None, on_full: WaitOrReplace, priority: float
-    ) -> AcquisitionResult:
-        return self._acquire_blocking(
-            lambda: self.acquire(
-                slots, timeout=timeout, label=label, on_full=on_full, priority=priority
-            )
-        )
-
-    def try_acquire_sync(
-        self, slots: int = 1, *, label: str | None = None, priority: float = 0
-    ) -> AcquisitionResult | None:
-        """Like `try_acquire`; blocks for one round trip to the server."""
-        return self._acquire_blocking(
-            lambda: self.try_acquire(slots, label=label, priority=priority)
-        )
-
     def _check_fits(self, slots: int, label: str | None) -> None:
         """Raise what the server would raise, if it may be away."""
         check_label(label)
@@ -361,10 +339,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         kicked = send_kick(shared, record, client, self._dialect.control.kick, args, self._limits)
         return await reply_within(INSPECT, kicked, client, record.keys.slot)
 
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`; blocks for one round trip to the server."""
-        return self._run_blocking(self.kick(acquisition_id))
-
     # ------------------------------------------------------------ inspecting
 
     async def _locked(self) -> bool:
@@ -375,9 +349,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
             return False
         is_stopped = stats.closed or stats.paused_for > 0
         return is_stopped or bool(stats.waiting) or stats.acquired_slots >= stats.max_slots
-
-    def locked_sync(self) -> bool:
-        return self._run_blocking(self._locked())
 
     async def estimate(self, slots: int = 1) -> float | None:
         wanted = self._check_slots(slots)
@@ -395,9 +366,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
             raise too_many_slots(self._title, wanted, value or self._value)
         return read_estimate(estimate)
 
-    def estimate_sync(self, slots: int = 1) -> float | None:
-        return self._run_blocking(self.estimate(slots))
-
     async def stats(self) -> SemaphoreStats:
         return await self._ask(
             self._stats,
@@ -408,28 +376,17 @@ class RedisSemaphore(RedisLimit, Semaphore):
     async def _stats(self) -> SemaphoreStats:
         return self._with_totals(read_stats(await self._inspect("counts"), self._value))
 
-    def stats_sync(self) -> SemaphoreStats:
-        return self._run_blocking(self.stats())
-
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, in the whole fleet."""
         found = {each.acquisition_id: each for each in await self._list("holders")}
         return list(found.values())
 
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
-        return self._run_blocking(self.holders())
-
-    def _holders_within_sync(self, at_most: float | None) -> list[Claimant]:
-        return self._run_blocking(self._list("holders", at_most))
+    async def _holders_within(self, at_most: float | None) -> list[Claimant]:
+        return await self._list("holders", at_most)
 
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the whole fleet, in the order of the queue."""
         return await self._list("waiters")
-
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._run_blocking(self.waiters())
 
     async def _list(self, what: str, at_most: float | None = None) -> list[Claimant]:
         """Return all of them; very many are listed in several calls."""
@@ -519,21 +476,15 @@ class RedisSemaphore(RedisLimit, Semaphore):
                 self._tell_resized(value)
                 return
 
-    def resize_sync(self, value: int) -> None:
-        self._run_blocking(self.resize(value))
-
     async def changes(self) -> list[Change]:
         *_, rules, _, changes = await self._inspect("changes")
         if not rules and self._adaptive is None:
             raise fixed_value(self._title)
         return read_changes(changes)
 
-    def changes_sync(self) -> list[Change]:
-        return self._run_blocking(self.changes())
-
     def _rules_sync(self, at_most: float | None = None) -> Adaptive | None:
         """Return the rules of the semaphore on the server, if it adapts, within that time."""
-        *_, rules, _, _ = self._run_blocking(self._inspect("changes", at_most=at_most))
+        *_, rules, _, _ = self._run(partial(self._inspect, "changes", at_most=at_most))
         return Adaptive.read(rules.decode()) if rules else None
 
     async def freeze(self, value: int | None = None) -> None:
@@ -542,15 +493,9 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._tell_resized(await self._steer(b"freeze", value))
         self._tell_steered("frozen")
 
-    def freeze_sync(self, value: int | None = None) -> None:
-        self._run_blocking(self.freeze(value))
-
     async def thaw(self) -> None:
         await self._steer(b"thaw", None)
         self._tell_steered("thawed")
-
-    def thaw_sync(self) -> None:
-        self._run_blocking(self.thaw())
 
     async def _steer(
         self, verb: bytes, value: int | None, declared: int | str | bytes | None = None
@@ -599,10 +544,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         self._dispatch(messages)
         self._tell_steered("paused", seconds)
 
-    def pause_sync(self, seconds: float) -> None:
-        """Like `pause`."""
-        self._run_blocking(self.pause(seconds))
-
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for the whole fleet, until `reopen`.
 
@@ -615,17 +556,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
         args = [b"", shared.client().token, self._declared, *([] if reason is None else [reason])]
         await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        self._run_blocking(self.close_everywhere(reason))
-
     async def reopen(self) -> None:
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
         self._dispatch(await self._run_script(self._dialect.control.reopen, args))
         self._tell_steered("reopened")
-
-    def reopen_sync(self) -> None:
-        self._run_blocking(self.reopen())
 
     def _forget_sync(self) -> bool:
         """Remove all that the server knows of it if nobody uses it; return whether it did.
@@ -633,7 +568,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
         Raises:
             LookupError: it knows nothing.
         """
-        found = self._run_blocking(self._run_script(self._dialect.control.forget, [b""]))
+        found = self._run(partial(self._run_script, self._dialect.control.forget, [b""]))
         if found == 0:
             raise LookupError(self._written_name)
         return bool(found > 0)

@@ -10,10 +10,10 @@ from collections.abc import Awaitable
 
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import Unset, check_label, check_timeout
-from slotwise._core.limit import refuse_to_block_a_loop
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import Path
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.twins import refuse_to_block_a_loop
 from slotwise.tiers._path_arguments import PathArguments, Resolved, Slots
 
 
