@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -24,6 +25,7 @@ from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
 from slotwise.processes._journal import Journal
 from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._plain_json import encode
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -320,6 +322,46 @@ def test_nobody_waits_for_a_file_that_is_damaged_meanwhile(
     thread.join(LONG)
     assert [type(error) for error in told] == [BackendError]
     assert re.search("damaged .* remove it", str(told[0]))
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+@pytest.mark.parametrize("garbage", ["record", "snapshot"])
+def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
+    make: Make, directory: Path, kind: str, garbage: str
+) -> None:
+    semaphore, tiers = make(1), Tiers(Tier("all", 1), name="s", url=f"process://{directory}")
+    limit: Limit = semaphore if kind == "semaphore" else tiers.at()
+    owner: Any = semaphore if kind == "semaphore" else tiers._backend
+    limit.acquire_sync()
+    other = make(1, name="other")
+    held = other.acquire_sync()
+    file = owner._attachment.file()
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(limit.acquire_sync, timeout=LONG)
+        waiting_elsewhere = threads.submit(other.acquire_sync, timeout=LONG)
+        until = time.monotonic() + LONG
+        while not (limit.stats_sync().waiting and other.stats_sync().waiting):
+            assert time.monotonic() < until
+        with file._mutex:
+            journal = Journal(file._file, file._kind)  # with the same descriptor, and its locks
+            journal.catch_up()
+            start, end, epoch = journal._start, journal._end, journal._epoch
+            if garbage == "record":  # it ends the wait before it fails
+                record = ["drop dead", 1.0, 1, [file.process.owner], 5]
+                journal._commit(encode(record), end, epoch, start)
+            else:
+                journal._commit("not JSON", end, epoch + 1, end)
+        error = waiting.exception(LONG)
+        assert isinstance(error, BackendError)
+        refused = f"^{re.escape(file.path)}: its contents are damaged .*: remove it"
+        assert re.search(refused, str(error))
+        with pytest.raises(BackendError, match=refused):
+            limit.try_acquire_sync()
+        assert file.state is None, "nobody uses what was half changed"
+        assert other.release_sync(held)
+        assert other.release_sync(waiting_elsewhere.result(LONG))
+    Path(file.path).unlink()
+    limit.release_sync(limit.acquire_sync(timeout=LONG))
 
 
 def test_a_damaged_file_does_not_keep_the_holders_of_others_from_being_told(

@@ -21,7 +21,7 @@ from os import fstat, pread, pwrite
 from typing import Any
 from zlib import crc32
 
-from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.errors import BackendError
 from slotwise.processes import _lock_queue
 from slotwise.processes._base_state import AnyState, ClaimEvent, Record
 from slotwise.processes._directory import OpenDirectory
@@ -48,14 +48,6 @@ _FRAME = struct.Struct("<II")  # length and checksum, before each record
 _RESERVED = 32 * 1024
 # A new snapshot is written when the records are longer than this, and than twice the last one.
 _COMPACT_AFTER = 8 * 1024
-
-
-# What applying records that we didn't write can raise. Not every exception: signal handlers can
-# raise theirs here too.
-_INVALID = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
-    *(RecursionError, TypeError, ValueError, SemaphoreClosed),
-)
 
 
 class Damaged(Exception):
@@ -134,7 +126,10 @@ class Journal:
                 applied = state.apply(record)
                 if events is not None:
                     events += applied
-        except _INVALID as error:
+        except (Damaged, OSError):
+            raise  # not about a record: a signal handler that raises TimeoutError comes here, too
+        except Exception as error:
+            self.state = None  # it may be half changed
             if written_in != (VERSION, self._rules):
                 raise older_release(self._file.path, *self._formats(written_in)) from error
             # The checksums are right, but slotwise wouldn't have written this.
