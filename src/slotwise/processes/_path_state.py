@@ -28,7 +28,6 @@ from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._base_state import BaseState, ClaimEvent, Record
-from slotwise.processes._path_checks import check_path_record, check_path_snapshot
 from slotwise.processes._path_claims import EndedPathClaims, PathRequest, ProcessPathClaim
 from slotwise.processes._path_snapshots import (
     fill_from_snapshot,
@@ -485,12 +484,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        check_path_snapshot(snapshot)
         state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
         fill_from_snapshot(state, snapshot)
         return state
-
-    check_record = staticmethod(check_path_record)
 
 
 def _shape(spec: TierSpec) -> tuple[object, ...]:

@@ -27,7 +27,6 @@ from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, ClaimEvent, ProcessClaim
-from slotwise.processes._checks import check_record, check_snapshot
 
 if TYPE_CHECKING:
     from slotwise._ledger.adaptation import Adaptation
@@ -403,7 +402,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        check_snapshot(snapshot)
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
         adaptation = snapshot.get("adaptation")
@@ -434,5 +432,3 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         # No waiter fits, or it would have been granted: so this grants nothing.
         state.restore_waiting(waiting, tickets if snapshot["tickets"] else None, last_ticket)
         return state
-
-    check_record = staticmethod(check_record)
