@@ -287,8 +287,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     def _declare(self, now: float, _wall_us: int, written: str) -> list[ClaimEvent]:
         """Make the value adaptive; nobody holds or waits."""
-        if not self.is_idle(now):
-            raise ValueError("somebody holds or waits")
         from slotwise._ledger.adaptation import adaptation  # most values are fixed
 
         options = Adaptive.read(written)
@@ -311,8 +309,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     def _freeze(self, now: float, wall_us: int, value: int | None) -> list[ClaimEvent]:
         """Freeze it at a value, or at the current one."""
-        if self.adaptation is None:
-            raise ValueError("it is not adaptive")
+        assert self.adaptation is not None
         now_us = microseconds(now)
         self.adaptation.epoch_us = wall_us - now_us
         self.adaptation.freeze(now_us, value)
@@ -320,8 +317,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return self._refused(refused, granted, now, wall_us)
 
     def _thaw(self, now: float, _wall_us: int) -> list[ClaimEvent]:
-        if self.adaptation is not None:
-            self.adaptation.thaw(microseconds(now))
+        assert self.adaptation is not None
+        self.adaptation.thaw(microseconds(now))
         return []
 
     def _reboot(self, now: float, wall_us: int, boot: str) -> list[ClaimEvent]:
