@@ -55,7 +55,6 @@ def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> Non
         verb, *args = record
         line = json.loads(json.dumps([verb, clocks.now, clocks.wall_us, *args]))
         for state in states:
-            State.check_record(line)
             state.apply(line)
 
     do("declare", options.written)
@@ -116,7 +115,6 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
         verb, *args = record
         line = json.loads(json.dumps([verb, clocks.now, clocks.wall_us, *args]))
         for state in states:
-            PathState.check_record(line)
             state.apply(line)
 
     for _ in range(1200):
@@ -188,37 +186,10 @@ def test_a_reboot_keeps_what_was_learnt() -> None:
     assert state.value > 7
 
 
-def test_a_file_that_was_damaged_is_not_taken_for_one() -> None:
-    state: Any = State.new("s", ERRORS, "boot")
-    state.apply(["declare", 5.0, 10**15, ERRORS.written])
-    good = json.dumps(state.snapshot())
-    rules, dump, _ = state.snapshot()["adaptation"]
-    for damaged in (
-        ["x", dump, []],
-        [rules, "1 2 3", []],
-        [rules, dump.replace("10", "30", 1), []],
-        [rules, dump.replace("10", "nan", 1), []],
-        [rules, dump, [[1, 2]]],
-        [rules, dump, [[1, 2, 3, 4]]],
-        [rules, dump, [[1, 2, 3, "x"]] * 101],
-        [rules],
-    ):
-        snapshot = json.loads(good)
-        snapshot["adaptation"] = damaged
-        with pytest.raises((ValueError, TypeError)):
-            State.restore(snapshot)
-    old = json.loads(good)
-    del old["adaptation"]  # of an earlier release
+def test_a_snapshot_of_an_earlier_release_has_no_adaptive_value() -> None:
+    old = State.new("s", 3, "boot").snapshot()
+    del old["adaptation"]
     assert State.restore(old).adaptation is None
-    for record in (
-        ["declare", 5.0, 1, 3],
-        ["freeze", 5.0, 1, 0],
-        ["release", 5.0, 1, "p1-1", "failed", 1, 0],
-        ["release", 5.0, 1, "p1-1", "ok", -1, 0],
-        ["release", 5.0, 1, "p1-1", "ok", 1, "x"],
-    ):
-        with pytest.raises(ValueError, match="not a record"):
-            State.check_record(record)
 
 
 def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:

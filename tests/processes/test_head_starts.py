@@ -13,7 +13,6 @@ from tests._effort import seeds
 
 from slotwise import ProcessSemaphore
 from slotwise.processes import _journal as journals
-from slotwise.processes._checks import check_record, check_snapshot
 from slotwise.processes._state import State
 
 
@@ -72,23 +71,15 @@ def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
             record = [verb, now, wall_us, key]
             expected = queue.end(key)
         written = json.loads(json.dumps(record))
-        check_record(written)
         for each in (state, other):
             events = each.apply(written)
             assert [str(claim.key) for word, claim in events if word == "granted"] == expected
         snapshot = json.loads(json.dumps(state.snapshot()))
-        check_snapshot(snapshot)
         if dice.random() < 0.3:
             other = State.restore(snapshot)
         turns = [key for _, key, _ in sorted(queue.waiting)]
         assert [claim.key for claim in state.in_turn()] == turns
         assert [claim.key for claim in other.in_turn()] == turns
-
-
-@pytest.mark.parametrize("wanted", [[1], [0, 5], [1, 5.0], [1, 2, 3], [1, None], [1, 1 << 63], "1"])
-def test_a_request_that_nobody_can_make_is_not_a_valid_record(wanted: Any) -> None:
-    with pytest.raises(ValueError, match="not a record"):
-        check_record(["request", 1.0, 1, "p1-1", wanted, None, None, None, 1, None])
 
 
 async def test_a_process_that_reads_a_snapshot_knows_the_order(

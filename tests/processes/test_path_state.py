@@ -11,7 +11,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests._effort import examples
@@ -372,26 +371,3 @@ TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase
 TestTiersFileAgainstModel.settings = examples(10, stateful_step_count=40)
 TestRatesFileAgainstModel = RatesFileAgainstModel.TestCase
 TestRatesFileAgainstModel.settings = examples(6, stateful_step_count=40)
-
-
-def test_a_snapshot_that_makes_no_sense_is_refused() -> None:
-    state = PathState("t", [TierSpec("tenant", 2, keyed=True), TierSpec("all", 3, False)], "boot")
-    for number, tenant in enumerate("aab"):
-        wanted = PathRequest((tenant, None))
-        state.apply(["request", 1.0, 5, f"p1-{number}", wanted, None, None, None, 7, None])
-    state.apply(["request", 1.0, 5, "p1-9", PathRequest(("b", None)), None, None, None, 7, None])
-    valid = json.dumps(state.snapshot())
-    assert json.dumps(PathState.restore(json.loads(valid)).snapshot()) == valid
-    for wrong in (
-        {"ticket": 0},
-        {"tiers": []},
-        {"parked": []},
-        {"parked": [["p1-9", 2, []]]},
-        {"values": [[-1, [], {}], [3, [], {}]]},
-        {"learnt": [[0, "a", 2]]},
-        {"pauses": [[2, None, 1.0]]},
-        {"pauses": [[0, "a", "soon"]]},
-        {"holders": json.loads(valid)["holders"][:1] * 2},
-    ):
-        with pytest.raises((ValueError, LookupError, TypeError)):
-            PathState.restore(json.loads(valid) | wrong)

@@ -260,16 +260,7 @@ class BaseState(BaseLedger[C]):
     @classmethod
     @abstractmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        """Return the state that a snapshot was taken of.
-
-        Raises:
-            ValueError: this is not a snapshot; or another exception.
-        """
-
-    @staticmethod
-    @abstractmethod
-    def check_record(record: Any) -> None:
-        """Raise ValueError if this is not a record."""
+        """Return the state that a snapshot was taken of."""
 
     # ----------------------------------------------------------- records
 

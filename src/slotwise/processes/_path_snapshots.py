@@ -166,7 +166,6 @@ def put_adapted_back(state: PathState, adapted: Sequence[Sequence[Any]]) -> None
         for key, *written in nodes:
             node = tier.make(key, 0.0)
             known = read_adaptation(written)
-            assert known is not None
             if key is not None:
                 known.keep_changes(CHANGES_OF_A_KEY)
             node.adaptation, node.value = known, known.limit

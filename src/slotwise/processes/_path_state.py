@@ -28,7 +28,6 @@ from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._base_state import BaseState, ClaimEvent, Record
-from slotwise.processes._path_checks import check_path_record, check_path_snapshot
 from slotwise.processes._path_claims import EndedPathClaims, PathRequest, ProcessPathClaim
 from slotwise.processes._path_snapshots import (
     fill_from_snapshot,
@@ -165,8 +164,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     def _declare(self, now: float, _wall_us: int, specs: Any) -> list[ClaimEvent]:
         """Replace the tiers; nobody holds or waits, and every bucket is full."""
-        if not self.is_idle(now):
-            raise ValueError("somebody holds or waits")
         closed = self.closed
         pauses = {spec.name: tier.pauses for spec, tier in zip(self.specs, self.tiers, strict=True)}
         self._start(read_specs(specs))
@@ -368,8 +365,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     ) -> list[ClaimEvent]:
         """Keep the value of a tier, of all its keys, or of one."""
         which = self.tiers[tier]
-        if which.adaptive is None:
-            raise ValueError("it is not adaptive")
         if key is not None and key not in which.nodes:
             which.make(key, now)  # before it is told the time
         self._tell_wall_clock(which.nodes.values(), now)
@@ -377,8 +372,7 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return self._granted(granted, now, wall_us)
 
     def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
-        if self.tiers[tier].adaptive is not None:
-            self.tiers[tier].thaw(key, now, one=key is not None)
+        self.tiers[tier].thaw(key, now, one=key is not None)
         return []
 
     # ------------------------------------------------------------- controlling
@@ -389,8 +383,6 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         which, value = self.tiers[tier], read_value(written)
         if which.adaptive is not None:
             return self._freeze(now, wall_us, tier, value, key)
-        if isinstance(value, Rate) is not isinstance(which, RateTier):
-            raise ValueError("can't change slots to a rate, or a rate to slots")
         if key is None and which.value is not None and which.value not in self.former_values[tier]:
             self.former_values[tier].append(which.value)
         refused, granted = self.resize(tier, value, key, now, one=key is not None)
@@ -485,12 +477,9 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        check_path_snapshot(snapshot)
         state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
         fill_from_snapshot(state, snapshot)
         return state
-
-    check_record = staticmethod(check_path_record)
 
 
 def _shape(spec: TierSpec) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ def write_value(value: int | Rate | None) -> Any:
 
 
 def read_value(written: Any) -> Any:
-    """Return an int, None, or a Rate; raise what `Rate` raises if it is not a valid one."""
+    """Return an int, None, or a Rate."""
     if not isinstance(written, list):
         return written
     count, per, burst = written

@@ -27,7 +27,6 @@ from slotwise._ledger.times import microseconds
 from slotwise.errors import ValueConflict
 from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, ClaimEvent, ProcessClaim
-from slotwise.processes._checks import check_record, check_snapshot
 
 if TYPE_CHECKING:
     from slotwise._ledger.adaptation import Adaptation
@@ -288,8 +287,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     def _declare(self, now: float, _wall_us: int, written: str) -> list[ClaimEvent]:
         """Make the value adaptive; nobody holds or waits."""
-        if not self.is_idle(now):
-            raise ValueError("somebody holds or waits")
         from slotwise._ledger.adaptation import adaptation  # most values are fixed
 
         options = Adaptive.read(written)
@@ -312,8 +309,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     def _freeze(self, now: float, wall_us: int, value: int | None) -> list[ClaimEvent]:
         """Freeze it at a value, or at the current one."""
-        if self.adaptation is None:
-            raise ValueError("it is not adaptive")
+        assert self.adaptation is not None
         now_us = microseconds(now)
         self.adaptation.epoch_us = wall_us - now_us
         self.adaptation.freeze(now_us, value)
@@ -321,8 +317,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         return self._refused(refused, granted, now, wall_us)
 
     def _thaw(self, now: float, _wall_us: int) -> list[ClaimEvent]:
-        if self.adaptation is not None:
-            self.adaptation.thaw(microseconds(now))
+        assert self.adaptation is not None
+        self.adaptation.thaw(microseconds(now))
         return []
 
     def _reboot(self, now: float, wall_us: int, boot: str) -> list[ClaimEvent]:
@@ -403,7 +399,6 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        check_snapshot(snapshot)
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
         state.former_values = tuple(snapshot["former"])
         adaptation = snapshot.get("adaptation")
@@ -434,5 +429,3 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         # No waiter fits, or it would have been granted: so this grants nothing.
         state.restore_waiting(waiting, tickets if snapshot["tickets"] else None, last_ticket)
         return state
-
-    check_record = staticmethod(check_record)
