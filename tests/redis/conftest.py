@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -71,12 +71,26 @@ def config(server: Server) -> RedisConfig:
     return patient_config(server.url)
 
 
+_has_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call":
+        item.stash[_has_failed] = report.failed
+    return report
+
+
 @pytest.fixture(autouse=True)
-def nobody_is_left() -> Iterator[None]:
-    """Nobody of this process holds or waits after a test."""
+def nobody_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nobody of this process holds or waits after a test, unless it failed in the middle."""
     yield
-    clients = list(_shared_clients.values())
-    assert not [claim for each in clients for claim in (*each.holders, *each.waiters)]
+    if not request.node.stash.get(_has_failed, False):
+        clients = list(_shared_clients.values())
+        assert not [claim for each in clients for claim in (*each.holders, *each.waiters)]
 
 
 @pytest.fixture(autouse=True)

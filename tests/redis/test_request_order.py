@@ -171,9 +171,10 @@ async def test_a_cancelled_request_that_its_release_overtook_takes_no_slot(
         proxy.freeze_replies()
         before = calls_of_scripts()
         cancelled = asyncio.create_task(limit.acquire())
-        await until(lambda: calls_of_scripts() == before + 1, "the request was refused")
+        # Background calls, such as the note of the name, may come at any time as well.
+        await until(lambda: calls_of_scripts() >= before + 1, "the request was refused")
         cancelled.cancel()
-        await until(lambda: calls_of_scripts() == before + 2, "the release has overtaken it")
+        await until(lambda: calls_of_scripts() >= before + 2, "the release has overtaken it")
         proxy.thaw()
         await asyncio.wait([cancelled], timeout=30)
         assert cancelled.cancelled()
