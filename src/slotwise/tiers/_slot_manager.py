@@ -53,8 +53,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         cleanup_interval: seconds between two searches for idle users; 0 never searches.
         idle_threshold: for how many seconds a user must have been idle to be forgotten.
         max_idle_users: beyond this many, the longest idle are forgotten at once.
-        atomic: take both upload slots at one instant; False takes the user's first
-            and holds it while waiting for the other.
+        atomic: must be True.
         name: managers of one name share their slots; None makes private ones, and on
             Redis stands for ``slots``.
         url: where the slots are kept; see `Tiers`.
@@ -62,9 +61,9 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         heartbeat_max_interval: how long a process may be silent before it counts
             as dead (Redis).
         ping_interval: how often it sends a heartbeat (Redis).
-        cancel_task_after_ttl: also cancel the task that took a slot (atomic only).
-        cancel_task_on_loss: cancel the task whose slot was lost by silence (atomic
-            only; in memory nothing is lost).
+        cancel_task_after_ttl: also cancel the task that took a slot.
+        cancel_task_on_loss: cancel the task whose slot was lost by silence (in memory nothing is
+            lost).
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
             cleanup_interval=cleanup_interval,
             idle_threshold=idle_threshold,
             max_idle_users=max_idle_users,
-            atomic=atomic,
             name=name,
             url=url,
             ttl=ttl,

@@ -1,8 +1,8 @@
 """Tiers: several limits taken together, narrow to wide.
 
-It chooses the backend, which decides who gets what: all at one instant
-(`slotwise._core.path_backend`), or stage by stage (`_staged`). What the arguments of a call mean is
-in `_path_arguments`; `_path_calls` acquires and releases what they name.
+It chooses the backend, which decides who gets what (`slotwise._core.path_backend`). What the
+arguments of a call mean is in `_path_arguments`; `_path_calls` acquires and releases what they
+name.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
     Args:
         tiers: narrow to wide.
-        atomic: take all tiers at one instant, holding nothing while waiting; False
-            takes them one after the other, narrow to wide, holding what it has.
+        atomic: must be True.
         url: where the slots are kept: ``memory://`` for this process, a url of Redis or a
             RedisConfig for a fleet, ``process://`` for this machine. Without one it is
             ``SLOTWISE_URL`` in the environment, or else ``memory://``.
@@ -84,26 +83,25 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
-        cancel_task_after_ttl: also cancel the task that took them (atomic only).
+        cancel_task_after_ttl: also cancel the task that took them.
         heartbeat_max_interval: how long a process may be silent before it counts
             as dead (Redis).
         ping_interval: how often it sends a heartbeat (Redis).
-        cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
-            only; in memory nothing is lost).
+        cancel_task_on_loss: cancel the task whose slots were lost by silence (in memory nothing
+            is lost).
         max_idle_keys: how many idle keys of each tier are kept, those used last.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
-            LimitFull. None lets any number wait. Atomic only, as that of a `Tier` is.
+            LimitFull. None lets any number wait.
         order: "fifo" serves requests in the order of their arrival; in "fair" order the keys of
             one tier take turns, and requests of one key are served in the order of arrival.
-            Atomic only, as what follows is.
         fair_by: the keyed tier whose keys take turns.
         weight: how much more than others a key gets while it waits: a number, the same for
             all keys, or a function of the key, which must not block.
         fair_cost: the rate whose reserved units count; None counts slots of the widest tier.
         shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
-            (see `estimate`); None, the default, refuses nobody for that. Atomic only.
+            (see `estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
-            "open" grants everything, "local" has limits of this process (Redis, atomic).
+            "open" grants everything, "local" has limits of this process (Redis).
         local_value: their values for each process, by the names of tiers: ints, or Rates; those
             left out stay as they are. An int is the value of each tier with slots.
         unreachable_after: for how many seconds a server may be silent before it counts as
@@ -134,11 +132,15 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         fair_cost: str | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
+        if atomic is not True:
+            raise TypeError(
+                "atomic=False is gone: nest cm() blocks, one per tier; see docs/how-to.md,"
+                " 'take limits one after the other'"
+            )
         check_tiers(tiers)
         self._tiers = {tier.name: tier for tier in tiers}
-        self._arguments = PathArguments(self._tiers, atomic=atomic)
+        self._arguments = PathArguments(self._tiers)
         self._options = options = TiersOptions(
-            atomic=check_flag("atomic", atomic),
             url=parsed(url),
             name=check_name(name),
             max_acquire_time=check_seconds("max_acquire_time", max_acquire_time),
@@ -169,11 +171,6 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     def _recipe(self) -> Recipe | None:
         is_private = self._name is None and (self.url is None or isinstance(self.url, str))
         return None if is_private else Recipe(Tiers, self.tiers, self._options.arguments())
-
-    @property
-    def atomic(self) -> bool:
-        """Whether all tiers are taken at one instant."""
-        return self._options.atomic
 
     @property
     def ttl(self) -> float | None:
