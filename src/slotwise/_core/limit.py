@@ -31,8 +31,6 @@ EXIT_LIMIT = 0.5
 TRY_LIMIT = 0.9
 # How long after its timeout, 0 included, a call waits for a server's answer; 0.2 s is promised.
 TIMEOUT_LIMIT = 0.15
-# How long inspecting several semaphores may wait for a server in total; 2 s is promised.
-INSPECT_LIMIT = 1.95
 
 
 def refuse_to_block_a_loop(call: str) -> None:
@@ -262,23 +260,15 @@ class Limit(SameWhenCopied, ABC):
         acquired._leave_with(exc_type)
         self._release_on_exit_sync(acquired)
 
-    def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - for drivers with a server
-    ) -> Awaitable[object]:
+    def _release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
         """Release for a block that is left.
 
         The work is done: a driver whose server doesn't answer waits for at most
-        ``at_most`` seconds, raises nothing, and continues in the background.
+        `EXIT_LIMIT`, raises nothing, and continues in the background.
         """
         return self.release(acquired)
 
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002
-    ) -> None:
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
         self.release_sync(acquired)
 
     def _enter_block(self, acquired: AcquisitionResult) -> None:

@@ -16,7 +16,6 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, refuse_to_block_a_loop
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
-    NO_RATES,
     Needs,
     Path,
     PathStats,
@@ -275,27 +274,22 @@ class PathBackend(ABC):
         """Return how the value of an adaptive tier, or of one key of it, has moved."""
         return self.changes_sync(tier, key)
 
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        raise NotImplementedError
+    @abstractmethod
+    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]: ...
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Keep the value of an adaptive tier, of all its keys, or of one."""
         self.freeze_sync(tier, value, key)
 
-    def freeze_sync(
-        self,
-        tier: str,
-        value: int | None = None,
-        key: str | None = None,
-    ) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None: ...
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let it move again."""
         self.thaw_sync(tier, key)
 
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def thaw_sync(self, tier: str, key: str | None = None) -> None: ...
 
     @abstractmethod
     async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
@@ -314,15 +308,15 @@ class PathBackend(ABC):
         """
         self.settle_sync(acquisition_id, costs)
 
-    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None:  # noqa: ARG002
-        raise TypeError(NO_RATES)
+    @abstractmethod
+    def settle_sync(self, acquisition_id: str, costs: Mapping[str, int]) -> None: ...
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
         self.refill_sync(tier, key)
 
-    def refill_sync(self, tier: str, key: str | None = None) -> None:  # noqa: ARG002
-        raise TypeError(NO_RATES)
+    @abstractmethod
+    def refill_sync(self, tier: str, key: str | None = None) -> None: ...
 
     @abstractmethod
     async def close(self) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
@@ -20,8 +19,7 @@ from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import require_asyncio
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._wait import clock
-from slotwise._wait.threads import start_thread
-from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _log
 from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
@@ -156,16 +154,6 @@ class ProcessLimit:
         released = self._attachment.call(operations.release, acquisition_id, outcome)
         self._after_release(acquisition_id, holder, released=released)
         return released
-
-    def _release_soon(self, acquired: AcquisitionResult) -> None:
-        # If no thread can be started, the end of this process releases it.
-        start_thread("file-lock", partial(self._release_quietly, acquired), lambda _: None)
-
-    def _release_quietly(self, acquired: AcquisitionResult) -> None:
-        try:
-            self.release_sync(acquired)
-        except BackendError:  # it has ended with the file, or ends with this process
-            pass
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
         """Return the holder, if it is in this process; its task is not cancelled any more."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -241,23 +240,11 @@ class RedisLimit:
             acquisition_id, lambda each: self.release(each, outcome=outcome)
         )
 
-    def _release_on_exit(
-        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> Coroutine[Any, Any, bool]:
-        return self._release(acquired, at_most, on_exit=True)
+    def _release_on_exit(self, acquired: str | AcquisitionResult) -> Coroutine[Any, Any, bool]:
+        return self._release(acquired, EXIT_LIMIT, on_exit=True)
 
-    def _release_on_exit_sync(
-        self, acquired: str | AcquisitionResult, at_most: float = EXIT_LIMIT
-    ) -> None:
-        self._release_blocking(acquired, lambda each: self._release_on_exit(each, at_most))
-
-    def _release_soon(self, acquired: AcquisitionResult) -> None:
-        if isinstance(acquired, FallbackAcquisition):
-            acquired.end()
-            return
-        assert isinstance(acquired, RedisAcquisition)
-        with suppress(RuntimeError):  # this process ends
-            acquired.shared.heartbeat_thread.release_soon([acquired])
+    def _release_on_exit_sync(self, acquired: str | AcquisitionResult) -> None:
+        self._release_blocking(acquired, self._release_on_exit)
 
     async def _release(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_pause
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
+from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
 from slotwise.tiers._explain import explain, explain_sync
 
@@ -136,18 +136,10 @@ class PathLimit(Limit):
     ) -> bool:
         return self._tiers.release_sync(acquisition_id, outcome=outcome)
 
-    def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - the backend has its own
-    ) -> Awaitable[object]:
+    def _release_on_exit(self, acquired: AcquisitionResult) -> Awaitable[object]:
         return self._tiers._backend.release_on_exit(acquired)
 
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002
-    ) -> None:
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None:
         self._tiers._backend.release_on_exit_sync(acquired)
 
     # ------------------------------------------------------------ inspecting

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count, check_label
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
@@ -261,17 +261,9 @@ class RateLimit(OptionAttributes, Limit):
             check_outcome(outcome)
         return False
 
-    async def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,
-    ) -> None: ...
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None: ...
 
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,
-    ) -> None: ...
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None: ...
 
     # ----------------------------------------------- inspecting, controlling
 
