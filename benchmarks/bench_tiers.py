@@ -77,7 +77,7 @@ def alone_with_two_semaphores(pairs: int = 20_000) -> float:
 
 
 def alone_with_a_dict_of_asyncio(pairs: int = 20_000) -> float:
-    """The document's way, with asyncio's own semaphores: staged, and nobody is ever forgotten."""
+    """The document's way, with asyncio's own semaphores: nobody is ever forgotten."""
 
     async def work() -> float:
         users: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(1))
@@ -91,16 +91,16 @@ def alone_with_a_dict_of_asyncio(pairs: int = 20_000) -> float:
     return in_loop(work)
 
 
-def alone_with_a_manager(pairs: int = 20_000, **options: Any) -> Callable[[], float]:
+def alone_with_a_manager(pairs: int = 20_000) -> float:
     async def work() -> float:
-        slots = SlotManager(cleanup_interval=0, **options)
+        slots = SlotManager(cleanup_interval=0)
         started = time.process_time()
         for _ in range(pairs):
             async with slots.upload("alice") as _acquired:
                 pass
         return (time.process_time() - started) / pairs
 
-    return lambda: in_loop(work)
+    return in_loop(work)
 
 
 # ------------------------------------------------------------------------ crowd
@@ -426,8 +426,7 @@ def main() -> int:
             "one sem.cm()": alone_with_one_semaphore,
             "two nested sem.cm()": alone_with_two_semaphores,
             "dict of asyncio.Semaphore + one": alone_with_a_dict_of_asyncio,
-            "slots.upload(), staged": alone_with_a_manager(2_000, atomic=False),
-            "slots.upload()": alone_with_a_manager(),
+            "slots.upload()": alone_with_a_manager,
         },
         2.2,
         "slots.upload()",

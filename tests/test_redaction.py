@@ -232,7 +232,7 @@ def test_an_argument_of_the_wrong_type_is_refused_without_its_credentials(
         lambda given: SlotOptions.from_env({"SLOTWISE_MAX_UPLOADS": given}),
         lambda given: SlotOptions.from_env({"SLOTWISE_MAX_UPLOADS": f"redis://host/{given}"}),
         lambda given: SlotOptions.from_env({"SLOTWISE_TTL": given}),
-        lambda given: SlotOptions.from_env({"SLOTWISE_ATOMIC": given}),
+        lambda given: SlotOptions.from_env({"SLOTWISE_CANCEL_TASK_AFTER_TTL": given}),
     ],
 )
 def test_a_bare_password_in_the_place_of_another_argument_is_not_quoted(

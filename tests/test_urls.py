@@ -222,12 +222,11 @@ def test_a_wrong_option_of_a_server_is_the_same_error_in_every_scope(wrong):
     "make",
     [
         lambda **url: Tiers(Tier("all", 1), name="api", **url),
-        lambda **url: Tiers(Tier("all", 1), name="staged", atomic=False, **url),
         lambda **url: RateLimit("calls", Rate(1, per=60), **url),
         lambda **url: SlotManager(name="slots", **url).options,
         slotwise.SlotOptions,
     ],
-    ids=["Tiers", "staged Tiers", "RateLimit", "SlotManager", "SlotOptions"],
+    ids=["Tiers", "RateLimit", "SlotManager", "SlotOptions"],
 )
 def test_the_environment_sets_the_default_for_every_kind_of_limit(make, tmp_path, monkeypatch):
     assert make().url is None

@@ -24,8 +24,6 @@ __all__ = [
 class SlotwiseError(Exception):
     """The base of all of slotwise's own exceptions."""
 
-    _waited_for: tuple[str, str] | None = None  # after a failed wait: what for, and why it failed
-
 
 class AcquireTimeout(SlotwiseError, TimeoutError):
     """No slot came free in time; the message says how full the limit was."""

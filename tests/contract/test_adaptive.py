@@ -645,8 +645,6 @@ async def test_values_outside_the_bounds_and_fixed_tiers_are_refused(
             await speak._say(tiers, verb, *arguments, **options)
     with pytest.raises(ValueError, match="may fall to 2 slots: 3 at once"):
         await tiers.acquire(3, user="a")
-    with pytest.raises(TypeError, match="need atomic tiers"):
-        Tiers(Tier("backend", RULES), atomic=False)
 
 
 async def test_tiers_of_one_name_have_the_same_rules(make_tiers: MakeTiers) -> None:

@@ -85,15 +85,13 @@ class Driver:
     def __init__(self, dice: random.Random, kind: str, name: str, where: str | RedisConfig) -> None:
         self.dice = dice
         self.is_semaphore = kind == "semaphore"
-        self.is_staged = kind == "staged tiers"  # which have neither head starts nor max_waiting
-        self.options = {"atomic": False} if self.is_staged else {"max_waiting": MOST_WAITING}
         self.limits: list[Any] = []
         for _ in range(2):
             if self.is_semaphore:
-                self.limits.append(semaphore(name, 3, url=where, **self.options))
+                self.limits.append(semaphore(name, 3, url=where, max_waiting=MOST_WAITING))
             else:
                 tiers = Tier("tenant", 3, keyed=True), Tier("all", 6)
-                made = Tiers(*tiers, url=where, name=name, **self.options)
+                made = Tiers(*tiers, url=where, name=name, max_waiting=MOST_WAITING)
                 self.limits.append(made.at(tenant="acme"))
 
     @property
@@ -123,18 +121,15 @@ class Roll:
 
     async def step(self) -> None:
         steps = [self.wait] * 6 + [self.attempt] * 3 + [self.release] * 6 + [self.cancel] * 2
-        steps += [self.kick, self.pause, self.close, self.reopen, self.reopen]
+        steps += [self.kick, self.pause, self.close, self.reopen, self.reopen, self.resize]
         steps += [self.replace] * 2 if self.driver.is_semaphore else []
-        # Of staged tiers, an object has its own values for keys that nobody uses.
-        steps += [] if self.driver.is_staged else [self.resize]
         await self.dice.choice(steps)()
         await self.agree()
 
     def _arguments(self) -> tuple[int, float, str]:
         self._labels += 1
         slots = self.dice.choice([1, 1, 1, 2, 3])
-        priority = 0 if self.driver.is_staged else self.dice.choice([0, 0, LONG, -LONG])
-        return slots, priority, f"request {self._labels}"
+        return slots, self.dice.choice([0, 0, LONG, -LONG]), f"request {self._labels}"
 
     def _refusal(self, slots: int, priority: float) -> type[Exception] | None:
         model = self.model
@@ -142,7 +137,7 @@ class Roll:
             return SemaphoreClosed
         if slots > model.value:
             return ValueError
-        if self.driver.is_staged or model.is_served_at_once(slots, priority):
+        if model.is_served_at_once(slots, priority):
             return None
         return LimitFull if len(model.queue) >= MOST_WAITING else None
 
@@ -324,7 +319,7 @@ class Roll:
         assert (await limit.stats()).acquired_slots == 0
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "tiers", "staged tiers"])
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
 @pytest.mark.parametrize("where", ["memory", "process", "redis"])
 @pytest.mark.parametrize("seed", seeds(3, 8))
 async def test_every_driver_does_what_the_model_does(

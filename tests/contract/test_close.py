@@ -229,10 +229,9 @@ async def test_a_rate_is_closed_everywhere_with_a_reason_and_shows_who_waits(
     assert await speak.try_acquire(rate) is None, "what was taken is still gone"
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str, atomic: bool) -> None:
+async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str) -> None:
     def made() -> Tiers:
-        return Tiers(Tier("all", 1), name=name, url=url, atomic=atomic)
+        return Tiers(Tier("all", 1), name=name, url=url)
 
     def in_a_thread() -> Tiers:
         with made() as tiers, tiers.cm(timeout=0):
@@ -245,13 +244,10 @@ async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str, atom
             await closed.acquire(timeout=0)
 
 
-@pytest.mark.parametrize("atomic", [True, False])
 async def test_tiers_that_are_closed_everywhere_are_not_resized(
-    url: str, name: str, atomic: bool, speak: Speak
+    url: str, name: str, speak: Speak
 ) -> None:
-    tiers: Any = Tiers(
-        Tier("user", 1, keyed=True), Tier("all", 9), name=name, url=url, atomic=atomic
-    )
+    tiers: Any = Tiers(Tier("user", 1, keyed=True), Tier("all", 9), name=name, url=url)
     await speak._say(tiers, "close_everywhere", "moving house")
     for key in (None, "a"):
         with pytest.raises(SemaphoreClosed, match="moving house") as closed:

@@ -138,13 +138,10 @@ def backend(request: pytest.FixtureRequest) -> RedisConfig | str | None:
 
 
 @pytest.mark.parametrize("copied", COPIES)
-@pytest.mark.parametrize("atomic", [True, False])
 async def test_a_copy_of_named_tiers_shares_their_slots(
-    name: str, atomic: bool, backend: RedisConfig | str | None, copied: Callable[[Any], Any]
+    name: str, backend: RedisConfig | str | None, copied: Callable[[Any], Any]
 ) -> None:
-    tiers = Tiers(
-        Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, atomic=atomic, url=backend
-    )
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name=name, url=backend)
     twin = copied(tiers)
     async with tiers.cm(tenant="acme"):
         with pytest.raises(TimeoutError):

@@ -331,11 +331,10 @@ async def test_an_expired_acquisition_is_lost(make_limit: Make, name: str) -> No
 # ------------------------------------------------------------------- arguments
 
 
-@pytest.mark.parametrize("atomic", [True, False])
 async def test_a_path_is_locked_while_somebody_waits_for_more_slots_than_are_free(
-    atomic: bool, name: str
+    name: str,
 ) -> None:
-    tiers = Tiers(Tier("tenant", 3, keyed=True), Tier("all", 9), name=name, atomic=atomic)
+    tiers = Tiers(Tier("tenant", 3, keyed=True), Tier("all", 9), name=name)
     path = tiers.at(tenant="acme")
     held = await path.acquire(2)
     waiting = asyncio.create_task(path.acquire(3))

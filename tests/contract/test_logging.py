@@ -113,31 +113,11 @@ async def test_releasing_an_id_that_was_never_issued_is_a_warning(
     await warned_once_of_nonsense(make_limit(1), speak, caplog)
 
 
-@pytest.mark.parametrize("scope", ["memory", "process", "redis"])
-async def test_tiers_that_are_not_atomic_warn_of_it_too(
-    scope: str,
-    request: pytest.FixtureRequest,
-    name: str,
-    speak: Speak,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    url = {
-        "memory": lambda: "memory://",
-        "process": lambda: f"process://{request.getfixturevalue('tmp_path')}",
-        "redis": lambda: request.getfixturevalue("server").url,
-    }[scope]()
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), url=url, name=name, atomic=False)
-    await warned_once_of_nonsense(tiers.at(tenant="acme"), speak, caplog)
-
-
-@pytest.mark.parametrize("atomic", [True, False])
-async def test_tiers_and_slot_managers_are_as_silent(
-    caplog: pytest.LogCaptureFixture, atomic: bool
-) -> None:
+async def test_tiers_and_slot_managers_are_as_silent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "slotwise")
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), atomic=atomic)
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
     async with tiers.cm(tenant="acme"):
         pass
-    async with SlotManager(atomic=atomic) as manager, manager.upload("alice"), manager.download():
+    async with SlotManager() as manager, manager.upload("alice"), manager.download():
         pass
     assert not told(caplog)

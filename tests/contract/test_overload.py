@@ -147,12 +147,6 @@ async def test_each_key_of_a_tier_has_its_own_max_waiting(url: str, name: str) -
             await tiers.release(await task)
 
 
-async def test_staged_tiers_refuse_max_waiting(url: str) -> None:
-    for options, most in (({"max_waiting": 1}, None), ({"shed": "deadline"}, None), ({}, 1)):
-        with pytest.raises(TypeError, match="max_waiting and shed need atomic tiers"):
-            Tiers(Tier("t", 1, max_waiting=most), url=url, name="x", atomic=False, **options)
-
-
 async def test_a_rate_refuses_beyond_max_waiting(url: str, name: str) -> None:
     rate = RateLimit(name, Rate(1, per=1000, burst=1), url=url, max_waiting=1)
     assert rate.max_waiting == copy.copy(rate).max_waiting == 1

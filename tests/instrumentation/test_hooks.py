@@ -1,4 +1,4 @@
-"""Hooks: of other packages, in forked processes, of staged tiers and servers; and the sums."""
+"""Hooks: of other packages, in forked processes, of tiers and servers; and the sums."""
 
 from __future__ import annotations
 
@@ -93,18 +93,6 @@ async def test_without_a_hook_no_record_is_kept() -> None:
         assert events.live() == []
 
 
-async def test_staged_tiers_are_told_by_tier_and_not_by_the_names_of_keys(
-    heard: list[Event],
-) -> None:
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name="staged", atomic=False)
-    async with tiers.at(tenant="acme").cm():
-        pass
-    told = {(event.name, event.tier, tuple(event.keys.items())) for event in heard}
-    assert told == {("staged", "tenant", (("tenant", "acme"),)), ("staged", "all", ())}
-    count = Counter(event.kind for event in heard)
-    assert count["requested"] == count["acquired"] == count["released"] == 2
-
-
 async def test_a_path_through_tiers_is_told_with_its_keys_and_a_resized_tier_by_its_name(
     heard: list[Event],
 ) -> None:
@@ -113,6 +101,7 @@ async def test_a_path_through_tiers_is_told_with_its_keys_and_a_resized_tier_by_
         pass
     await tiers.resize("all", 5)
     assert all(event.keys == {"tenant": "acme"} for event in heard[:3])
+    assert [event.tier for event in heard[:3]] == [None] * 3
     assert (heard[3].kind, heard[3].tier, heard[3].value) == ("resized", "all", 5)
 
 

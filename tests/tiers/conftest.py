@@ -1,4 +1,4 @@
-"""The backends under test: memory, processes and a real server, at one instant and in stages."""
+"""The backends under test: memory, processes and a real server."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def options_of(request: pytest.FixtureRequest, backend: str) -> dict[str, Any]:
-    """The arguments that choose a backend; "redis-staged" is Redis, in stages."""
-    place, _, staged = backend.partition("-")
-    options: dict[str, Any] = {"atomic": not staged}
+def options_of(request: pytest.FixtureRequest, place: str) -> dict[str, Any]:
+    """The arguments that choose a backend."""
     if place == "redis":
         name = f"tiers-{os.getpid()}-{next(_names)}"
         server = request.getfixturevalue("server")
-        # In a namespace of its own: staged tiers look for their keys among all of a namespace.
-        options |= {"url": patient_config(server.url, namespace=name), "name": name}
+        return {"url": patient_config(server.url, namespace=name), "name": name}
     if place == "process":
-        options["url"] = f"process://{request.getfixturevalue('process_directory')}"
-        options["name"] = f"tiers-{next(_names)}"
-    return options
+        directory = request.getfixturevalue("process_directory")
+        return {"url": f"process://{directory}", "name": f"tiers-{next(_names)}"}
+    return {}
 
 
 @pytest.fixture
@@ -44,15 +41,9 @@ def process_directory(tmp_path: Path) -> Path:
     return tmp_path / "slots"
 
 
-@pytest.fixture(params=["memory", "process", "redis", "memory-staged", "redis-staged"])
-def anywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Arguments for each backend, atomic and staged."""
-    return options_of(request, request.param)
-
-
 @pytest.fixture(params=["memory", "process", "redis"])
-def atomic(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Arguments for each backend that takes all tiers at one instant."""
+def anywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Arguments for each backend."""
     return options_of(request, request.param)
 
 
@@ -71,24 +62,12 @@ async def manager(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., SlotM
 
 
 @pytest_asyncio.fixture
-async def tiers(atomic: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
-    """Makes atomic tiers of the backend at hand, closed after the test."""
-    async for make in _made_with(atomic):
-        yield make
-
-
-@pytest_asyncio.fixture
-async def any_tiers(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
-    """Makes tiers of the backend at hand, atomic or staged, closed after the test."""
-    async for make in _made_with(anywhere):
-        yield make
-
-
-async def _made_with(given: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
+async def tiers(anywhere: dict[str, Any]) -> AsyncIterator[Callable[..., Tiers]]:
+    """Makes tiers of the backend at hand, closed after the test."""
     made: list[Tiers] = []
 
     def make(*tiers: Tier, **options: Any) -> Tiers:
-        made.append(Tiers(*tiers, **{**given, **options}))
+        made.append(Tiers(*tiers, **{**anywhere, **options}))
         return made[-1]
 
     yield make

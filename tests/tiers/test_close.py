@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -192,25 +191,6 @@ async def test_close_everywhere_fails_those_who_wait_for_a_key(make, speak, look
     await speak.close(tiers)
 
 
-async def test_a_process_closes_staged_tiers_for_those_of_another(tmp_path, look):
-    url = f"process://{tmp_path}/slots"
-    code = (
-        "from slotwise import Tier, Tiers\n"
-        "tiers = Tier('user', 1, keyed=True), Tier('all', 2)\n"
-        "tiers = Tiers(*tiers, name='t', url=%r, atomic=False)\n"
-        "tiers.close_everywhere_sync('elsewhere')"
-    )
-    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="t", url=url, atomic=False)
-    held = await tiers.acquire(user="a")
-    waiter = asyncio.create_task(tiers.acquire(user="a"))
-    await look.waiting(tiers, "user", 1)
-    closing = await asyncio.create_subprocess_exec(sys.executable, "-c", code % url)
-    assert await closing.wait() == 0
-    with pytest.raises(SemaphoreClosed, match="elsewhere"):
-        await asyncio.wait_for(waiter, 30)
-    await tiers.release(held)
-
-
 async def test_managers_of_one_name_are_closed_together(anywhere, look):
     name = f"managers-{os.getpid()}-{next(_names)}"
     options = {**anywhere, "name": name, "max_downloads": 1}
@@ -247,9 +227,9 @@ class ShopClosed(SemaphoreClosed):
 
 @pytest.mark.parametrize("verb", ["close", "close_everywhere"])
 async def test_every_call_on_closed_tiers_raises_their_own_error(
-    any_tiers: Callable[..., Tiers], verb: str
+    tiers: Callable[..., Tiers], verb: str
 ) -> None:
-    limits = any_tiers(Tier("customer", 2, keyed=True), Tier("all", 3), closed_error=ShopClosed)
+    limits = tiers(Tier("customer", 2, keyed=True), Tier("all", 3), closed_error=ShopClosed)
     await limits.acquire(customer="ann")
     await getattr(limits, verb)()
     calls = {

@@ -46,8 +46,8 @@ class Served:
         return self.keys
 
 
-async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another(atomic):
-    tiers = fair(**atomic)
+async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another(anywhere):
+    tiers = fair(**anywhere)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     for _ in range(8):
@@ -56,8 +56,8 @@ async def test_a_tenant_that_asks_once_does_not_wait_behind_the_queue_of_another
     assert "b" in (await served.all(holder))[:2]
 
 
-async def test_weights_are_shares(atomic):
-    tiers = fair(**atomic, weight=lambda key: {"a": 3, "b": 1}[key])
+async def test_weights_are_shares(anywhere):
+    tiers = fair(**anywhere, weight=lambda key: {"a": 3, "b": 1}[key])
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     for key in "a" * 12 + "b" * 4:
@@ -66,8 +66,8 @@ async def test_weights_are_shares(atomic):
     assert abs(order[:8].count("a") - 6) <= 1
 
 
-async def test_a_head_start_passes_those_who_have_waited_for_less(atomic):
-    tiers = Tiers(TENANT, ALL, **atomic)
+async def test_a_head_start_passes_those_who_have_waited_for_less(anywhere):
+    tiers = Tiers(TENANT, ALL, **anywhere)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     await served.ask("a", label="first")
@@ -81,8 +81,8 @@ async def test_a_head_start_passes_those_who_have_waited_for_less(atomic):
     ]
 
 
-async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for(atomic):
-    tiers = Tiers(TENANT, Tier("all", 2), **atomic)
+async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for(anywhere):
+    tiers = Tiers(TENANT, Tier("all", 2), **anywhere)
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
     await served.ask("a", slots=2, label="large")
@@ -94,8 +94,8 @@ async def test_without_waiting_a_head_start_takes_what_a_large_request_waits_for
     assert await served.all(holder) == ["large"]
 
 
-async def test_a_path_as_a_limit_takes_head_starts(atomic):
-    tiers = Tiers(TENANT, Tier("all", 2), **atomic)
+async def test_a_path_as_a_limit_takes_head_starts(anywhere):
+    tiers = Tiers(TENANT, Tier("all", 2), **anywhere)
     path = tiers.at(tenant="b")
     holder = await tiers.acquire(tenant="a")
     served = Served(tiers)
@@ -128,7 +128,6 @@ def test_threads_and_context_managers_take_head_starts():
         ({"order": "fair", "fair_by": "tenant", "weight": math.nan}, ValueError, "weight"),
         ({"order": "fair", "fair_by": "tenant", "weight": "x"}, TypeError, "weight"),
         ({"order": "fair", "fair_by": "tenant", "fair_cost": "all"}, ValueError, "with a rate"),
-        ({"order": "fair", "fair_by": "tenant", "atomic": False}, TypeError, "atomic"),
     ],
 )
 def test_orders_that_make_no_sense_are_refused(options, error, message):
@@ -138,9 +137,9 @@ def test_orders_that_make_no_sense_are_refused(options, error, message):
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, "x", None, True])
 async def test_a_weight_that_makes_no_sense_is_the_callers_error_and_nothing_is_taken(
-    atomic, weight
+    anywhere, weight
 ):
-    tiers = fair(**atomic, weight=lambda key: weight if key == "b" else 1)
+    tiers = fair(**anywhere, weight=lambda key: weight if key == "b" else 1)
     holder = await tiers.acquire(tenant="a")
     with pytest.raises((TypeError, ValueError), match="weight of tenant 'b'"):
         await tiers.acquire(tenant="b")
@@ -163,16 +162,16 @@ async def test_a_priority_must_be_finite(priority):
     assert (await tiers.stats())["all"].active == 0
 
 
-async def test_other_rules_for_a_name_are_a_conflict_that_names_the_difference(atomic):
-    atomic.setdefault("name", "t")
-    first = fair(**atomic)
+async def test_other_rules_for_a_name_are_a_conflict_that_names_the_difference(anywhere):
+    anywhere.setdefault("name", "t")
+    first = fair(**anywhere)
     holder = await first.acquire(tenant="a")
     with pytest.raises(ValueConflict, match="in fair order"):
-        await Tiers(TENANT, ALL, **atomic).acquire(tenant="a")
+        await Tiers(TENANT, ALL, **anywhere).acquire(tenant="a")
     await first.release(holder)
 
 
-async def test_what_is_reserved_of_a_rate_can_be_what_counts(atomic):
+async def test_what_is_reserved_of_a_rate_can_be_what_counts(anywhere):
     tiers = Tiers(
         TENANT,
         Tier("tokens", rate=Rate(10_000, per=1, burst=1000)),
@@ -180,7 +179,7 @@ async def test_what_is_reserved_of_a_rate_can_be_what_counts(atomic):
         order="fair",
         fair_by="tenant",
         fair_cost="tokens",
-        **atomic,
+        **anywhere,
     )
     holder = await tiers.acquire(tenant="x")
     served = Served(tiers)
@@ -213,8 +212,8 @@ def while_both_wait(served, one, other):
     return served[: min(len(keys) - keys[::-1].index(key) for key in (one, other))]
 
 
-async def test_weights_hold_to_one_grant_in_any_hundred_while_both_wait(atomic):
-    tiers = fair(TENANT, Tier("all", 2), **atomic, weight=lambda key: {"a": 3, "b": 1}[key])
+async def test_weights_hold_to_one_grant_in_any_hundred_while_both_wait(anywhere):
+    tiers = fair(TENANT, Tier("all", 2), **anywhere, weight=lambda key: {"a": 3, "b": 1}[key])
     holder = await tiers.acquire(tenant="a", slots={"all": 2})
     served = await backlogged(tiers, holder, [("b", 1)] * 60 + [("a", 1)] * 180)
     keys = [key for key, _ in while_both_wait(served, "a", "b")]
@@ -223,10 +222,10 @@ async def test_weights_hold_to_one_grant_in_any_hundred_while_both_wait(atomic):
         assert abs(keys[start : start + 100].count("a") - 75) <= 1
 
 
-async def test_backlogged_keys_differ_by_one_request_of_each_at_most(atomic):
+async def test_backlogged_keys_differ_by_one_request_of_each_at_most(anywhere):
     """|W_f/w_f - W_g/w_g| <= c_f/w_f + c_g/w_g, in every stretch of grants while both wait."""
     dice, weights = random.Random(3), {"a": 3, "b": 1, "c": 0.7}
-    tiers = fair(TENANT, Tier("all", 5), **atomic, weight=weights.get)
+    tiers = fair(TENANT, Tier("all", 5), **anywhere, weight=weights.get)
     holder = await tiers.acquire(tenant="a", slots={"all": 5})
     asked = [(key, dice.randint(1, 4)) for key in "abc" for _ in range(25)]
     dice.shuffle(asked)

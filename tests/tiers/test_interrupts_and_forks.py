@@ -17,8 +17,8 @@ from slotwise import SlotManager, Tier, Tiers
 from slotwise.testing import leaked_slots
 
 
-def staged() -> Tiers:
-    return Tiers(Tier("user", 1, keyed=True), Tier("all", 1), atomic=False)
+def two_tiers() -> Tiers:
+    return Tiers(Tier("user", 1, keyed=True), Tier("all", 1))
 
 
 def wait_until(condition: Any) -> None:
@@ -32,8 +32,8 @@ def is_free(limits: Tiers) -> bool:
     return all(tier.active == tier.waiting == 0 for tier in limits.stats_sync().values())
 
 
-def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
-    limits = staged()
+def test_a_thread_that_is_interrupted_while_it_waits_keeps_nothing():
+    limits = two_tiers()
     held = limits.acquire_sync(user="a")
     waits = interrupted_when(lambda: limits.stats_sync()["all"].waiting == 1)
     with waits, pytest.raises(Interrupted):
@@ -43,8 +43,8 @@ def test_a_thread_that_is_interrupted_between_two_stages_keeps_nothing():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_takes_staged_slots():
-    limits = staged()
+def test_a_forked_child_takes_slots_of_its_own():
+    limits = two_tiers()
     limits.release_sync(limits.acquire_sync(user="a"))
     child = os.fork()
     if child == 0:

@@ -8,7 +8,6 @@ import inspect
 import logging
 import os
 import pickle
-import sys
 
 import pytest
 
@@ -117,8 +116,8 @@ async def test_try_acquire_sync_may_be_called_in_a_running_loop(tiers):
 # ------------------------------------------------------ holders, waiters, kick
 
 
-async def test_holders_and_waiters_show_keys_and_labels(any_tiers, look):
-    limits = any_tiers(TENANT, Tier("all", 2))
+async def test_holders_and_waiters_show_keys_and_labels(tiers, look):
+    limits = tiers(TENANT, Tier("all", 2))
     first = await limits.acquire(tenant="acme", label="import")
     second = await limits.at(tenant="other").acquire()
     waiting = [asyncio.create_task(limits.acquire(tenant="acme", label="late"))]
@@ -147,8 +146,8 @@ async def test_holders_and_waiters_show_keys_and_labels(any_tiers, look):
     assert await limits.holders() == await limits.waiters() == []
 
 
-async def test_a_waiter_tells_which_tier_it_lacks(any_tiers, look):
-    limits = any_tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
+async def test_a_waiter_tells_which_tier_it_lacks(tiers, look):
+    limits = tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
     held = [await limits.acquire(tenant=tenant) for tenant in ("acme", "other")]
     assert [each.lacks for each in await limits.holders()] == [None, None]
     waiting = []
@@ -165,8 +164,8 @@ async def test_a_waiter_tells_which_tier_it_lacks(any_tiers, look):
         await limits.release(await each)
 
 
-async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(any_tiers, look):
-    limits = any_tiers(Tier("tenant", 1, keyed=True), ALL)
+async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(tiers, look):
+    limits = tiers(Tier("tenant", 1, keyed=True), ALL)
     held = await limits.acquire(tenant="acme")
     waiting = asyncio.create_task(limits.acquire(tenant="acme"))
     await look.waiters(limits, 1)
@@ -183,8 +182,8 @@ async def test_a_kicked_acquisition_is_lost_and_its_slots_go_to_the_next(any_tie
     assert (await limits.stats())["all"].active == 0
 
 
-async def test_labels_are_shown_however_slots_are_taken(any_tiers, look):
-    limits = any_tiers(Tier("tenant", 9, keyed=True), Tier("all", 9))
+async def test_labels_are_shown_however_slots_are_taken(tiers, look):
+    limits = tiers(Tier("tenant", 9, keyed=True), Tier("all", 9))
     path = limits.at(tenant="acme")
 
     def in_a_thread(context):
@@ -230,9 +229,9 @@ async def test_labels_are_shown_however_slots_are_taken(any_tiers, look):
 
 
 @pytest.mark.parametrize("wide", [(), (Tier("all", 2),), (Tier("all", 0),)])
-async def test_holders_waiters_and_kick_are_those_of_the_scope(any_tiers, look, wide):
+async def test_holders_waiters_and_kick_are_those_of_the_scope(tiers, look, wide):
     tenant = Tier("tenant", 1, keyed=True)
-    one, other = (any_tiers(tenant, *wide, name=NAMES[len(wide)]) for _ in range(2))
+    one, other = (tiers(tenant, *wide, name=NAMES[len(wide)]) for _ in range(2))
     held = await one.acquire(tenant="acme & co", label="here")
     waiting = asyncio.create_task(one.acquire(tenant="acme & co", label="waits"))
     await look.waiters(other, 1)
@@ -250,55 +249,15 @@ async def test_holders_waiters_and_kick_are_those_of_the_scope(any_tiers, look, 
     assert await one.holders() == await other.waiters() == []
 
 
-async def test_staged_slots_of_another_process_are_shown_and_kicked(tmp_path):
-    url = f"process://{tmp_path}/slots"
-    code = (
-        "import sys\n"
-        "from slotwise import Tier, Tiers\n"
-        "tiers = Tier('tenant', 1, keyed=True), Tier('all', 2)\n"
-        "tiers = Tiers(*tiers, name='t', url=sys.argv[1], atomic=False)\n"
-        "held = tiers.acquire_sync(tenant='acme', label='theirs')\n"
-        "print(held.acquisition_id, flush=True)\n"
-        "sys.stdin.read()"
-    )
-    limits = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name="t", url=url, atomic=False)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, url, stdin=pipe, stdout=pipe
-    )
-    acquisition_id = (await process.stdout.readline()).decode().strip()
-    [holder] = await limits.holders()
-    assert (holder.acquisition_id, holder.pid) == (acquisition_id, process.pid)
-    assert (holder.label, holder.keys) == ("theirs", {"tenant": "acme"})
-    assert await limits.try_acquire(tenant="acme") is None
-    assert await limits.kick(acquisition_id) is True
-    acquired = await limits.acquire(tenant="acme", timeout=30)
-    assert len(await limits.holders()) == 1
-    await limits.release(acquired)
-    process.stdin.close()
-    await process.wait()
-
-
 # ---------------------------------------------------------------- its scope
 
 
-async def test_tiers_that_are_not_atomic_are_kept_in_a_folder_too(tmp_path):
-    url = f"process://{tmp_path}/slots"
-    one, other = (Tiers(TENANT, ALL, name="t", url=url, atomic=False) for _ in range(2))
-    held = [await one.acquire(tenant="acme") for _ in range(2)]
-    assert await other.try_acquire(tenant="acme") is None
-    assert await other.at(tenant="acme").locked() is True
-    assert await one.release(held.pop()) is True
-    assert await other.try_acquire(tenant="acme") is not None
-    assert (one.url, one.atomic) == (url, False)
-
-
 def test_every_constructor_argument_of_tiers_is_an_attribute():
-    parameters = {*inspect.signature(Tiers).parameters} - {"closed_error"}
+    parameters = {*inspect.signature(Tiers).parameters} - {"atomic", "closed_error"}
     assert {each for each in parameters if not isinstance(getattr(Tiers, each), property)} == set()
     limits = Tiers(TENANT, ALL, ttl=5, max_idle_keys=7)
     assert (limits.tiers, limits.ttl, limits.max_idle_keys) == ((TENANT, ALL), 5, 7)
-    assert (limits.url, limits.atomic, limits.ping_interval) == (None, True, None)
+    assert (limits.url, limits.ping_interval) == (None, None)
 
 
 def test_a_copy_of_a_path_is_the_same_path():
@@ -325,8 +284,8 @@ async def test_logs_name_the_keys(tiers, caplog):
         assert (record.keys, record.acquisition_id) == ({"tenant": "acme"}, held.acquisition_id)
 
 
-async def test_locked_of_a_path_or_a_rate_answers_bool_in_memory_alone(anywhere, any_tiers):
-    path = any_tiers(Tier("user", 1, keyed=True), Tier("all", 1)).at(user="a")
+async def test_locked_of_a_path_or_a_rate_answers_bool_in_memory_alone(anywhere, tiers):
+    path = tiers(Tier("user", 1, keyed=True), Tier("all", 1)).at(user="a")
     limits = [path]
     if "process" not in str(anywhere.get("url")):  # which has no rates
         name = anywhere.get("name")

@@ -32,10 +32,10 @@ async def try_acquire(limits, user, name, entered):
 @pytest.mark.parametrize("newcomer", [cm, acquire, try_acquire])
 @pytest.mark.parametrize("way", [cm, acquire])
 async def test_a_newcomer_does_not_enter_before_a_waiter_that_was_granted_earlier(
-    any_tiers, look, way, newcomer, waits_for
+    tiers, look, way, newcomer, waits_for
 ):
     wide = 9 if waits_for == "user" else 2
-    limits = any_tiers(Tier("user", 2, keyed=True), Tier("all", wide))
+    limits = tiers(Tier("user", 2, keyed=True), Tier("all", wide))
     entered: list[str] = []
     held = [await limits.acquire(user="a") for _ in range(2)]
     waiter = asyncio.create_task(way(limits, "a" if waits_for == "user" else "b", "w", entered))
@@ -47,9 +47,9 @@ async def test_a_newcomer_does_not_enter_before_a_waiter_that_was_granted_earlie
     assert entered == ["w", "n"]
 
 
-async def test_waiters_of_one_path_enter_in_the_order_of_their_arrival(any_tiers, look):
+async def test_waiters_of_one_path_enter_in_the_order_of_their_arrival(tiers, look):
     dice = random.Random(7)
-    limits = any_tiers(Tier("user", 3, keyed=True), Tier("all", 2))
+    limits = tiers(Tier("user", 3, keyed=True), Tier("all", 2))
     for _ in range(3):
         entered: list[int] = []
         held = [await limits.acquire(user="a") for _ in range(2)]

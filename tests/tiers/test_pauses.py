@@ -74,17 +74,17 @@ async def test_keys_that_come_during_a_pause_are_served_when_it_ends(
 
 
 async def test_a_key_whose_value_is_a_function_can_be_paused_before_it_is_known(
-    atomic: dict[str, Any],
+    anywhere: dict[str, Any],
 ) -> None:
-    async with Tiers(Tier("host", len, keyed=True), Tier("all", 9), **atomic) as tiers:
+    async with Tiers(Tier("host", len, keyed=True), Tier("all", 9), **anywhere) as tiers:
         await tiers.pause(LONG, host="ab")
         assert await tiers.try_acquire(host="ab") is None
         assert await tiers.try_acquire(host="abc") is not None
 
 
-async def test_only_one_key_of_a_keyed_tier_can_be_paused(atomic: dict[str, Any]) -> None:
+async def test_only_one_key_of_a_keyed_tier_can_be_paused(anywhere: dict[str, Any]) -> None:
     two = Tier("user", 2, keyed=True), Tier("host", 2, keyed=True), Tier("all", 3)
-    async with Tiers(*two, **atomic) as tiers:
+    async with Tiers(*two, **anywhere) as tiers:
         with pytest.raises(TypeError, match="at most one key"):
             await tiers.pause(1, user="a", host="b")
         with pytest.raises(TypeError, match="has no keys"):
@@ -119,8 +119,8 @@ async def test_a_closed_object_cannot_pause_and_closing_refuses_who_waits(
         await tiers.at(host="a").pause(1)
 
 
-async def test_a_rate_is_paused_although_there_is_enough(atomic: dict[str, Any]) -> None:
-    url, name = atomic.get("url"), atomic.get("name")
+async def test_a_rate_is_paused_although_there_is_enough(anywhere: dict[str, Any]) -> None:
+    url, name = anywhere.get("url"), anywhere.get("name")
     rate = RateLimit(name, Rate(1000, per=1, burst=5), url=url)
     await rate.acquire(cost=5)
     began = time.monotonic()
@@ -138,8 +138,8 @@ async def test_a_rate_is_paused_although_there_is_enough(atomic: dict[str, Any])
     await rate.close()
 
 
-async def test_the_pause_of_a_rate_is_ended_early(atomic: dict[str, Any]) -> None:
-    rate = RateLimit(atomic.get("name"), Rate(1000, per=1, burst=5), url=atomic.get("url"))
+async def test_the_pause_of_a_rate_is_ended_early(anywhere: dict[str, Any]) -> None:
+    rate = RateLimit(anywhere.get("name"), Rate(1000, per=1, burst=5), url=anywhere.get("url"))
     await rate.pause(LONG)
     waiting = asyncio.create_task(rate.acquire())
     while not (await rate.stats()).waiting:
@@ -154,9 +154,9 @@ async def test_the_pause_of_a_rate_is_ended_early(atomic: dict[str, Any]) -> Non
     await rate.close()
 
 
-async def test_slots_and_rates_together_are_paused_by_key(atomic: dict[str, Any]) -> None:
+async def test_slots_and_rates_together_are_paused_by_key(anywhere: dict[str, Any]) -> None:
     both = Tier("host", 2, keyed=True), Tier("requests", rate=Rate(100, per=1, burst=5))
-    async with Tiers(*both, **atomic) as tiers:
+    async with Tiers(*both, **anywhere) as tiers:
         await tiers.at(host="a").pause(LONG)
         assert await tiers.try_acquire(host="a") is None
         assert await tiers.try_acquire(host="b") is not None

@@ -258,8 +258,6 @@ def test_a_tier_with_a_rate_that_makes_no_sense_is_refused(arguments, error):
 def test_tiers_with_rates_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="which has none"):
         Tiers(Tier("tokens", rate=Rate(1, per=1), keyed="tenant"))
-    with pytest.raises(TypeError, match="atomic"):
-        Tiers(Tier("tokens", rate=Rate(1, per=1)), atomic=False)
     for name in ("costs", "priority", "on_full"):
         with pytest.raises(ValueError, match="has that parameter"):
             Tier(name, 1)

@@ -133,8 +133,8 @@ async def test_newcomers_get_numbers_up_to_the_value_after_a_shrink(tiers):
     assert {(await limits.acquire()).slot_number for _ in range(2)} == {3, 4}
 
 
-def test_threads_take_several_slots(atomic):
-    limits = Tiers(TENANT, ALL, **atomic)
+def test_threads_take_several_slots(anywhere):
+    limits = Tiers(TENANT, ALL, **anywhere)
     with limits.cm(2, tenant="a"):
         assert limits.stats_sync()["all"].active == 2
         assert limits.try_acquire_sync(2, tenant="a") is None

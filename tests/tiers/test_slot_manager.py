@@ -271,8 +271,7 @@ async def test_a_close_wakes_all_who_wait_and_refuses_newcomers(manager, look):
         asyncio.create_task(slots.acquire_upload_slot("alice")),
         asyncio.create_task(slots.acquire_upload_slot("bob")),
     ]
-    # In stages, each of them waits in another tier.
-    await look.uploads_waiting(slots, 2 if slots.options.atomic else 1)
+    await look.uploads_waiting(slots, 2)
     waiting.append(asyncio.create_task(slots.acquire_download_slot()))
     await look.downloads_waiting(slots, 1)
     await slots.close()

@@ -1,12 +1,13 @@
-"""Tiers, the general form: atomic, on both backends."""
+"""Tiers, the general form, on every backend."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers
+from slotwise import AcquireTimeout, SemaphoreClosed, SlotManager, Tier, Tiers
 
 TENANT, MODEL, ALL = (
     Tier("tenant", 2, keyed=True),
@@ -234,6 +235,13 @@ def test_tiers_that_make_no_sense_are_refused():
         Tiers(ALL, url="process://somewhere")
     with pytest.raises(TypeError, match="atomic"):
         Tiers(ALL, atomic=1)
+
+
+@pytest.mark.parametrize("make", [partial(Tiers, ALL), SlotManager])
+def test_tiers_that_would_be_taken_one_after_the_other_are_refused_with_a_recipe(make):
+    make(atomic=True)
+    with pytest.raises(TypeError, match="'take limits one after the other'"):
+        make(atomic=False)
 
 
 async def test_a_resize_that_makes_no_sense_is_refused(tiers):

@@ -33,14 +33,14 @@ async def test_each_key_has_the_value_that_the_function_returns(anywhere):
             await limits.acquire({"tenant": 4}, tenant="pro")
 
 
-async def test_the_function_is_asked_when_a_key_appears_and_a_resize_wins(atomic):
+async def test_the_function_is_asked_when_a_key_appears_and_a_resize_wins(anywhere):
     asked = []
 
     def value_of(tenant: str) -> int:
         asked.append(tenant)
         return 1
 
-    async with Tiers(Tier("tenant", value_of, keyed=True), max_idle_keys=1, **atomic) as limits:
+    async with Tiers(Tier("tenant", value_of, keyed=True), max_idle_keys=1, **anywhere) as limits:
         for _ in range(3):
             async with limits.cm(tenant="a"):
                 assert await limits.try_acquire(tenant="a") is None
@@ -93,9 +93,9 @@ def test_tiers_with_a_function_can_be_pickled(server):
     limits.close_sync()
 
 
-async def test_a_function_and_a_number_are_different_rules(atomic):
-    name = atomic.pop("name", "rules")
-    limits = Tiers(Tier("tenant", plan_of, keyed=True), name=name, **atomic)
+async def test_a_function_and_a_number_are_different_rules(anywhere):
+    name = anywhere.pop("name", "rules")
+    limits = Tiers(Tier("tenant", plan_of, keyed=True), name=name, **anywhere)
     async with limits, limits.cm(tenant="pro"):
         with pytest.raises(ValueConflict):
-            await Tiers(Tier("tenant", 3, keyed=True), name=name, **atomic).acquire(tenant="a")
+            await Tiers(Tier("tenant", 3, keyed=True), name=name, **anywhere).acquire(tenant="a")

@@ -35,7 +35,7 @@ _NOTHING_BY_TIER: Mapping[str, int] = MappingProxyType({})
 
 
 # The fields of every event of an acquisition.
-_OF_AN_ACQUISITION = ("acquisition_id", "slots", "tier", "keys", "values", "needs")
+_OF_AN_ACQUISITION = ("acquisition_id", "slots", "keys", "values", "needs")
 
 # What each kind means, and which fields it has besides `name` and `scope`. The docs have this
 # table.
@@ -93,7 +93,7 @@ class ReportedAcquisition:
     """One acquisition that waits or holds, as it is reported."""
 
     __slots__ = (
-        *("asked", "early", "granted", "holds", "keys", "name", "needs", "scope", "slots", "tier"),
+        *("asked", "early", "granted", "holds", "keys", "name", "needs", "scope", "slots"),
         "values",
     )
 
@@ -102,7 +102,6 @@ class ReportedAcquisition:
         name: str | None,
         scope: str,
         slots: int,
-        tier: str | None,
         keys: Mapping[str, str],
         asked: float,
         values: Mapping[str, int] = _NOTHING_BY_TIER,
@@ -112,7 +111,6 @@ class ReportedAcquisition:
         self.name = name
         self.scope = scope
         self.slots = slots
-        self.tier = tier
         self.keys = keys
         self.asked = asked
         self.values = values
@@ -140,7 +138,7 @@ class ReportedAcquisition:
                 "waited": waited,
                 "held": held,
                 "reason": reason,
-                "tier": self.tier,
+                "tier": None,
                 "keys": self.keys,
                 "slots": self.slots,
                 "values": self.values,
@@ -269,7 +267,6 @@ def requested(
     now: float,
     *,
     slots: int = 1,
-    tier: str | None = None,
     keys: Mapping[str, str] = _NO_KEYS,
     values: Mapping[str, int] = _NOTHING_BY_TIER,
     needs: Mapping[str, int] = _NOTHING_BY_TIER,
@@ -278,7 +275,7 @@ def requested(
     """Report that somebody asks for slots; a request for rates alone holds nothing afterwards."""
     if _telling.busy or not hooks:
         return  # a hook's own, or nobody's
-    record = ReportedAcquisition(name, scope, slots, tier, keys, now, values, needs, holds)
+    record = ReportedAcquisition(name, scope, slots, keys, now, values, needs, holds)
     with _lock:
         _live[acquisition_id] = record
     _tell(record.event("requested", acquisition_id))
@@ -357,7 +354,6 @@ def ended(
     _tell(record.event(kind, acquisition_id, held=now - record.granted))
     for seconds, tier, key in pauses() if kind == "released" else ():
         keys = record.keys if tier is None else _NO_KEYS if key is None else {tier: key}
-        tier = record.tier if tier is None else tier
         steered("paused", record.name, record.scope, tier, keys=keys, seconds=seconds)
 
 

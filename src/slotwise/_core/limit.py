@@ -35,8 +35,6 @@ EXIT_LIMIT = 0.5
 TRY_LIMIT = 0.9
 # How long after its timeout, 0 included, a call waits for a server's answer; 0.2 s is promised.
 TIMEOUT_LIMIT = 0.15
-# How long inspecting several semaphores may wait for a server in total; 2 s is promised.
-INSPECT_LIMIT = 1.95
 
 
 def require_asyncio() -> asyncio.AbstractEventLoop:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from slotwise._core import fork
 
@@ -24,7 +24,7 @@ class Lost:
     ``await acquired.lost`` waits for it in an event loop, ``wait`` in a thread.
     """
 
-    __slots__ = ("_callbacks", "_futures", "_reason", "_sleepers")
+    __slots__ = ("_futures", "_reason", "_sleepers")
 
     def __init__(self) -> None:
         self._reason: str | None = None
@@ -32,7 +32,6 @@ class Lost:
         # held by a thread that doesn't exist in a forked child.
         self._sleepers: list[_thread.LockType] = []
         self._futures: list[asyncio.Future[None]] = []
-        self._callbacks: list[Callable[[str], object]] = []
 
     def is_set(self) -> bool:
         return self._reason is not None
@@ -86,14 +85,6 @@ class Lost:
     def __repr__(self) -> str:
         return f"<Lost: {'not set' if self._reason is None else self._reason}>"
 
-    def _call_when_set(self, callback: Callable[[str], object]) -> None:
-        """Call it with the reason, in the thread that sets the flag; now if it is set."""
-        with _lock:
-            if self._reason is None:
-                self._callbacks.append(callback)
-                return
-        callback(self._reason)
-
     def set(self, reason: str) -> bool:
         """Set the flag, for drivers; False if it was set."""
         with _lock:
@@ -101,8 +92,7 @@ class Lost:
                 return False
             self._reason = reason
             sleepers, futures = self._sleepers, self._futures
-            callbacks = self._callbacks
-            self._sleepers, self._futures, self._callbacks = [], [], []
+            self._sleepers, self._futures = [], []
         for sleeper in sleepers:
             sleeper.release()
         for future in futures:
@@ -110,8 +100,6 @@ class Lost:
                 future.get_loop().call_soon_threadsafe(_open, future)
             except RuntimeError:  # that loop is closed: nobody waits there any more
                 pass
-        for callback in callbacks:
-            callback(reason)
         return True
 
 

@@ -40,21 +40,8 @@ def no_slot(title: str, waited: float, why: str) -> AcquireTimeout:
 
 
 def wait_failed(kind: type[E], title: str, waited: float, why: str) -> E:
-    """Return the error of a wait for a slot of ``title``; `restate_timeout` can change its time."""
-    error = kind(_no_slot_text(title, waited, why))
-    error._waited_for = title, why
-    return error
-
-
-def restate_timeout(error: SlotwiseError, timeout: float) -> None:
-    """Make the error of a wait name ``timeout`` instead of what was left of it."""
-    if error._waited_for is not None:
-        title, why = error._waited_for
-        error.args = (_no_slot_text(title, timeout, why),)
-
-
-def _no_slot_text(title: str, waited: float, why: str) -> str:
-    return f"no slot of {title} within {waited:g} s: {why}"
+    """Return the error of a wait for a slot of ``title``."""
+    return kind(f"no slot of {title} within {waited:g} s: {why}")
 
 
 def limit_full(

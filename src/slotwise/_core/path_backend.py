@@ -322,14 +322,10 @@ class PathBackend(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
+    def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget keys of a keyed tier that nobody holds or waits for; return how many.
 
         Those that have been idle for ``older_than`` seconds, and of the others the
         longest idle, until at most ``keep_at_most`` idle ones are left. No driver does I/O for it:
         only this process remembers idle keys.
         """
-
-    forget_idle_sync = twin(forget_idle)

@@ -22,8 +22,6 @@ from slotwise.errors import ValueConflict
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
 
-NO_RATES = "these tiers have no rate"
-
 # What a request needs of each tier, narrow to wide.
 Needs: TypeAlias = tuple[int, ...]
 

@@ -190,7 +190,7 @@ class AcquisitionResult:
 def restored(
     acquisition_id: str, slot_number: int, fencing_token: int | None, waited: float, scope: str
 ) -> AcquisitionResult:
-    """An acquisition of another process, or of a driver that doesn't know it as its own."""
+    """An acquisition of another process."""
     result = AcquisitionResult(acquisition_id, slot_number, fencing_token, waited)
     result._elsewhere = scope
     return result

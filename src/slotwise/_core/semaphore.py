@@ -7,7 +7,6 @@ them is up to the drivers.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,14 +54,12 @@ class Semaphore(Limit):
 
     __slots__ = (
         *("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_overload"),
-        *("_reported", "_ttl"),
+        *("_reported_name", "_ttl"),
     )
 
     _scope: ClassVar[str]  # who shares it, as events name it
 
-    # How events name it, if not by its name: for a stage of tiers, or one limit of a template, the
-    # name of the whole, the tier and the keys.
-    _reported: tuple[str | None, str | None, Mapping[str, str]]
+    _reported_name: str | None  # how events name one limit of a template: by the template
 
     # Whether a server keeps it: an inspection takes a round trip, and a dead process isn't seen.
     _has_a_server: ClassVar[bool] = False
@@ -94,32 +91,27 @@ class Semaphore(Limit):
         /,
     ) -> None:
         """Tell the hooks that a request begins."""
-        name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
+        name = getattr(self, "_reported_name", self._name)
         events.requested(
-            *(acquisition_id, name, self._scope, now),
-            slots=slots,
-            tier=tier,
-            keys=keys,
-            values={"": self.value},
+            acquisition_id, name, self._scope, now, slots=slots, values={"": self.value}
         )
 
     def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         from slotwise._core.totals import with_totals  # not needed to acquire
 
-        name, *_ = getattr(self, "_reported", (self._name,))
-        return with_totals(stats, self._scope, name)
+        return with_totals(stats, self._scope, getattr(self, "_reported_name", self._name))
 
     def _tell_resized(self, value: int, adapted: str | None = None) -> None:
         """Tell the hooks of a change of the value; ``adapted`` is why it moved by itself."""
         if events.hooks:
-            name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
-            events.resized(name, self._scope, value, tier=tier, keys=keys, adapted=adapted)
+            name = getattr(self, "_reported_name", self._name)
+            events.resized(name, self._scope, value, adapted=adapted)
 
     def _tell_steered(self, kind: events.Kind, seconds: float | None = None) -> None:
         """Tell the hooks that it was paused, reopened, frozen or thawed here."""
         if events.hooks:
-            name, tier, keys = getattr(self, "_reported", (self._name, None, {}))
-            events.steered(kind, name, self._scope, tier, keys=keys, seconds=seconds)
+            name = getattr(self, "_reported_name", self._name)
+            events.steered(kind, name, self._scope, seconds=seconds)
 
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
@@ -133,10 +125,6 @@ class Semaphore(Limit):
         return await self.acquire(slots, timeout=0, label=label)
 
     _acquire_at_once_sync = twin(_acquire_at_once)
-
-    def _release_soon(self, acquired: AcquisitionResult) -> None:
-        """Release without waiting for a server or a file, in any thread; raise nothing."""
-        self.release_sync(acquired)
 
     async def _holders_within(
         self,

@@ -33,8 +33,8 @@ def twin(
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the twin of a coroutine method, for plain threads.
 
-    ``acquire_sync = twin(acquire)`` is all that a verb needs. The method is called by its name, so a
-    subclass overrides both at once.
+    ``acquire_sync = twin(acquire)`` is all that a verb needs. The method is called by its name, so
+    a subclass overrides both at once.
 
     Args:
         method: a coroutine method of a class that has ``_run``.

@@ -30,14 +30,14 @@ class SeriesNames:
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def labels(self, of: Event | ReportedAcquisition, tier: str = "") -> Labels:
+    def labels(self, of: Event | ReportedAcquisition, tier: str | None = None) -> Labels:
         name = of.name or ""
         if name not in self._known:
             if len(self._known) >= _MOST_NAMES:
                 name = _OTHERS
             else:
                 self._known.add(name)
-        return name, of.scope, of.tier or tier
+        return name, of.scope, tier or ""
 
 
 def outcome(event: Event) -> str:
@@ -57,7 +57,8 @@ class Gauges:
 
     def note(self, event: Event) -> None:
         if event.kind == "paused":
-            labels, until = self._names.labels(event), time.monotonic() + (event.seconds or 0.0)
+            labels = self._names.labels(event, event.tier)
+            until = time.monotonic() + (event.seconds or 0.0)
             self._paused_until[labels] = max(until, self._paused_until.get(labels, until))
         elif event.kind == "reopened":
             name, scope, _ = self._names.labels(event)
@@ -65,15 +66,17 @@ class Gauges:
                 if labels[:2] == (name, scope):
                     self._paused_until[labels] = 0.0
         elif event.kind == "frozen":
-            self._frozen.setdefault(self._names.labels(event), set()).add((*event.keys.values(),))
+            labels = self._names.labels(event, event.tier)
+            self._frozen.setdefault(labels, set()).add((*event.keys.values(),))
         elif event.kind == "thawed":
-            frozen, keys = self._frozen.get(self._names.labels(event), set()), event.keys
+            labels, keys = self._names.labels(event, event.tier), event.keys
+            frozen = self._frozen.get(labels, set())
             frozen.discard((*keys.values(),)) if keys else frozen.clear()
         elif event.kind == "requested":
             for tier, value in event.values.items():
                 self._values[self._names.labels(event, tier)] = value
         elif event.value is not None and not event.keys:
-            labels = self._names.labels(event)
+            labels = self._names.labels(event, event.tier)
             if event.tier is None or labels in self._values:  # not a rate, which has no slots
                 self._values[labels] = event.value
 

@@ -267,7 +267,7 @@ def _find(
 
             def of_call(*args: Any, **kwargs: Any) -> Limit:
                 found = semaphore(template.fill(arguments(*args, **kwargs)), value, url=url)
-                found._reported = limit, None, {}  # events name the template
+                found._reported_name = limit  # events name the template
                 return found
 
             return None, of_call

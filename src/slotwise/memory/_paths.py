@@ -360,9 +360,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         tracker = self._tracker
         return self._closed_error(None if tracker.ended else tracker.closure)
 
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
+    def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         index, forgotten, more = self._indexes[tier], 0, True
         while more:
             now = clock.now()

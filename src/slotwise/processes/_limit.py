@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
@@ -19,10 +18,9 @@ from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.limit import require_asyncio
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise._core.twins import is_blocking, run_here
+from slotwise._core.twins import is_blocking
 from slotwise._wait import clock
-from slotwise._wait.threads import start_thread
-from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _log
 from slotwise.processes import _operations as operations
 from slotwise.processes import _process as processes
@@ -138,16 +136,6 @@ class ProcessLimit:
         released = await self._attachment.call(operations.release, acquisition_id, outcome)
         self._after_release(acquisition_id, holder, released=released)
         return released
-
-    def _release_soon(self, acquired: AcquisitionResult) -> None:
-        # If no thread can be started, the end of this process releases it.
-        start_thread("file-lock", partial(self._release_quietly, acquired), lambda _: None)
-
-    def _release_quietly(self, acquired: AcquisitionResult) -> None:
-        try:
-            run_here(partial(self.release, acquired))
-        except BackendError:  # it has ended with the file, or ends with this process
-            pass
 
     def _before_release(self, acquisition_id: str) -> ProcessAcquisition | None:
         """Return the holder, if it is in this process; its task is not cancelled any more."""

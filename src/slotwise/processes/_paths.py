@@ -313,9 +313,7 @@ class ProcessPaths(ProcessLimit, PathBackend):
     async def refill(self, tier: str, key: str | None = None) -> None:
         await self._attachment.call(operations.refill, tier, key)
 
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
+    def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget idle keys that this object remembers; the file has none."""
         return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
 

@@ -206,45 +206,23 @@ class HeartbeatThread:
 
         By then this process's silence has freed the slots.
         """
-
-        async def attempt() -> object:
-            # Not `reply_within`, which keeps the connection open: nobody waits for this.
-            return await send(self._shared.client())
-
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self.start_release(attempt, seconds)
-
-    def start_release(
-        self, attempt: Callable[[], Coroutine[Any, Any, T]], seconds: float
-    ) -> Future[T]:
-        """Release something in the heartbeat thread, called from any thread.
-
-        It is tried again while the server can't be used, for at most ``seconds``. The future
-        returned has the result or the error of the first attempt.
-        """
-        first: Future[T] = Future()
         until = time.monotonic() + seconds
-        self._run_soon(lambda: self._release_in_attempts(attempt, until, first))
-        return first
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._run_soon(lambda: self._release_in_attempts(send, until))
 
-    async def _release_in_attempts(
-        self, attempt: Callable[[], Coroutine[Any, Any, T]], until: float, first: Future[T]
-    ) -> None:
+    async def _release_in_attempts(self, send: Send, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
             try:
                 # Not `wait_for`: in Python 3.11 an attempt that fails while this is cancelled
                 # swallows the cancellation, and the next attempt would keep the thread alive.
                 async with asyncio.timeout(left):
-                    released = await attempt()
+                    # Not `reply_within`, which keeps the connection open: nobody waits for this.
+                    await send(self._shared.client())
             except (BackendError, TimeoutError) as error:
-                if not first.done():
-                    first.set_exception(error)
                 if not may_pass(error):
                     return
                 await asyncio.sleep(min(self._shared.settings.config.max_backoff, left))
             else:
-                if not first.done():
-                    first.set_result(released)
                 return
 
     def _run_soon(self, start: Callable[[], Coroutine[Any, Any, object]]) -> None:

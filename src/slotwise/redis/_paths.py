@@ -436,9 +436,7 @@ class RedisPaths(RedisLimit, PathBackend):
         found = self._run(partial(self._run_script, self._dialect.control.forget, [b""]))
         return bool(found >= 0)
 
-    async def forget_idle(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
+    def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget idle keys that this object remembers; the server remembers none."""
         return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
 

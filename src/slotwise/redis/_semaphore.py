@@ -159,7 +159,7 @@ class RedisSemaphore(RedisLimit, Semaphore):
             max_waiting=self.max_waiting,
             shed=self.shed,
         )
-        local._reported = getattr(self, "_reported", (self._name, None, {}))
+        local._reported_name = getattr(self, "_reported_name", self._name)
         return local
 
     def __repr__(self) -> str:

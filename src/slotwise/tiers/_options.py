@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from slotwise._core.adaptive import Adaptive
 from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -34,7 +33,6 @@ class TiersOptions(NamedTuple):
 
     # Not a frozen dataclass: making one takes a tenth of the time of making the object.
 
-    atomic: bool
     url: str | RedisConfig | None
     name: str | None
     max_acquire_time: float | None
@@ -57,24 +55,8 @@ class TiersOptions(NamedTuple):
         """Raise if these options don't go together, or not with ``tiers``."""
         silence = self.heartbeat_max_interval
         check_heartbeat(LONGEST_SILENCE if silence is None else silence, self.ping_interval)
-        if not self.atomic:
-            self._check_staged(tiers)
         if self.unreachable.policy == "local":
             local_specs([tier.spec for tier in tiers], self.unreachable.local_value)
-
-    def _check_staged(self, tiers: Sequence[Tier]) -> None:
-        refused = {
-            "adaptive values need": any(isinstance(tier.value, Adaptive) for tier in tiers),
-            "fair order needs": self.order != "fifo",
-            "max_waiting and shed need": self.overload_of(tiers) is not None,
-            "on_unreachable needs": self.unreachable.policy != "raise",
-            "cancel_task_after_ttl and cancel_task_on_loss need": (
-                self.cancel_task_after_ttl or self.cancel_task_on_loss
-            ),
-        }
-        for what, is_wanted in refused.items():
-            if is_wanted:
-                raise TypeError(f"{what} atomic tiers")
 
     def overload_of(self, tiers: Sequence[Tier]) -> Overload | None:
         """Return which newcomers are refused at once; None if none are."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_count, check_limit, check_text
 from slotwise._core.messages import fixed_value
-from slotwise._core.paths import NO_RATES, Needs, Path, RankedNeeds
+from slotwise._core.paths import Needs, Path, RankedNeeds
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of, redacted_repr
@@ -34,12 +34,10 @@ class PathArguments:
 
     Raises:
         ValueError: a tier uses the key of a tier without keys.
-        TypeError: staged tiers have a rate.
     """
 
-    def __init__(self, tiers: Mapping[str, Tier], *, atomic: bool) -> None:
+    def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self.tiers = tiers
-        self._atomic = atomic
         # Those with keys of their own, those that use the key of another, and rates.
         self.keyed = frozenset(name for name, tier in tiers.items() if tier.keyed is True)
         self.key_of = {
@@ -55,8 +53,6 @@ class PathArguments:
         for own, other in self.key_of.items():
             if other not in self.keyed:
                 raise ValueError(f"tier {own!r} uses the key of {other!r}, which has none")
-        if self.rates and not atomic:
-            raise TypeError("rates need atomic tiers")
 
     def resolve(
         self,
@@ -71,7 +67,7 @@ class PathArguments:
             return path, self.with_priority(resolved, priority)
         if not self.rates:
             if costs is not None:
-                raise TypeError(NO_RATES)
+                raise TypeError("these tiers have no rate")
             return self.path(keys), slots
         if costs is None and slots is ONE and keys.keys() == self.keyed:
             return self.path(keys), self.one_of_each
@@ -103,8 +99,6 @@ class PathArguments:
         head_start = 0 if priority is NO_PRIORITY else check_priority(priority)
         if not head_start:
             return slots
-        if not self._atomic:
-            raise TypeError("priority needs atomic tiers")
         needs = Resolved(self.needs(slots) or self.one_of_each)
         needs.head_start = head_start
         return needs

@@ -5,20 +5,23 @@ Nothing here waits or decides: the backend of the tiers does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_pause
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import EXIT_LIMIT, AcquisitionContext, Limit
+from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.results import AcquisitionResult, SemaphoreStats
-from slotwise.tiers._explain import explain, explain_sync
+from slotwise._core.twins import Wider
+from slotwise.tiers._explain import explain
 
 if TYPE_CHECKING:
     from slotwise._core.explain import Explanation
     from slotwise._core.paths import Needs, Path
     from slotwise.tiers._tiers import Tiers
+
+T = TypeVar("T")
 
 
 class PathLimit(Limit):
@@ -76,6 +79,9 @@ class PathLimit(Limit):
         """What it takes of each tier, with a head start if there is one."""
         return self._tiers._arguments.with_priority(self._needs_of(slots), priority)
 
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        return self._tiers._run(start, completes=completes)
+
     # ------------------------------------------------------------- acquiring
 
     async def acquire(
@@ -86,33 +92,16 @@ class PathLimit(Limit):
         label: str | None = None,
         priority: float = 0,
     ) -> AcquisitionResult:
-        return await self._tiers._calls.begin(
-            self._path, self._ranked(slots, priority), timeout, label
-        )
+        return await self._tiers._begin(self._path, self._ranked(slots, priority), timeout, label)
 
-    def acquire_sync(
-        self,
-        slots: int | Mapping[str, int] = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        priority: float = 0,
-    ) -> AcquisitionResult:
-        return self._tiers._calls.acquire_sync(
-            self._path, self._ranked(slots, priority), timeout, label
-        )
+    acquire_sync = Wider(acquire, waits=True).twin
 
     async def try_acquire(
         self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
-        return await self._tiers._calls.try_acquire(
-            self._path, self._ranked(slots, priority), label
-        )
+        return await self._tiers._try(self._path, self._ranked(slots, priority), label)
 
-    def try_acquire_sync(
-        self, slots: int | Mapping[str, int] = 1, *, label: str | None = None, priority: float = 0
-    ) -> AcquisitionResult | None:
-        return self._tiers._calls.try_acquire_sync(self._path, self._ranked(slots, priority), label)
+    try_acquire_sync = Wider(try_acquire).twin
 
     def cm(
         self,
@@ -131,40 +120,19 @@ class PathLimit(Limit):
     ) -> bool:
         return await self._tiers.release(acquisition_id, outcome=outcome)
 
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        return self._tiers.release_sync(acquisition_id, outcome=outcome)
-
-    def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002 - the backend has its own
-    ) -> Awaitable[object]:
-        return self._tiers._backend.release_on_exit(acquired)
-
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,  # noqa: ARG002
-    ) -> None:
-        self._tiers._backend.release_on_exit_sync(acquired)
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
+        await self._tiers._backend._release_on_exit(acquired)
 
     # ------------------------------------------------------------ inspecting
 
     async def _locked(self) -> bool:
         return (await self._tiers._backend.stats_of(self._path)).locked
 
-    def locked_sync(self) -> bool:
-        return self._tiers._backend.stats_of_sync(self._path).locked
-
     async def estimate(self, slots: int | Mapping[str, int] = 1) -> float | None:
         needs = self._tiers._arguments.needs(self._needs_of(slots))
         return await self._tiers._backend.estimate(self._path, needs)
 
-    def estimate_sync(self, slots: int | Mapping[str, int] = 1) -> float | None:
-        needs = self._tiers._arguments.needs(self._needs_of(slots))
-        return self._tiers._backend.estimate_sync(self._path, needs)
+    estimate_sync = Wider(estimate).twin
 
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
@@ -172,19 +140,10 @@ class PathLimit(Limit):
         """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, self._path, acquisition_or_id)
 
-    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
-        """Like `explain`."""
-        return explain_sync(self._tiers, self._path, acquisition_or_id)
-
     async def stats(self) -> SemaphoreStats:
         """Return how full the tier with the fewest free slots is."""
         backend = self._tiers._backend
         return backend.with_totals((await backend.stats_of(self._path)).tightest())
-
-    def stats_sync(self) -> SemaphoreStats:
-        """Like `stats`."""
-        backend = self._tiers._backend
-        return backend.with_totals(backend.stats_of_sync(self._path).tightest())
 
     # ----------------------------------------------------------- controlling
 
@@ -195,11 +154,5 @@ class PathLimit(Limit):
         paused, not the wider tiers. Without keys everything is paused, as by `Tiers.pause`.
         """
         await self._tiers._backend.pause(
-            check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)
-        )
-
-    def pause_sync(self, seconds: float) -> None:
-        """Like `pause`."""
-        self._tiers._backend.pause_sync(
             check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)
         )

@@ -5,23 +5,24 @@ It is a path through one tier; who gets what, and when, is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count, check_label
+from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import EXIT_LIMIT, AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.twins import Wider, twin
 from slotwise.memory._paths import MemoryPaths
 from slotwise.memory._rate_acquisition import take_rate
-from slotwise.tiers._explain import explain, explain_sync
+from slotwise.tiers._explain import explain
 from slotwise.tiers._options import OptionAttributes
 from slotwise.tiers._path_arguments import Resolved
 from slotwise.tiers._tier import Tier
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _PATH = (None,)
 _ONE = 1  # compared by identity, which tells it from True and 1.0
@@ -145,6 +147,9 @@ class RateLimit(OptionAttributes, Limit):
 
     # ------------------------------------------------------------- acquiring
 
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        return self._tiers._run(start, completes=completes)
+
     async def acquire(
         self,
         slots: int = 1,
@@ -165,21 +170,10 @@ class RateLimit(OptionAttributes, Limit):
                 acquired = take_rate(paths, needed)
                 if acquired is not None:
                     return acquired
-        needs, label = self._needs(slots, cost, priority), check_label(label)
-        seconds = self._tiers._calls.timeout(timeout)
-        return await self._tiers._backend.begin(_PATH, seconds, label, needs)
-
-    def acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        cost: int | None = None,
-        priority: float = 0,
-    ) -> AcquisitionResult:
         needs = self._needs(slots, cost, priority)
-        return self._tiers._calls.acquire_sync(_PATH, needs, timeout, label)
+        return await self._tiers._begin(_PATH, needs, timeout, label)
+
+    acquire_sync = Wider(acquire, waits=True).twin
 
     async def try_acquire(
         self,
@@ -189,19 +183,9 @@ class RateLimit(OptionAttributes, Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionResult | None:
-        return await self._tiers._calls.try_acquire(
-            _PATH, self._needs(slots, cost, priority), label
-        )
+        return await self._tiers._try(_PATH, self._needs(slots, cost, priority), label)
 
-    def try_acquire_sync(
-        self,
-        slots: int = 1,
-        *,
-        label: str | None = None,
-        cost: int | None = None,
-        priority: float = 0,
-    ) -> AcquisitionResult | None:
-        return self._tiers._calls.try_acquire_sync(_PATH, self._needs(slots, cost, priority), label)
+    try_acquire_sync = Wider(try_acquire).twin
 
     def cm(
         self,
@@ -213,9 +197,8 @@ class RateLimit(OptionAttributes, Limit):
         priority: float = 0,
     ) -> AcquisitionContext:
         [needed] = self._needs(slots, cost, priority)
-        if priority is _NO_PRIORITY:
-            return AcquiringContext(self, needed, timeout, label)
-        return AcquiringContext(self, needed, timeout, label, priority=priority)
+        begin = partial(self.acquire, needed, timeout=timeout, label=label, priority=priority)
+        return AcquiringContext(self, begin)
 
     def _needs(self, slots: object, cost: object, priority: float = 0) -> Resolved:
         if cost is not None and slots != 1:
@@ -261,33 +244,20 @@ class RateLimit(OptionAttributes, Limit):
             check_outcome(outcome)
         return False
 
-    async def _release_on_exit(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,
-    ) -> None: ...
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None: ...
 
-    def _release_on_exit_sync(
-        self,
-        acquired: AcquisitionResult,
-        at_most: float = EXIT_LIMIT,
-    ) -> None: ...
+    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None: ...
 
     # ----------------------------------------------- inspecting, controlling
 
     async def _locked(self) -> bool:
         return (await self._tiers._backend.stats_of(_PATH)).locked
 
-    def locked_sync(self) -> bool:
-        return self._tiers._backend.stats_of_sync(_PATH).locked
-
     async def estimate(self, slots: int = 1, *, cost: int | None = None) -> float | None:
         """In how many seconds a newcomer would be served; 0.0 if it would be at once."""
         return await self._tiers._backend.estimate(_PATH, self._needs(slots, cost))
 
-    def estimate_sync(self, slots: int = 1, *, cost: int | None = None) -> float | None:
-        """Like `estimate`."""
-        return self._tiers._backend.estimate_sync(_PATH, self._needs(slots, cost))
+    estimate_sync = Wider(estimate).twin
 
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
@@ -295,85 +265,58 @@ class RateLimit(OptionAttributes, Limit):
         """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, _PATH, acquisition_or_id)
 
-    def explain_sync(self, acquisition_or_id: str | AcquisitionResult | None = None) -> Explanation:
-        """Like `explain`."""
-        return explain_sync(self._tiers, _PATH, acquisition_or_id)
-
     async def stats(self) -> SemaphoreStats:
         """How much of the burst is taken, and how many requests wait."""
         backend = self._tiers._backend
         return backend.with_totals((await backend.stats_of(_PATH)).tightest())
 
-    def stats_sync(self) -> SemaphoreStats:
-        backend = self._tiers._backend
-        return backend.with_totals(backend.stats_of_sync(_PATH).tightest())
-
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of arrival; nobody holds anything."""
         return await self._tiers.waiters()
 
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._tiers.waiters_sync()
+    waiters_sync = twin(waiters)
 
     async def level(self) -> TierStats:
         """What is left, and in how many seconds it is full."""
         return (await self._tiers.stats())[RATE_TIER]
 
-    def level_sync(self) -> TierStats:
-        """Like `level`."""
-        return self._tiers.stats_sync()[RATE_TIER]
+    level_sync = twin(level)
 
     async def settle(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
         """State what an acquisition has really cost; see `Tiers.settle`."""
         await self._tiers.settle(acquisition_id, **{RATE_TIER: cost})
 
-    def settle_sync(self, acquisition_id: str | AcquisitionResult, cost: int) -> None:
-        """Like `settle`."""
-        self._tiers.settle_sync(acquisition_id, **{RATE_TIER: cost})
+    settle_sync = twin(settle)
 
     async def refill(self) -> None:
         """Forgive debt, and fill it."""
         await self._tiers.refill(RATE_TIER)
 
-    def refill_sync(self) -> None:
-        """Like `refill`."""
-        self._tiers.refill_sync(RATE_TIER)
+    refill_sync = twin(refill)
 
     async def resize(self, rate: Rate) -> None:
         """Change the rate; what is left stays, cut to the new burst."""
         await self._tiers.resize(RATE_TIER, rate)
 
-    def resize_sync(self, rate: Rate) -> None:
-        """Like `resize`."""
-        self._tiers.resize_sync(RATE_TIER, rate)
+    resize_sync = twin(resize)
 
     async def pause(self, seconds: float) -> None:
         await self._tiers.pause(seconds)
-
-    def pause_sync(self, seconds: float) -> None:
-        self._tiers.pause_sync(seconds)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
         await self._tiers.reopen()
 
-    def reopen_sync(self) -> None:
-        """Like `reopen`."""
-        self._tiers.reopen_sync()
+    reopen_sync = twin(reopen)
 
     async def close(self) -> None:
         """Close every object of the name that this process has made so far."""
         await self._tiers.close()
 
-    def close_sync(self) -> None:
-        """Like `close`."""
-        self._tiers.close_sync()
+    close_sync = twin(close)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for everybody who shares it, until `reopen`; see `Tiers`."""
         await self._tiers.close_everywhere(reason)
 
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        """Like `close_everywhere`."""
-        self._tiers.close_everywhere_sync(reason)
+    close_everywhere_sync = twin(close_everywhere)

@@ -7,8 +7,9 @@ and the clean-up of users that have not been seen for long.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from slotwise._core.arguments import check_seconds, check_text
 from slotwise._core.closing import ClosedByBlock
@@ -17,6 +18,7 @@ from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.twins import twin
 from slotwise.errors import SlotManagerClosed
 from slotwise.tiers._cleaner import Cleaner
 from slotwise.tiers._ownership import Ownership, What
@@ -26,6 +28,8 @@ from slotwise.tiers._tiers import Tiers
 
 if TYPE_CHECKING:
     from slotwise.redis import RedisConfig
+
+T = TypeVar("T")
 
 _log = logging.getLogger("slotwise.tiers")
 
@@ -53,8 +57,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         cleanup_interval: seconds between two searches for idle users; 0 never searches.
         idle_threshold: for how many seconds a user must have been idle to be forgotten.
         max_idle_users: beyond this many, the longest idle are forgotten at once.
-        atomic: take both upload slots at one instant; False takes the user's first
-            and holds it while waiting for the other.
+        atomic: must be True.
         name: managers of one name share their slots; None makes private ones, and on
             Redis stands for ``slots``.
         url: where the slots are kept; see `Tiers`.
@@ -62,9 +65,9 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         heartbeat_max_interval: how long a process may be silent before it counts
             as dead (Redis).
         ping_interval: how often it sends a heartbeat (Redis).
-        cancel_task_after_ttl: also cancel the task that took a slot (atomic only).
-        cancel_task_on_loss: cancel the task whose slot was lost by silence (atomic
-            only; in memory nothing is lost).
+        cancel_task_after_ttl: also cancel the task that took a slot.
+        cancel_task_on_loss: cancel the task whose slot was lost by silence (in memory nothing is
+            lost).
     """
 
     def __init__(
@@ -92,7 +95,6 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
             cleanup_interval=cleanup_interval,
             idle_threshold=idle_threshold,
             max_idle_users=max_idle_users,
-            atomic=atomic,
             name=name,
             url=url,
             ttl=ttl,
@@ -147,6 +149,9 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
             f"<SlotManager downloads={options.max_downloads} uploads={options.max_uploads}"
             f" per user={options.max_uploads_per_user}>"
         )
+
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        return self._uploads._run(start, completes=completes)
 
     # ---------------------------------------------------------------- blocks
 
@@ -268,9 +273,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         """How many slots are held, of how many, and how many users are known."""
         return _stats(await self._downloads.stats(), await self._uploads.stats())
 
-    def stats_sync(self) -> SlotStats:
-        """Like `stats`."""
-        return _stats(self._downloads.stats_sync(), self._uploads.stats_sync())
+    stats_sync = twin(stats)
 
     async def cleanup_idle_user_slots(self, threshold: float | None = None) -> int:
         """Forget users who have been idle for ``threshold`` seconds; return how many.
@@ -283,7 +286,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         """Like `cleanup_idle_user_slots`."""
         seconds = check_seconds("threshold", threshold, zero=True)
         older_than = self.options.idle_threshold if seconds is None else seconds
-        return self._uploads.forget_idle_sync("user", older_than, self.options.max_idle_users)
+        return self._uploads._backend.forget_idle("user", older_than, self.options.max_idle_users)
 
     def _clean_up(self) -> None:
         self.cleanup_idle_user_slots_sync()
@@ -302,13 +305,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         else:
             await self._uploads.pause(seconds, user=_check_username(username))
 
-    def pause_sync(self, seconds: float, username: str | None = None) -> None:
-        """Like `pause`."""
-        if username is None:
-            self._downloads.pause_sync(seconds)
-            self._uploads.pause_sync(seconds)
-        else:
-            self._uploads.pause_sync(seconds, user=_check_username(username))
+    pause_sync = twin(pause)
 
     async def close(self) -> None:
         """Close every manager of the name that this process has made so far.
@@ -325,14 +322,7 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         finally:
             await self._uploads.close()
 
-    def close_sync(self) -> None:
-        """Like `close`."""
-        if self._cleaner is not None:
-            self._cleaner.stop()
-        try:
-            self._downloads.close_sync()
-        finally:
-            self._uploads.close_sync()
+    close_sync = twin(close)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for everybody who shares it, until `reopen`.
@@ -343,20 +333,14 @@ class SlotManager(SameWhenCopied, ClosedByBlock):
         await self._downloads.close_everywhere(reason)
         await self._uploads.close_everywhere(reason)
 
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        """Like `close_everywhere`."""
-        self._downloads.close_everywhere_sync(reason)
-        self._uploads.close_everywhere_sync(reason)
+    close_everywhere_sync = twin(close_everywhere)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
         await self._downloads.reopen()
         await self._uploads.reopen()
 
-    def reopen_sync(self) -> None:
-        """Like `reopen`."""
-        self._downloads.reopen_sync()
-        self._uploads.reopen_sync()
+    reopen_sync = twin(reopen)
 
 
 def _arguments(options: SlotOptions) -> dict[str, Any]:

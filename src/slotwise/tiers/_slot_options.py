@@ -47,7 +47,6 @@ class SlotOptions:
     cleanup_interval: float = 60
     idle_threshold: float = 900
     max_idle_users: int = 10_000
-    atomic: bool = True
     name: str | None = None
     url: str | RedisConfig | None = None
     ttl: float | None = None
@@ -63,7 +62,6 @@ class SlotOptions:
             check_required_seconds(what, getattr(self, what), zero=True)
         for what in ("ttl", "heartbeat_max_interval", "ping_interval"):
             check_seconds(what, getattr(self, what))
-        check_flag("atomic", self.atomic)
         check_flag("cancel_task_after_ttl", self.cancel_task_after_ttl)
         check_flag("cancel_task_on_loss", self.cancel_task_on_loss)
         object.__setattr__(self, "name", check_name(self.name))
@@ -126,7 +124,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "cleanup_interval": _number,
     "idle_threshold": _number,
     "max_idle_users": _whole_number,
-    "atomic": _flag,
     "name": str,
     "url": str,
     "ttl": _number,

@@ -1,17 +1,16 @@
 """Tiers: several limits taken together, narrow to wide.
 
-It chooses the backend, which decides who gets what: all at one instant
-(`slotwise._core.path_backend`), or stage by stage (`_staged`). What the arguments of a call mean is
-in `_path_arguments`; `_path_calls` acquires and releases what they name.
+It chooses the backend, which decides who gets what (`slotwise._core.path_backend`). What the
+arguments of a call mean is in `_path_arguments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise._core.adaptive import Change, Outcome
+from slotwise._core.adaptive import Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     UNSET,
     OnUnreachable,
@@ -27,6 +26,7 @@ from slotwise._core.arguments import (
     check_reason,
     check_required_seconds,
     check_seconds,
+    check_timeout,
 )
 from slotwise._core.closing import ClosedByBlock
 from slotwise._core.copying import Recipe, SameWhenCopied
@@ -40,21 +40,23 @@ from slotwise._core.paths import (
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.twins import twin
 from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed
 from slotwise.errors import SemaphoreClosed
 from slotwise.tiers._backends import choose_backend
-from slotwise.tiers._explain import explain, explain_sync
+from slotwise.tiers._explain import explain
 from slotwise.tiers._fair import fair_specs
 from slotwise.tiers._options import LocalValue, OptionAttributes, TiersOptions, check_tiers
 from slotwise.tiers._path_arguments import NO_PRIORITY, ONE, PathArguments, Resolved, Slots
-from slotwise.tiers._path_calls import PathCalls
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._tier import Tier
 
 if TYPE_CHECKING:
     from slotwise._core.explain import Explanation
     from slotwise.redis import RedisConfig
+
+T = TypeVar("T")
 
 MAX_IDLE_KEYS = 10_000
 
@@ -73,8 +75,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
     Args:
         tiers: narrow to wide.
-        atomic: take all tiers at one instant, holding nothing while waiting; False
-            takes them one after the other, narrow to wide, holding what it has.
+        atomic: must be True.
         url: where the slots are kept: ``memory://`` for this process, a url of Redis or a
             RedisConfig for a fleet, ``process://`` for this machine. Without one it is
             ``SLOTWISE_URL`` in the environment, or else ``memory://``.
@@ -84,26 +85,25 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         max_acquire_time: the longest wait in seconds, for all tiers together; None waits
             forever.
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
-        cancel_task_after_ttl: also cancel the task that took them (atomic only).
+        cancel_task_after_ttl: also cancel the task that took them.
         heartbeat_max_interval: how long a process may be silent before it counts
             as dead (Redis).
         ping_interval: how often it sends a heartbeat (Redis).
-        cancel_task_on_loss: cancel the task whose slots were lost by silence (atomic
-            only; in memory nothing is lost).
+        cancel_task_on_loss: cancel the task whose slots were lost by silence (in memory nothing
+            is lost).
         max_idle_keys: how many idle keys of each tier are kept, those used last.
         max_waiting: how many may wait; beyond it, newcomers that would have to wait get a
-            LimitFull. None lets any number wait. Atomic only, as that of a `Tier` is.
+            LimitFull. None lets any number wait.
         order: "fifo" serves requests in the order of their arrival; in "fair" order the keys of
             one tier take turns, and requests of one key are served in the order of arrival.
-            Atomic only, as what follows is.
         fair_by: the keyed tier whose keys take turns.
         weight: how much more than others a key gets while it waits: a number, the same for
             all keys, or a function of the key, which must not block.
         fair_cost: the rate whose reserved units count; None counts slots of the widest tier.
         shed: "deadline" also refuses callers whose timeout is shorter than the expected wait
-            (see `estimate`); None, the default, refuses nobody for that. Atomic only.
+            (see `estimate`); None, the default, refuses nobody for that.
         on_unreachable: what is done while a server is away: "raise" raises a BackendError,
-            "open" grants everything, "local" has limits of this process (Redis, atomic).
+            "open" grants everything, "local" has limits of this process (Redis).
         local_value: their values for each process, by the names of tiers: ints, or Rates; those
             left out stay as they are. An int is the value of each tier with slots.
         unreachable_after: for how many seconds a server may be silent before it counts as
@@ -134,11 +134,15 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         fair_cost: str | None = None,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
     ) -> None:
+        if atomic is not True:
+            raise TypeError(
+                "atomic=False is gone: nest cm() blocks, one per tier; see docs/how-to.md,"
+                " 'take limits one after the other'"
+            )
         check_tiers(tiers)
         self._tiers = {tier.name: tier for tier in tiers}
-        self._arguments = PathArguments(self._tiers, atomic=atomic)
+        self._arguments = PathArguments(self._tiers)
         self._options = options = TiersOptions(
-            atomic=check_flag("atomic", atomic),
             url=parsed(url),
             name=check_name(name),
             max_acquire_time=check_seconds("max_acquire_time", max_acquire_time),
@@ -161,7 +165,6 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         specs = fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost)
         self._name, self._max_acquire_time = options.name, options.max_acquire_time
         self._backend = choose_backend(specs, options, options.overload_of(tiers))
-        self._calls = PathCalls(self._backend, self._arguments, self._max_acquire_time)
         # Makes the context manager of a path; its arguments have been checked.
         self._context = self._backend.cm
         self._does_io = self._backend._does_io
@@ -169,11 +172,6 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     def _recipe(self) -> Recipe | None:
         is_private = self._name is None and (self.url is None or isinstance(self.url, str))
         return None if is_private else Recipe(Tiers, self.tiers, self._options.arguments())
-
-    @property
-    def atomic(self) -> bool:
-        """Whether all tiers are taken at one instant."""
-        return self._options.atomic
 
     @property
     def ttl(self) -> float | None:
@@ -231,7 +229,24 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         given: LocalValue | None = self._options.unreachable.local_value
         return given
 
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        """Run a coroutine for a plain thread; see `twin`."""
+        return self._backend._run(start, completes=completes)
+
     # ------------------------------------------------------------- acquiring
+
+    def _begin(
+        self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
+    ) -> Awaitable[AcquisitionResult]:
+        """Acquire a path, for a caller that awaits it at once; see `PathBackend.begin`."""
+        needs = self._arguments.needs(slots)
+        seconds = check_timeout(timeout, self._max_acquire_time)
+        return self._backend.begin(path, seconds, check_label(label), needs)
+
+    def _try(
+        self, path: Path, slots: Slots | Resolved, label: str | None
+    ) -> Awaitable[AcquisitionResult | None]:
+        return self._backend.try_acquire(path, check_label(label), self._arguments.needs(slots))
 
     def at(self, *, costs: Mapping[str, int] | None = None, **keys: str | int) -> PathLimit:
         """Return the path of these keys as a `Limit`, for code that takes any limit.
@@ -244,6 +259,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
     async def acquire(
         self,
+        /,
         slots: Slots = 1,
         *,
         timeout: float | Unset | None = UNSET,
@@ -277,27 +293,15 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
             ValueError: ``slots`` is more than a tier has, or a cost more than the burst of a
                 rate, now or after a `resize`.
         """
-        return await self._calls.begin(
+        return await self._begin(
             *self._arguments.resolve(keys, slots, costs, priority), timeout, label
         )
 
-    def acquire_sync(
-        self,
-        slots: Slots = 1,
-        *,
-        timeout: float | Unset | None = UNSET,
-        label: str | None = None,
-        costs: Mapping[str, int] | None = None,
-        priority: float = 0,
-        **keys: str | int,
-    ) -> AcquisitionResult:
-        """Like `acquire`, blocking this thread."""
-        return self._calls.acquire_sync(
-            *self._arguments.resolve(keys, slots, costs, priority), timeout, label
-        )
+    acquire_sync = twin(acquire, waits=True)
 
     async def try_acquire(
         self,
+        /,
         slots: Slots = 1,
         *,
         label: str | None = None,
@@ -306,23 +310,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         **keys: str | int,
     ) -> AcquisitionResult | None:
         """Take a slot of every tier if that needs no wait; else return None."""
-        return await self._calls.try_acquire(
-            *self._arguments.resolve(keys, slots, costs, priority), label
-        )
+        return await self._try(*self._arguments.resolve(keys, slots, costs, priority), label)
 
-    def try_acquire_sync(
-        self,
-        slots: Slots = 1,
-        *,
-        label: str | None = None,
-        costs: Mapping[str, int] | None = None,
-        priority: float = 0,
-        **keys: str | int,
-    ) -> AcquisitionResult | None:
-        """Like `try_acquire`; it doesn't wait for others, so it may be called anywhere."""
-        return self._calls.try_acquire_sync(
-            *self._arguments.resolve(keys, slots, costs, priority), label
-        )
+    try_acquire_sync = twin(try_acquire)
 
     def cm(
         self,
@@ -351,7 +341,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
             path = arguments.path(keys) if keys or without_keys is None else without_keys
         if label is not None:
             label = check_label(label)
-        seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
+        seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         return self._context(path, seconds, label, needs)
 
     def _cm(
@@ -359,7 +349,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
     ) -> AcquisitionContext:
         if label is not None:
             label = check_label(label)
-        seconds = self._max_acquire_time if timeout is UNSET else self._calls.timeout(timeout)
+        seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         if slots is ONE:
             return self._context(path, seconds, label, None)
         return self._context(path, seconds, label, self._arguments.needs(slots))
@@ -377,13 +367,11 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
 
         ``outcome`` is how the work ended, as for `Limit.release`.
         """
-        return await self._calls.release(acquisition_id, outcome)
+        if outcome is not None:
+            check_outcome(outcome)
+        return await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
 
-    def release_sync(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        """Like `release`; it does not wait for others, so it may be called anywhere."""
-        return self._calls.release_sync(acquisition_id, outcome)
+    release_sync = twin(release, completes=True)
 
     # ----------------------------------------------- inspecting, controlling
 
@@ -391,9 +379,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """Return how full the tiers are, by name, narrow to wide."""
         return self._scoped(await self._backend.stats())
 
-    def stats_sync(self) -> dict[str, TierStats]:
-        """Like `stats`."""
-        return self._scoped(self._backend.stats_sync())
+    stats_sync = twin(stats)
 
     def _scoped(self, stats: dict[str, TierStats]) -> dict[str, TierStats]:
         scope = self._backend.scope
@@ -405,12 +391,11 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """Explain why an acquisition of any process waits; ``at(...).explain()``: a newcomer."""
         return await explain(self, None, acquisition_or_id)
 
-    def explain_sync(self, acquisition_or_id: str | AcquisitionResult) -> Explanation:
-        """Like `explain`."""
-        return explain_sync(self, None, acquisition_or_id)
+    explain_sync = twin(explain)
 
     async def estimate(
         self,
+        /,
         slots: Slots = 1,
         *,
         costs: Mapping[str, int] | None = None,
@@ -424,32 +409,19 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         path, resolved = self._arguments.resolve(keys, slots, costs)
         return await self._backend.estimate(path, self._arguments.needs(resolved))
 
-    def estimate_sync(
-        self,
-        slots: Slots = 1,
-        *,
-        costs: Mapping[str, int] | None = None,
-        **keys: str | int,
-    ) -> float | None:
-        """Like `estimate`."""
-        path, resolved = self._arguments.resolve(keys, slots, costs)
-        return self._backend.estimate_sync(path, self._arguments.needs(resolved))
+    estimate_sync = twin(estimate)
 
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, the longest first."""
         return await self._backend.holders()
 
-    def holders_sync(self) -> list[Claimant]:
-        """Like `holders`."""
-        return self._backend.holders_sync()
+    holders_sync = twin(holders)
 
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of arrival."""
         return await self._backend.waiters()
 
-    def waiters_sync(self) -> list[Claimant]:
-        """Like `waiters`."""
-        return self._backend.waiters_sync()
+    waiters_sync = twin(waiters)
 
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition, of all its tiers; False if it had ended.
@@ -459,9 +431,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         return await self._backend.kick(acquisition_id_of(acquisition_id))
 
-    def kick_sync(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """Like `kick`."""
-        return self._backend.kick_sync(acquisition_id_of(acquisition_id))
+    kick_sync = twin(kick)
 
     async def busiest(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
         """Return the keys of a tier with the most slots held, then the most waiting."""
@@ -469,13 +439,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         check_count("n", n)
         return _busiest(await self.stats(), tier, n)
 
-    def busiest_sync(self, tier: str, n: int = 10) -> list[tuple[str, KeyStats]]:
-        """Like `busiest`."""
-        self._arguments.check_tier(tier, keyed=True)
-        check_count("n", n)
-        return _busiest(self.stats_sync(), tier, n)
+    busiest_sync = twin(busiest)
 
-    async def settle(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
+    async def settle(self, /, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
         """State what an acquisition has really taken of rates; the last call wins.
 
         Less than it took at first is given back, more becomes debt that later requests wait
@@ -488,20 +454,14 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         self._arguments.check_settle(costs)
         await self._backend.settle(acquisition_id_of(acquisition_id), costs)
 
-    def settle_sync(self, acquisition_id: str | AcquisitionResult, **costs: int) -> None:
-        """Like `settle`."""
-        self._arguments.check_settle(costs)
-        self._backend.settle_sync(acquisition_id_of(acquisition_id), costs)
+    settle_sync = twin(settle)
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
         self._arguments.check_refill(tier, key)
         await self._backend.refill(tier, key)
 
-    def refill_sync(self, tier: str, key: str | None = None) -> None:
-        """Like `refill`."""
-        self._arguments.check_refill(tier, key)
-        self._backend.refill_sync(tier, key)
+    refill_sync = twin(refill)
 
     async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
         """Change the value of a tier, or of one key of it, while it is in use.
@@ -511,9 +471,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         await self._backend.resize(tier, self._arguments.check_resize(tier, value, key), key)
 
-    def resize_sync(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        """Like `resize`."""
-        self._backend.resize_sync(tier, self._arguments.check_resize(tier, value, key), key)
+    resize_sync = twin(resize)
 
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         """Return how the value of an adaptive tier has moved; of a keyed one, that of a key.
@@ -528,12 +486,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
             raise TypeError(f"tier {tier!r} has keys, each with its own changes: give one")
         return await self._backend.changes(tier, key)
 
-    def changes_sync(self, tier: str, key: str | None = None) -> list[Change]:
-        """Like `changes`."""
-        self._arguments.check_adaptive(tier, key)
-        if key is None and self._tiers[tier].keyed:
-            raise TypeError(f"tier {tier!r} has keys, each with its own changes: give one")
-        return self._backend.changes_sync(tier, key)
+    changes_sync = twin(changes)
 
     async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
         """Keep the value of an adaptive tier where it is, or at ``value``, until `thaw`.
@@ -546,21 +499,16 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         await self._backend.freeze(tier, self._arguments.check_freeze(tier, value, key), key)
 
-    def freeze_sync(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        """Like `freeze`."""
-        self._backend.freeze_sync(tier, self._arguments.check_freeze(tier, value, key), key)
+    freeze_sync = twin(freeze)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
         self._arguments.check_adaptive(tier, key)
         await self._backend.thaw(tier, key)
 
-    def thaw_sync(self, tier: str, key: str | None = None) -> None:
-        """Like `thaw`."""
-        self._arguments.check_adaptive(tier, key)
-        self._backend.thaw_sync(tier, key)
+    thaw_sync = twin(thaw)
 
-    async def pause(self, seconds: float, **key: str) -> None:
+    async def pause(self, /, seconds: float, **key: str) -> None:
         """Grant nothing for ``seconds``: to anybody, or to those with this key of a tier.
 
         Newcomers and waiters wait in line meanwhile, and trying gets None; holders keep what
@@ -569,9 +517,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         await self._backend.pause(check_pause(seconds), *self._arguments.paused_key(key))
 
-    def pause_sync(self, seconds: float, **key: str) -> None:
-        """Like `pause`."""
-        self._backend.pause_sync(check_pause(seconds), *self._arguments.paused_key(key))
+    pause_sync = twin(pause)
 
     async def forget_idle(
         self, tier: str, older_than: float, keep_at_most: int | None = None
@@ -581,14 +527,9 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
         """
         self._arguments.check_tier(tier, keyed=True)
-        return await self._backend.forget_idle(tier, *_check_idle(older_than, keep_at_most))
+        return self._backend.forget_idle(tier, *_check_idle(older_than, keep_at_most))
 
-    def forget_idle_sync(
-        self, tier: str, older_than: float, keep_at_most: int | None = None
-    ) -> int:
-        """Like `forget_idle`."""
-        self._arguments.check_tier(tier, keyed=True)
-        return self._backend.forget_idle_sync(tier, *_check_idle(older_than, keep_at_most))
+    forget_idle_sync = twin(forget_idle)
 
     async def close(self) -> None:
         """Close every Tiers object of the name that this process has made so far.
@@ -599,9 +540,7 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         await self._backend.close()
 
-    def close_sync(self) -> None:
-        """Like `close`."""
-        self._backend.close_sync()
+    close_sync = twin(close)
 
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for everybody who shares it, until `reopen`.
@@ -611,17 +550,13 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         """
         await self._backend.close_everywhere(check_reason(reason))
 
-    def close_everywhere_sync(self, reason: str | None = None) -> None:
-        """Like `close_everywhere`."""
-        self._backend.close_everywhere_sync(check_reason(reason))
+    close_everywhere_sync = twin(close_everywhere)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
         await self._backend.reopen()
 
-    def reopen_sync(self) -> None:
-        """Like `reopen`."""
-        self._backend.reopen_sync()
+    reopen_sync = twin(reopen)
 
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())

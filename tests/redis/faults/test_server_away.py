@@ -27,10 +27,10 @@ from tests.redis.faults._proxy import IsSlow
 
 from slotwise import AcquireTimeout, Rate, RateLimit
 from slotwise.errors import BackendError
-from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
+from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._net.reconnector import Reconnector
-from slotwise.tiers import Tier, Tiers, _stage_calls
+from slotwise.tiers import Tier, Tiers
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
 
@@ -75,10 +75,10 @@ def a_semaphore(url: str, name: str = "s", **options: Any) -> RedisSemaphore:
     return RedisSemaphore(name=name, value=1, heartbeat_max_interval=40, config=config)
 
 
-def some_tiers(url: str, name: str = "t", *, atomic: bool = True, **options: Any) -> Tiers:
+def some_tiers(url: str, name: str = "t", **options: Any) -> Tiers:
     config = RedisConfig(url, **{**PATIENT, **options})
     tiers = (Tier("user", 1, keyed=True), Tier("all", 1))
-    return Tiers(*tiers, name=name, url=config, atomic=atomic, heartbeat_max_interval=40)
+    return Tiers(*tiers, name=name, url=config, heartbeat_max_interval=40)
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
@@ -93,8 +93,7 @@ def blocks_of(url: str) -> list[Any]:
     return [
         a_semaphore(url, "bare"),
         a_semaphore(url, "cm").cm(),
-        some_tiers(url, "atomic").cm(user="u"),
-        some_tiers(url, "staged", atomic=False).cm(user="u"),
+        some_tiers(url, "tiers").cm(user="u"),
     ]
 
 
@@ -264,115 +263,6 @@ async def test_release_raises_within_its_limit_and_goes_on(
 
 
 @pytest.mark.soak
-async def test_tiers_taken_one_by_one_are_released_within_the_limit_of_one(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    config = RedisConfig(own_server.url, **{**PATIENT, "cleanup_timeout": 0.5})
-    specs = [Tier(f"tier{number}", 1) for number in range(12)]
-    staged = Tiers(*specs, name="t", url=config, atomic=False, heartbeat_max_interval=40)
-    held = await staged.acquire()
-    trouble.begin(own_server)
-    with within(0.5), pytest.raises(BackendError):  # not 12 times that
-        await staged.release(held)
-    trouble.end(own_server)
-    async with asyncio.timeout(20), staged.cm():
-        pass
-
-
-@pytest.mark.soak
-async def test_staged_tiers_of_another_process_are_looked_up_and_released_within_one_limit(
-    own_server: Server, trouble: Killed | Stopped, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_reply_limits, "INSPECT", 30.0)  # keeping to this would be seen
-    names = ["async", "sync"]
-    theirs = [
-        some_tiers(f"{own_server.url}?client_name=other", name, atomic=False) for name in names
-    ]
-    ours = [some_tiers(own_server.url, name, atomic=False, cleanup_timeout=0.3) for name in names]
-    held = [await each.acquire(user="u") for each in theirs]
-    ids = [each.acquisition_id for each in held]
-    trouble.begin(own_server)
-    with within(15):  # 0.3 s, and not the 30 s of a look
-        found = await asyncio.gather(
-            ours[0].release(ids[0]),
-            asyncio.to_thread(ours[1].release_sync, ids[1]),
-            return_exceptions=True,
-        )
-    assert all(isinstance(each, BackendError) for each in found), found
-    trouble.end(own_server)
-    for tiers in ours:
-        async with asyncio.timeout(30), tiers.cm(user="u"):
-            pass
-    for tiers, each in zip(theirs, ids, strict=True):
-        assert await tiers.release(each) is False
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("verb", ["stats", "holders", "waiters", "locked", "release"])
-@pytest.mark.parametrize("sync", [False, True])
-async def test_staged_tiers_make_the_calls_for_all_tiers_at_once(
-    server: Server, verb: str, sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One after the other they would wait for ten replies."""
-    monkeypatch.setattr(_stage_calls, "INSPECT_LIMIT", 60.0)  # replies are counted, not timed
-    specs = [Tier(f"tier{number}", 1, keyed=number < 5) for number in range(10)]
-    with IsSlow(server.port) as slow:
-        slow.delay = 0.0
-        config = RedisConfig(slow.url, namespace="slow", **PATIENT)
-        staged = Tiers(*specs, name="t", url=config, atomic=False, heartbeat_max_interval=40)
-        limit = staged.at(**{f"tier{number}": "k" for number in range(5)})
-
-        async def call(target: Any, what: str, *args: Any) -> Any:
-            if sync:
-                return await asyncio.to_thread(getattr(target, f"{what}_sync"), *args)
-            return await getattr(target, what)(*args)
-
-        held = await call(limit, "acquire")
-        for what in ("stats", "holders", "waiters"):  # the server knows the scripts
-            await call(staged, what)
-        slow.delay = 0.15
-        before = slow.round_trips
-        target = limit if verb == "locked" else staged
-        assert (await call(target, verb, *([held] if verb == "release" else []))) is not None
-        # Keys are found, counted and listed; and a heartbeat may come in between.
-        assert slow.round_trips - before <= (4 if verb == "waiters" else 2)
-        slow.delay = 0.0
-        await call(staged, "release", held)
-
-
-@pytest.mark.soak
-async def test_all_answers_about_staged_tiers_together_have_to_come_in_time(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_stage_calls, "INSPECT_LIMIT", 0.5)
-    with IsSlow(server.port) as slow:
-        slow.delay = 0.0
-        staged = some_tiers(slow.url, atomic=False)
-        await asyncio.gather(staged.waiters(), asyncio.to_thread(staged.waiters_sync))
-        slow.delay = 0.4  # each in time, both not
-        for look in (staged.waiters, partial(asyncio.to_thread, staged.waiters_sync)):
-            with pytest.raises(BackendError, match="the server is slow"):
-                await look()
-
-
-async def test_staged_tiers_are_released_though_the_caller_was_cancelled_before(
-    server: Server,
-) -> None:
-    staged = some_tiers(server.url, "cancelled", atomic=False)
-    held = await staged.acquire(user="u")
-
-    async def release() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await staged.release(held)
-
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(release())
-    await staged.release(await staged.acquire(user="u", timeout=20))
-
-
-@pytest.mark.soak
 async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -440,7 +330,7 @@ async def main():
     held = [await semaphore.acquire() for semaphore in semaphores]
     os.kill(int(sys.argv[2]), int(sys.argv[3]))
     await asyncio.gather(
-        *(each._release_on_exit(one, 0.01) for each, one in zip(semaphores, held))
+        *(each._release(one, 0.01, on_exit=True) for each, one in zip(semaphores, held))
     )
 
 asyncio.run(main())
@@ -481,17 +371,14 @@ async def test_timeouts_are_kept_whatever_the_server_does(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
     semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    staged = some_tiers(own_server.url, "staged", atomic=False)
     await answers(semaphore)  # connected here, and not in the threads of the blocking twins
     trouble.begin(own_server)
     with within(0.5):
         found = await asyncio.gather(
             semaphore.acquire(timeout=0.5),
             tiers.acquire(user="u", timeout=0.5),
-            staged.acquire(user="u", timeout=0.5),
             asyncio.to_thread(semaphore.acquire_sync, timeout=0.5),
             asyncio.to_thread(tiers.acquire_sync, user="u", timeout=0.5),
-            asyncio.to_thread(staged.acquire_sync, user="u", timeout=0.5),
             return_exceptions=True,
         )
     assert all(isinstance(each, BackendError) for each in found), found
@@ -502,16 +389,13 @@ async def test_a_timeout_of_0_is_kept_to_within_02_s_too(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
     semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    staged = some_tiers(own_server.url, "staged", atomic=False)
     await semaphore.stats()
     trouble.begin(own_server)
     calls = [
         semaphore.acquire,
         partial(tiers.acquire, user="u"),
-        partial(staged.acquire, user="u"),
         partial(asyncio.to_thread, semaphore.acquire_sync),
         partial(asyncio.to_thread, tiers.acquire_sync, user="u"),
-        partial(asyncio.to_thread, staged.acquire_sync, user="u"),
     ]
     with within(2 * len(calls) * 0.2):  # one after the other, as trying would take 11 s for these
         for call in calls * 2:
@@ -538,15 +422,12 @@ async def test_a_caller_whose_attempts_fail_before_its_timeout_gets_a_plain_back
     """It says what is wrong, and not that there was no slot in all that time."""
     limits = {"connect_timeout": 0.1, "attempts": 2}
     semaphore, tiers = a_semaphore(useless_url, **limits), some_tiers(useless_url, **limits)
-    staged = some_tiers(useless_url, "staged", atomic=False, **limits)
     async with asyncio.timeout(20):
         found = await asyncio.gather(
             semaphore.acquire(timeout=60),
             tiers.acquire(user="u", timeout=60),
-            staged.acquire(user="u", timeout=60),
             asyncio.to_thread(semaphore.acquire_sync, timeout=60),
             asyncio.to_thread(tiers.acquire_sync, user="u", timeout=60),
-            asyncio.to_thread(staged.acquire_sync, user="u", timeout=60),
             return_exceptions=True,
         )
     for error in found:
@@ -582,37 +463,17 @@ async def time_out_in_trouble(
 
 
 @pytest.mark.soak
-async def test_the_timeout_of_the_second_stage_is_kept_too(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    staged = some_tiers(own_server.url, atomic=False, cleanup_timeout=30)
-    held = await staged.acquire(user="one")
-
-    async def waits() -> bool:
-        return (await staged.stats())["user"].active == 2
-
-    await time_out_in_trouble(own_server, trouble, partial(staged.acquire, user="two"), waits)
-    async with asyncio.timeout(20):
-        await staged.release(held)
-        async with staged.cm(user="two"):
-            pass
-
-
-@pytest.mark.soak
 async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
     semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    staged = some_tiers(own_server.url, "staged", atomic=False)
     config = semaphore._config
     trouble.begin(own_server)
     trying = asyncio.gather(
         semaphore.try_acquire(),
         tiers.try_acquire(user="u"),
-        staged.try_acquire(user="u"),
         asyncio.to_thread(semaphore.try_acquire_sync),
         asyncio.to_thread(tiers.try_acquire_sync, user="u"),
-        asyncio.to_thread(staged.try_acquire_sync, user="u"),
         return_exceptions=True,
     )
     looking = asyncio.gather(
@@ -624,10 +485,6 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
         semaphore.kick("x"),
         tiers.stats(),
         tiers.resize("all", 3),
-        staged.stats(),
-        staged.holders(),
-        staged.waiters(),
-        staged.at(user="u").locked(),
         RedisSemaphore.get_acquired_stats(config=config),
         RedisSemaphore.get_acquired_stats(["s"], config=config),
         asyncio.to_thread(semaphore.stats_sync),
@@ -635,10 +492,6 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
         asyncio.to_thread(semaphore.holders_sync),
         asyncio.to_thread(semaphore.waiters_sync),
         asyncio.to_thread(tiers.stats_sync),
-        asyncio.to_thread(staged.stats_sync),
-        asyncio.to_thread(staged.holders_sync),
-        asyncio.to_thread(staged.waiters_sync),
-        asyncio.to_thread(staged.at(user="u").locked_sync),
         return_exceptions=True,
     )
     for asked, limit in ((trying, 1), (looking, 2)):
@@ -728,16 +581,15 @@ async def test_a_cancelled_wait_ends_while_the_server_is_stopped_and_takes_nothi
     url, ways = own_server.url, (_by_wait_for, _by_timeout, _by_task_group, _by_scope)
     semaphores = [a_semaphore(url, way.__name__) for way in ways]
     trying, blocks = a_semaphore(url, "try"), a_semaphore(url, "cm")
-    tiers, staged = some_tiers(url, "atomic"), some_tiers(url, "staged", atomic=False)
+    tiers = some_tiers(url)
     rate = RateLimit("rate", Rate(1, per=3600), url=RedisConfig(url, **PATIENT))
     held = [await each.acquire() for each in (*semaphores, blocks)]
-    on_path = [await each.acquire(user="u") for each in (tiers, staged)]
+    on_path = await tiers.acquire(user="u")
 
     async def release() -> None:
         for semaphore, each in zip((*semaphores, blocks), held, strict=True):
             assert await semaphore.release(each)
-        for path, each in zip((tiers, staged), on_path, strict=True):
-            assert await path.release(each)
+        assert await tiers.release(on_path)
 
     async def enter() -> None:
         async with blocks.cm():
@@ -748,18 +600,16 @@ async def test_a_cancelled_wait_ends_while_the_server_is_stopped_and_takes_nothi
             *(way(semaphore.acquire) for way, semaphore in zip(ways, semaphores, strict=True)),
             _by_timeout(enter),
             _by_timeout(partial(tiers.acquire, user="v")),
-            _by_timeout(partial(staged.acquire, user="v")),
         ]
 
     async def all_wait() -> bool:
         counts = [(await each.stats()).waiting for each in (*semaphores, blocks)]
-        on_paths = [(await each.stats())["all"].waiting for each in (tiers, staged)]
-        return all([*counts, *on_paths])
+        return all([*counts, (await tiers.stats())["all"].waiting])
 
     if queued:
         # They time out in the server's silence: it begins when all wait.
         waiting = [asyncio.create_task(each.acquire()) for each in (*semaphores, blocks)]
-        waiting += [asyncio.create_task(each.acquire(user="v")) for each in (tiers, staged)]
+        waiting.append(asyncio.create_task(tiers.acquire(user="v")))
         await until(all_wait, "all wait")
         own_server.pause()
         for task in waiting:
@@ -778,9 +628,8 @@ async def test_a_cancelled_wait_ends_while_the_server_is_stopped_and_takes_nothi
     for semaphore in (*semaphores, blocks, trying):
         await until(partial(_is_free, semaphore), "nobody holds, nobody waits")
     async with asyncio.timeout(20):
-        for path in (tiers, staged):
-            async with path.cm(user="v"):
-                pass
+        async with tiers.cm(user="v"):
+            pass
         await rate.acquire()
 
 

@@ -289,8 +289,6 @@ def test_local_values_name_tiers_and_fit_them() -> None:
     for wrong in ({"u": 1}, {"r": 1}, {"t": Rate(1, per=1)}, {"t": -1}, 0):
         with pytest.raises((TypeError, ValueError), match="local_value"):
             tiers(local_value=wrong)
-    with pytest.raises(TypeError, match="on_unreachable needs atomic tiers"):
-        Tiers(Tier("t", 1), name="x", on_unreachable="open", atomic=False)
 
 
 @pytest.mark.parametrize("policy", ["open", "local"])
