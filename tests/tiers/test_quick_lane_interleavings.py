@@ -537,7 +537,7 @@ def test_a_key_that_is_forgotten_as_it_is_requested_gets_its_slot_all_the_same(p
             assert world.count() == 1
             assert "alice" in world.ledger.tables[0]
 
-        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        forget = lambda: world.paths.forget_idle("narrow", 0)  # noqa: E731
         return world.scenario(taker(world, ALICE), forget, check=check)
 
     play(scenario)
@@ -548,7 +548,7 @@ def test_a_key_that_is_forgotten_as_its_holder_leaves_is_gone_or_idle(play, give
     def scenario(world: World) -> Scenario:
         world.tiers(1, 1)
         world.used(ALICE)
-        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        forget = lambda: world.paths.forget_idle("narrow", 0)  # noqa: E731
         return world.scenario(giver(world, ALICE), forget)
 
     play(scenario)
@@ -558,7 +558,7 @@ def test_two_visits_of_a_user_who_is_forgotten_meanwhile_never_overlap(play):
     def scenario(world: World) -> Scenario:
         world.tiers(1, 2)
         world.used(ALICE)
-        forget = lambda: world.paths.forget_idle_sync("narrow", 0)  # noqa: E731
+        forget = lambda: world.paths.forget_idle("narrow", 0)  # noqa: E731
         return world.scenario(_thread_visits(world, ALICE), _thread_visits(world, ALICE), forget)
 
     play(scenario, acts=3, interruptions=1)

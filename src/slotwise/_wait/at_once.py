@@ -33,23 +33,3 @@ DONE = _ended()
 async def known(result: T) -> T:
     """Return what was known when it was called."""
     return result
-
-
-def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return or raise what a coroutine does that never suspends; no event loop is needed."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("it suspended")
-
-
-async def call(sync: bool, target: object, verb: str, *args: Any, **options: Any) -> Any:
-    """Call a verb of a limit, or its twin for threads, which does not suspend.
-
-    So what is written once as a coroutine can be done by `run_at_once` in a thread.
-    """
-    if sync:
-        return getattr(target, f"{verb}_sync")(*args, **options)
-    return await getattr(target, verb)(*args, **options)

@@ -19,7 +19,6 @@ from slotwise._core.paths import PathStats
 from slotwise._core.rates import Rate
 from slotwise._core.semaphore import Semaphore
 from slotwise._wait import clock
-from slotwise._wait.at_once import call, run_at_once
 from slotwise.errors import BackendError, LimitFull, SemaphoreClosed, ValueConflict
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._rate_limit import RateLimit
@@ -153,37 +152,22 @@ class Troubles:
 
 
 async def refusal_of(
-    limit: Limit,
-    error: Exception | None,
-    times: RequestTimes,
-    troubles: Troubles,
-    *,
-    sync: bool = False,
+    limit: Limit, error: Exception | None, times: RequestTimes, troubles: Troubles
 ) -> Refusal:
-    """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any.
-
-    With ``sync`` it never suspends, and calls the twins for threads.
-    """
+    """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any."""
     if isinstance(error, UNUSABLE):
         return _unavailable(error, troubles)
     try:
         estimate = _estimate_in(error)
         if estimate is None:
-            estimate = await call(sync, limit, "estimate")
+            estimate = await limit.estimate()
         if isinstance(limit, PathLimit):
-            stats = await call(sync, limit._tiers._backend, "stats_of", limit._path)
+            stats = await limit._tiers._backend.stats_of(limit._path)
             return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)
-        waiting = (await call(sync, limit, "stats")).waiting if estimate is None else 0
+        waiting = (await limit.stats()).waiting if estimate is None else 0
     except UNUSABLE as trouble:
         return _unavailable(trouble, troubles)
     return _refusal([_policy_of(limit)], estimate, times, waiting)
-
-
-def refusal_of_sync(
-    limit: Limit, error: Exception | None, times: RequestTimes, troubles: Troubles
-) -> Refusal:
-    """Like `refusal_of`."""
-    return run_at_once(refusal_of(limit, error, times, troubles, sync=True))
 
 
 def draining() -> Refusal:

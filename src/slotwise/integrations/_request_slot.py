@@ -7,6 +7,7 @@ the client.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from slotwise._core.arguments import check_seconds
 from slotwise._core.limit import Limit
@@ -19,7 +20,6 @@ from slotwise.integrations._refusal import (
     RequestTimes,
     Troubles,
     refusal_of,
-    refusal_of_sync,
 )
 
 # What a limit says to a request that gets no slot.
@@ -113,4 +113,4 @@ class Admission:
             error = no_slot
         if acquired is not None:
             return RequestSlot(limit, acquired, self._times)
-        return refusal_of_sync(limit, error, self._times, self._troubles)
+        return limit._run(partial(refusal_of, limit, error, self._times, self._troubles))
