@@ -74,17 +74,6 @@ assert importlib.util.cache_from_source(module.__file__) == module.__cached__
 assert "class Frozen" in inspect.getsource(module)
 assert package.__path__ == [package.__file__.removesuffix("/__init__.py")]
 """
-TYPES = """
-import typing
-class Pair(typing.NamedTuple):
-    first: int
-T = typing.TypeVar("T")
-class Box(typing.Generic[T]): ...
-assert Box[int].__origin__ is Box
-assert typing.get_type_hints(Pair) == {"first": int}
-from slotwise.processes import ProcessSemaphore
-from slotwise.tiers import Tiers
-"""
 WHEN_CALLED = """
 from slotwise import ProcessSemaphore
 semaphore = ProcessSemaphore(2, name="s", directory="DIRECTORY")
@@ -94,7 +83,7 @@ with semaphore.cm(priority=3):
 """
 
 
-@pytest.mark.parametrize("program", [FOUND, TYPES, WHEN_CALLED])
+@pytest.mark.parametrize("program", [FOUND, WHEN_CALLED])
 def test_our_own_modules_are_as_usual(program: str, tmp_path: Path) -> None:
     program = program.replace("DIRECTORY", str(tmp_path / "slots"))
     compiled = "import slotwise._core.frozen, slotwise.processes"
@@ -130,35 +119,6 @@ def test_a_module_that_was_changed_is_compiled_again(tmp_path: Path) -> None:
 
 def _not_compiled(_folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name == "__pycache__"]
-
-
-@pytest.mark.parametrize(
-    ("words", "url", "has_stand_in"),
-    [
-        (["run", "x"], "", True),
-        (["run", "x", "--url", "process:///tmp"], "process://", True),
-        (["run", "x"], "redis://localhost", False),
-        (["run", "x", "--url=rediss://localhost"], "", False),
-    ],
-)
-def test_a_command_that_needs_other_packages_has_all_of_typing(
-    words: list[str], url: str, has_stand_in: bool
-) -> None:
-    program = f"{START}import sys; print('typing' in sys.modules)"
-    ran = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            f"import sys; sys.path[:0] = [{str(PACKAGE.parent)!r}]\n{program}",
-            *words,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "SLOTWISE_URL": url},
-    )
-    assert ran.stdout == f"{has_stand_in}\n"
 
 
 def test_on_a_server_commands_do_what_they_do_with_everything_loaded(

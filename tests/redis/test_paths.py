@@ -490,13 +490,13 @@ async def test_idle_keys_are_remembered_here_until_they_are_forgotten(
         await paths.acquire(("busy", None), timeout=0)
     assert set((await paths.stats())["user"].keys) == {"busy", *"abcd"}
     assert set(nodes(client)) == {"0:busy", "1:"}
-    assert await paths.forget_idle("user", 60.0) == 0
-    assert await paths.forget_idle("user", 60.0, keep_at_most=2) == 2
+    assert paths.forget_idle("user", 60.0) == 0
+    assert paths.forget_idle("user", 60.0, keep_at_most=2) == 2
     assert set((await paths.stats())["user"].keys) == {"busy", *"cd"}
     assert paths.forget_idle("user", 0.0) == 2
-    assert await paths.forget_idle("user", 0.0) == 0, "a busy one stays"
+    assert paths.forget_idle("user", 0.0) == 0, "a busy one stays"
     await paths.release(busy.acquisition_id)
-    assert await paths.forget_idle("user", 0.0) == 1
+    assert paths.forget_idle("user", 0.0) == 1
 
 
 # --------------------------------------------------------------------- threads

@@ -13,7 +13,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import gc
-import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -51,8 +50,6 @@ def delay_imports(command: str) -> None:
         # argparse would look for translations; our messages are all in English.
         _delay("gettext", gettext=_same, ngettext=_singular_or_plural)
     if command in _IN_LOOPS:
-        if _is_local():
-            _delay("typing", **_TYPING)
         for name, functions in _OURS_SELDOM_USED.items():
             _delay(name, **{function: _later(name, function) for function in functions})
         for name in ("heapq", "bisect"):  # we use only what they have in C
@@ -70,12 +67,6 @@ def _find_compiled_modules() -> None:
         return
     if not any(isinstance(finder, CompiledFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, CompiledFinder())
-
-
-def _is_local() -> bool:
-    """Whether no other packages will be imported, which may need more of typing than we do."""
-    urls = [os.environ.get("SLOTWISE_URL", ""), *sys.argv]
-    return not any("://" in url and "process://" not in url for url in urls)
 
 
 def collect_garbage() -> None:
@@ -216,34 +207,6 @@ class _Silent:
 
     addHandler = removeHandler = _nothing  # noqa: N815
     log = debug = info = warning = error = exception = critical = _nothing
-
-
-class _Type:
-    """Stands for everything of typing that our modules use while they are imported."""
-
-    def __call__(self, *_: object, **__: object) -> _Type:
-        return self
-
-    __getitem__ = __or__ = __ror__ = __call__
-
-    def __mro_entries__(self, _bases: object) -> tuple[()]:
-        return ()
-
-
-class _Generic:
-    __slots__ = ()
-
-    def __class_getitem__(cls, _: object) -> type[_Generic]:
-        return cls
-
-
-_TYPING = {
-    **dict.fromkeys(("Any", "ClassVar", "Final", "Literal", "NoReturn", "Protocol"), _Type()),
-    **dict.fromkeys(("Self", "TextIO", "TypeAlias", "TypeVar"), _Type()),
-    "Generic": _Generic,
-    "TYPE_CHECKING": False,
-    "cast": lambda _, value: value,
-}
 
 
 def _same(text: str) -> str:
