@@ -32,15 +32,11 @@ def counted(limit: MemorySemaphore) -> list[str]:
     """The outcomes that are counted from now on."""
     tracker = limit._tracker
     assert isinstance(tracker, AdaptiveTracker)
-    tracker.look_at = 0.0  # those that succeed are counted at once, and not together
     seen: list[str] = []
     adaptation = tracker.adaptation
 
     class Spy(type(adaptation)):  # type: ignore[misc]
         __slots__ = ()
-
-        def quiet_until(self, now_us: int) -> int:
-            return 0
 
         def end(self, now_us: int, held_us: int, outcome: Any, *more: int) -> bool:
             seen.append(outcome)
@@ -219,47 +215,6 @@ async def test_it_finds_the_knee_of_a_service_in_virtual_time(clock: FakeClock) 
         limit.release_sync(acquired)
     assert 6 <= limit.value <= 12
     assert all(change.old != change.new for change in limit.changes_sync())
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_calls_that_are_counted_together_move_it_as_those_that_are_counted_one_by_one(
-    seed: int, clock: FakeClock
-) -> None:
-    dice = random.Random(seed)
-    options = Adaptive(6, 2, 40)
-    quick, slow = MemorySemaphore(options), MemorySemaphore(options)
-    slow._quick_options = None  # so that nobody takes the quick lane there
-    blocks: list[tuple[float, list[Any]]] = []
-    taken = []
-    for number in range(1500):
-        if number == 700:
-            for limit in (quick, slow):
-                await limit.freeze(dice.choice([5, 9]) if limit is quick else quick.value)
-        if number == 800:
-            for limit in (quick, slow):
-                await limit.thaw()
-        assert quick.value == slow.value
-        taken.append(quick.value)
-        while len(blocks) < quick.value:
-            pair = [limit.cm() for limit in (quick, slow)]
-            for each in pair:
-                await each.__aenter__()
-            blocks.append(
-                (clock.now() + 0.05 * max(len(blocks) / 10, 1) * dice.uniform(0.9, 1.1), pair)
-            )
-        blocks.sort(key=lambda block: block[0])
-        at, pair = blocks.pop(0)
-        clock.advance(max(at - clock.now(), 0.0))
-        fails = dice.random() < 0.02
-        for each in pair:
-            if fails:
-                each.dropped()
-            await each.__aexit__(None, None, None)
-    assert len({*taken}) > 2
-    for _, pair in blocks:
-        for each in pair:
-            await each.__aexit__(None, None, None)
-    check(quick._tracker)
 
 
 def test_what_was_learnt_outlives_an_idle_time_of_less_than_an_hour(clock: FakeClock) -> None:

@@ -26,7 +26,6 @@ from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._ledger.rated_lane import give_at_once, take_at_once
 from slotwise.errors import SemaphoreClosed
 
 # Few keys, so that they meet; the widest tier of some ledgers has keys too.
@@ -368,26 +367,6 @@ class RatesAgainstModel(PathsAgainstModel):
         if when < 200.0 + self.now:
             self.now = max(when, self.now)
             self.expire(0.0)
-
-    @rule(tenant=tenants, model=models, needs=perhaps_several)
-    def take_at_once(self, tenant: str, model: str, needs: Needs) -> None:
-        """The short way does what the long one does, or nothing."""
-        key, path = self.new_key(), (tenant, model, None)
-        needs = self.needs(needs)
-        claim = claim_of(key, None, needs)
-        if take_at_once(self.ledger, claim, path, self.now):
-            assert self.model.serve(self.now) == []
-            assert self.model.try_request(Request(key, path, None, needs), self.now)
-
-    @precondition(lambda self: self.model.holding)
-    @rule(number=which)
-    def give_at_once(self, number: int) -> None:
-        key = self.model.holding[number % len(self.model.holding)].key
-        claim = self.ledger.holders[key]
-        path = tuple(node.key for node in claim.nodes)
-        if give_at_once(self.ledger, claim, path, self.now):
-            del self.ledger.holders[key]
-            assert self.model.release(key, self.now) == []
 
     @precondition(lambda self: self.keys)
     @rule(number=which, actual=st.sampled_from([0, 0, 1, 2, 5]))

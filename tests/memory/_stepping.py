@@ -57,7 +57,7 @@ _STEPPED = tuple(
         "_wait/wakers",
         "memory/_acquisition",
         "memory/_attachment",
-        "memory/_base_acquisition",
+        "memory/_context",
         "memory/_base_tracker",
         "memory/_path_acquisition",
         "memory/_path_tracker",

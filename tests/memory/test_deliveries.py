@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import itertools
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.memory._raising_handlers import interrupted
 
 from slotwise import MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
-from slotwise._wait import deliveries
 from slotwise.testing import settle
 
 pytestmark = pytest.mark.soak
@@ -89,62 +85,3 @@ async def test_a_newcomer_lets_nobody_pass_who_was_woken_in_another_event_loop()
         assert drive(semaphore.acquire())
         elsewhere(settle())
         assert waiting.done()
-
-
-# ------------------------------------------------------------------ interrupted meanwhile
-
-# An interrupt in a finalizer is swallowed by the interpreter.
-swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-class Handover:
-    """Somebody holds the only slot, and a task of another event loop waits for it."""
-
-    def __init__(self, way: str) -> None:
-        self.semaphore = MemorySemaphore(1)
-        self.held = self.semaphore if way == "block" else self.semaphore.cm()
-        self.held.__enter__()
-        self.loop = asyncio.SelectorEventLoop()
-        self.loop.set_exception_handler(lambda *_: None)  # it is told of interrupts
-        self.task = self.loop.create_task(self.semaphore.cm().__aenter__())
-        self.run_loop()
-
-    def leave(self) -> None:
-        self.held.__exit__(None, None, None)
-
-    def run_loop(self) -> None:
-        self.loop.run_until_complete(settle())
-
-    def end(self) -> None:
-        self.task.cancel()
-        self.loop.run_until_complete(asyncio.wait([self.task]))
-        self.loop.close()
-
-
-@swallowed
-@pytest.mark.parametrize("way", ["block", "cm"])
-def test_an_interrupt_while_a_slot_is_handed_over_leaves_no_wake_up_undelivered(way: str) -> None:
-    for number in itertools.count(1):
-        handover = Handover(way)
-        hit = interrupted(number, handover.leave, everywhere=False)
-        assert not deliveries.posted
-        handover.run_loop()
-        handover.end()
-        if not hit:
-            break
-    assert number > 20, "nothing was interrupted"
-
-
-@swallowed
-def test_an_interrupt_in_the_event_loop_that_is_told_does_not_keep_the_waiter_waiting() -> None:
-    for number in itertools.count(1):
-        handover = Handover("cm")
-        handover.leave()
-        hit = interrupted(number, handover.run_loop, everywhere=False)
-        gc.collect()  # asyncio keeps what was interrupted before it began
-        handover.run_loop()
-        assert handover.task.done(), f"interrupted at {number}"
-        handover.end()
-        if not hit:
-            break
-    assert number > 5, "nothing was interrupted"

@@ -1,6 +1,6 @@
 """Every copy of the quick lane's rule does what the rule does, in every state of a tracker.
 
-The copies in `_semaphore`, `_acquisition` and `_adaptive` are inlined for speed. A tracker that
+The copies in `_semaphore` and `_acquisition` are inlined for speed. A tracker that
 notes what is looked at, and in which order, tells whether one of them has drifted from
 `_quick_lane`: the order of the looks is what makes the quick lane safe.
 """
@@ -10,24 +10,17 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from slotwise import Adaptive, MemorySemaphore
+from slotwise import MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
-from slotwise.memory._acquisition import (
-    GeneralMemoryAcquisition,
-    LabelledMemoryAcquisition,
-    MemoryAcquisition,
-    TimedMemoryAcquisition,
-)
-from slotwise.memory._adaptive import AdaptiveMemoryAcquisition, QuickAdaptiveMemoryAcquisition
+from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition
 from slotwise.memory._tracker import Tracker
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
@@ -42,13 +35,12 @@ class Asked(Exception):
 class Watched(Tracker):
     """Notes each look at what threads share, and each call that leads to the lock."""
 
-    __slots__ = ("arrives", "look_at", "looks", "succeeded", "watching")
+    __slots__ = ("arrives", "looks", "watching")
 
     def __init__(self) -> None:
         self.watching = False
         self.looks: list[object] = []
         self.arrives = ""  # who comes while a number is pushed
-        self.look_at, self.succeeded = math.inf, []  # of an adaptive one
         super().__init__(10)
 
     def hand_over(self, number: int) -> None:
@@ -113,44 +105,17 @@ def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
     return take
 
 
-def lease_of(kind: type[MemoryAcquisition], semaphore: MemorySemaphore) -> MemoryAcquisition:
-    if kind is TimedMemoryAcquisition:
-        semaphore._ttl, semaphore._is_plain = 30.0, False
-        semaphore._tracker.timed().set(1, 30.0)
-    if kind is QuickAdaptiveMemoryAcquisition:
-        semaphore._adaptive = semaphore._quick_options = Adaptive(10, 1, 20)
-        semaphore._is_plain = False
-    acquisition = semaphore.cm()
-    assert type(acquisition) is kind
-    acquisition.since = 0.0
-    return acquisition
-
-
-def enter_cm(kind: type[MemoryAcquisition]) -> Callable[..., int]:
-    def take(_: Watched, semaphore: MemorySemaphore) -> int:
-        acquisition = lease_of(kind, semaphore)
-        drive(acquisition.__aenter__())
-        return acquisition.slot_number
-
-    return take
-
-
-def take_lease(tracker: Watched, semaphore: MemorySemaphore) -> int:
-    acquisition = lease_of(MemoryAcquisition, semaphore)
-    acquisition.key = 1
-    if not acquisition.take():
-        raise Asked
-    assert tracker.holders == {1: acquisition}
-    return acquisition.slot_number
+def enter_cm(_: Watched, semaphore: MemorySemaphore) -> int:
+    acquisition: Any = semaphore.cm()
+    drive(acquisition.__aenter__())
+    number: int = acquisition.slot_number
+    return number
 
 
 TAKES: dict[str, Callable[[Watched, MemorySemaphore], int]] = {
     "MemorySemaphore.__aenter__": enter_block(lambda semaphore: drive(semaphore.__aenter__())),
     "MemorySemaphore.__enter__": enter_block(lambda semaphore: semaphore.__enter__()),
-    "MemoryAcquisition.__aenter__": enter_cm(MemoryAcquisition),
-    "TimedMemoryAcquisition.__aenter__": enter_cm(TimedMemoryAcquisition),
-    "QuickAdaptiveMemoryAcquisition.__aenter__": enter_cm(QuickAdaptiveMemoryAcquisition),
-    "MemoryAcquisition.take": take_lease,
+    "MemoryAcquisition.__aenter__": enter_cm,
 }
 
 
@@ -158,12 +123,8 @@ def rule_give(tracker: Watched, _: MemorySemaphore) -> None:
     _quick_lane.give(tracker, NUMBER)
 
 
-def held(
-    tracker: Watched,
-    semaphore: MemorySemaphore,
-    kind: type[MemoryAcquisition] = MemoryAcquisition,
-) -> MemoryAcquisition:
-    acquisition = lease_of(kind, semaphore)
+def held(tracker: Watched, semaphore: MemorySemaphore) -> Any:
+    acquisition: Any = semaphore.cm()
     acquisition.key, acquisition._slot_number = 1, NUMBER
     tracker.holders[1] = acquisition
     return acquisition
@@ -183,13 +144,6 @@ GIVES: dict[str, Callable[[Watched, MemorySemaphore], object]] = {
     "MemoryAcquisition.__aexit__": lambda tracker, sem: drive(
         held(tracker, sem).__aexit__(None, None, None)
     ),
-    "TimedMemoryAcquisition.__aexit__": lambda tracker, sem: drive(
-        held(tracker, sem, TimedMemoryAcquisition).__aexit__(None, None, None)
-    ),
-    "QuickAdaptiveMemoryAcquisition.__aexit__": lambda tracker, sem: drive(
-        held(tracker, sem, QuickAdaptiveMemoryAcquisition).__aexit__(None, None, None)
-    ),
-    "MemoryAcquisition.give": lambda tracker, sem: held(tracker, sem).give(),
 }
 
 
@@ -314,11 +268,7 @@ def test_every_copy_is_compared() -> None:
     kinds = (
         MemorySemaphore,
         MemoryAcquisition,
-        LabelledMemoryAcquisition,
-        TimedMemoryAcquisition,
         GeneralMemoryAcquisition,
-        QuickAdaptiveMemoryAcquisition,
-        AdaptiveMemoryAcquisition,
     )
     written_out = {
         f"{kind.__name__}.{name}"

@@ -35,8 +35,8 @@ from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import (
     _acquisition,
     _attachment,
-    _base_acquisition,
     _base_tracker,
+    _context,
     _ids,
     _log,
     _registry,
@@ -78,7 +78,7 @@ class World:
         assert not deliveries.posted
         _semaphore.registry = _attachment.registry = self.registry
         next_key = itertools.count(1).__next__
-        _acquisition.next_key = _base_acquisition.next_key = _semaphore.next_key = next_key
+        _acquisition.next_key = _context.next_key = _semaphore.next_key = next_key
         _waiting.block_on = block
         _log.logger.isEnabledFor(DEBUG)
         assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
@@ -183,7 +183,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (_semaphore, "registry"),
         (_attachment, "registry"),
         (_acquisition, "next_key"),
-        (_base_acquisition, "next_key"),
+        (_context, "next_key"),
         (_semaphore, "next_key"),
         (_waiting, "block_on"),
     ):

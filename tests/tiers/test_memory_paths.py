@@ -216,25 +216,6 @@ async def test_an_id_of_nobody_is_ignored_with_a_warning(caplog):
     assert "nobody's" in caplog.text
 
 
-async def test_an_interrupt_half_way_through_the_tiers_takes_nothing():
-    class Interrupting(str):
-        __slots__ = ()
-
-        def __hash__(self):
-            raise KeyboardInterrupt
-
-    limits = Tiers(Tier("user", 1, keyed=True), Tier("model", 1, keyed=True))
-    async with limits.cm(user="a", model="x"):
-        pass
-    with pytest.raises(KeyboardInterrupt):
-        await limits._backend.begin(("a", Interrupting("x")), None, None)
-    with pytest.raises(KeyboardInterrupt):
-        await limits._backend.cm(("a", Interrupting("x"))).__aenter__()
-    async with limits.cm(user="a", model="x", timeout=0):
-        assert limits.stats_sync()["user"].keys["a"].active == 1
-    in_order(limits)
-
-
 # -------------------------------------------------------------------- idle keys
 
 

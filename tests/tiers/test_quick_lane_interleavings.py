@@ -34,10 +34,9 @@ from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
 from slotwise.memory import (
-    _base_acquisition,
     _base_tracker,
+    _context,
     _ids,
-    _path_acquisition,
     _path_tracker,
     _paths,
     _waiting,
@@ -71,12 +70,12 @@ class World:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
-        section.lock = _path_tracker.lock = _paths.lock = self.lock
+        section.lock = _path_tracker.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
         assert not deliveries.posted
         next_key = itertools.count(1).__next__
-        _base_acquisition.next_key = _path_acquisition.next_key = _paths.next_key = next_key
+        _context.next_key = _paths.next_key = next_key
         _waiting.block_on = block
 
     def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
@@ -164,9 +163,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     for module, name in (
         (section, "lock"),
         (_path_tracker, "lock"),
-        (_paths, "lock"),
-        (_base_acquisition, "next_key"),
-        (_path_acquisition, "next_key"),
+        (_context, "next_key"),
         (_paths, "next_key"),
         (_waiting, "block_on"),
     ):

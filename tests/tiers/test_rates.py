@@ -16,10 +16,7 @@ from tests._effort import seeds
 from tests.tiers.conftest import options_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
-from slotwise._ledger.path_nodes import LargePathClaim
-from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise.memory._rate_acquisition import take_rate
 from slotwise.testing import FakeClock, settle
 
 
@@ -374,40 +371,6 @@ async def test_no_window_has_more_than_the_rate_and_the_burst(clock, place, seed
         await advance(clock, 0.05)
     assert fullest_window(taken[rate], rate.count / rate.per, rate.burst) <= 1.0
     assert sum(each.units for each in taken[rate]) >= 0.97 * 100 * (taken[rate][-1].at - start)
-
-
-def test_a_rate_alone_is_taken_at_once_as_its_ledger_would_take_it(clock):
-    """The quick way of a RateLimit, and the rule: the same outcome, level and memory."""
-    dice = random.Random(7)
-    rate = Rate(7, per=3, burst=5)
-    limit = RateLimit(None, rate)
-    ledger: PathLedger[LargePathClaim] = PathLedger([rate])
-    ledger._nodes((None,), clock.now())
-    taken = []
-    for n in range(2_000):
-        clock.advance(dice.choice([0, 0, 0.000_001, 0.3, 1.0, 61.0]))
-        cost = dice.choice([1, 1, 2, 5, 6])
-        acquired = take_rate(limit._paths, cost)
-        claim = LargePathClaim(n, (cost,))
-        if cost > rate.burst:
-            assert acquired is None
-        else:
-            assert (acquired is not None) is ledger.try_request(claim, (None,), clock.now())
-        if acquired is not None:
-            taken.append((acquired, n))
-        node, own = ledger.tables[0][None], limit._paths._tracker.only_rate
-        node.refill(clock.now())  # it was not asked for more than its burst
-        assert (own.level, own.at) == (node.level, node.at)
-        if taken and dice.random() < 0.3:
-            (acquired, n), actual = dice.choice(taken[-20:]), dice.choice([0, 1, 4])
-            try:
-                ledger.charge(n, {0: actual}, clock.now())
-            except LookupError:
-                with pytest.raises(LookupError):
-                    acquired.settle(cost=actual)
-            else:
-                acquired.settle(cost=actual)
-            assert own.level == node.level
 
 
 async def test_a_rate_limit_has_head_starts_and_refuses_two_costs(clock, rate_limit):

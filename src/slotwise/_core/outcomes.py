@@ -8,60 +8,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
+from slotwise._core.adaptive import Adaptive, Outcome
 from slotwise._core.arguments import check_seconds
-from slotwise._core.results import AcquisitionResult
 
 if TYPE_CHECKING:
     from slotwise._core.events import Pause
     from slotwise._core.paths import Path, TierSpec
 
-# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
-# the only attributes.
-_SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
+class Outcomes:
+    """How the work under one acquisition ends: "ok" unless its holder states something else."""
 
-class Outcomes(AcquisitionResult):
-    """A mixin before the acquisitions of adaptive limits; these have the slots."""
+    __slots__ = ("options", "outcome", "retry_after")
 
-    __slots__ = _SLOTS_OF_SUBCLASSES
+    def __init__(self, options: Adaptive) -> None:
+        self.options = options  # those of the limit that was asked
+        self.outcome: Outcome = "ok"
+        self.retry_after = 0.0  # in seconds
 
-    outcome: Outcome
-    retry_after: float  # in seconds
-    options: Adaptive  # those of the limit that was asked
-
-    def _expect_outcome(self, options: Adaptive) -> None:
-        """Set the outcome that counts unless somebody states another."""
-        self.outcome, self.retry_after, self.options = "ok", 0.0, options
-
-    def dropped(self, *, retry_after: float | None = None) -> None:
+    def drop(self, retry_after: float | None) -> None:
         self.retry_after = check_seconds("retry_after", retry_after, zero=True) or 0.0
         self.outcome = "dropped"
 
-    def ignored(self) -> None:
-        self.outcome = "ignored"
-
-    def _state_outcome(self, outcome: Outcome | None) -> None:
-        if outcome is not None:
-            self.outcome = check_outcome(outcome)
-
     @property
-    def _pauses_for(self) -> float:
+    def pauses_for(self) -> float:
         """For how many seconds the service asked that nothing be granted."""
         is_asked = self.options.pause_on_retry_after and self.outcome == "dropped"
         return self.retry_after if is_asked else 0.0
 
-    def _leave_with(self, exc_type: type[BaseException] | None) -> None:
+    def leave_with(self, exc_type: type[BaseException] | None) -> None:
         # What the caller stated counts more than what happened afterwards.
         if exc_type is not None and self.outcome == "ok":
             self.outcome = outcome_of(exc_type, self.options.drop_on)
 
 
 def asked_pauses(
-    acquisition: object, specs: Sequence[TierSpec] = (), path: Path = ()
+    outcomes: Outcomes | None, specs: Sequence[TierSpec] = (), path: Path = ()
 ) -> Sequence[Pause]:
     """Return what is paused because the service of an acquisition has asked for it."""
-    seconds = acquisition._pauses_for if isinstance(acquisition, Outcomes) else 0.0
+    seconds = 0.0 if outcomes is None else outcomes.pauses_for
     if not seconds:
         return ()
     if not specs:
@@ -70,9 +55,6 @@ def asked_pauses(
 
     return [(seconds, specs[index].name, key) for index, key in pausing(specs, path)]
 
-
-# The slots of a class that inherits from `Outcomes`.
-OUTCOME_SLOTS = ("options", "outcome", "retry_after")
 
 # For a limit that was found by its name, whose options are unknown: the default errors are drops.
 UNKNOWN_OPTIONS = Adaptive(1, 1, 1)

@@ -16,6 +16,7 @@ from slotwise._core.lost import Lost
 from slotwise._core.redaction import kind_of
 
 if TYPE_CHECKING:
+    from slotwise._core.outcomes import Outcomes
     from slotwise._core.stats import Claimant as Claimant
     from slotwise._core.stats import SemaphoreStats as SemaphoreStats
     from slotwise._core.stats import Totals as Totals
@@ -67,6 +68,10 @@ class AcquisitionResult:
     _fencing_token: int | None
     _lost: Lost
     _waited: float
+
+    # How the work under it ends, for adaptive values: None where the value is fixed. Classes of
+    # acquisitions that may have it have a slot for it.
+    _outcomes: Outcomes | None = None
 
     def __init__(
         self,
@@ -143,17 +148,25 @@ class AcquisitionResult:
         ``retry_after`` is for how many seconds the service wants no more than it gets now. On a
         limit with a fixed value this changes nothing.
         """
+        if self._outcomes is not None:
+            self._outcomes.drop(retry_after)
 
     def ignored(self) -> None:
         """Report that the work says nothing about the service; only adaptive limits care."""
+        if self._outcomes is not None:
+            self._outcomes.outcome = "ignored"
 
     def _state_outcome(self, outcome: Outcome | None) -> None:
         """Set how the work ended, if that is given; with a fixed value it is only checked."""
         if outcome is not None:
             check_outcome(outcome)
+            if self._outcomes is not None:
+                self._outcomes.outcome = outcome
 
     def _leave_with(self, exc_type: type[BaseException] | None) -> None:
         """Note that the block is left, with this exception or normally."""
+        if self._outcomes is not None:
+            self._outcomes.leave_with(exc_type)
 
     def _keys(self) -> Mapping[str, str]:
         """The keys of a path through tiers, by the tiers' names, for logs."""

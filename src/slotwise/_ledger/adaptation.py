@@ -57,9 +57,6 @@ FADE = 1.06
 GROWTH = 3.0
 # How long (us) at most to wait for the calls of the old value before a window begins.
 LONGEST_SETTLING = 60_000_000
-# How long (us) at most a driver may keep successful calls before it counts them together: their
-# list is no longer than a hundred thousand.
-KEPT_US = 100_000
 # How long (us) what was learnt is remembered while nobody uses it, as on a server.
 REMEMBERED_US = 3_600_000_000
 # Kept for `changes()`: a day of them at one in 15 minutes, or the last hour of a restless value.
@@ -123,21 +120,6 @@ class Adaptation(ABC):
     @abstractmethod
     def _measured_since_us(self) -> int:
         """Since when what is counted now is counted."""
-
-    def quiet_until(self, now_us: int) -> int:
-        """Before this time, calls that succeed move nothing: `add_successes` may count them later.
-
-        A driver may keep them until then.
-        """
-        return now_us + KEPT_US
-
-    def add_successes(self, count: int, held_us: int, before_us: int) -> None:
-        """Count calls that succeeded since the last call, all of them before this time.
-
-        That is a time that `quiet_until` returned; ``held_us`` is how long they were held in total.
-        """
-        if not self.frozen:
-            self._add_successes(count, held_us, before_us)
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
         """Freeze at a value, or at the current one; return whether the limit has changed."""
@@ -205,9 +187,6 @@ class Adaptation(ABC):
             self.changes.append(Change(at, self.value, new, reason))
         self.value = self.limit = new
         self._restart(now_us, 0)
-
-    @abstractmethod
-    def _add_successes(self, count: int, held_us: int, before_us: int) -> None: ...
 
     @abstractmethod
     def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None: ...
@@ -281,18 +260,6 @@ class LatencyAdaptation(Adaptation):
     @property
     def _measured_since_us(self) -> int:
         return self._begin_us
-
-    def quiet_until(self, now_us: int) -> int:
-        # The calls before a window begins are not counted, so nobody keeps them together with those
-        # of the window.
-        next_us = self._begin_us if now_us < self._begin_us else self._begin_us + self._window_us
-        return min(super().quiet_until(now_us), next_us)
-
-    def _add_successes(self, count: int, held_us: int, before_us: int) -> None:
-        if before_us > self._begin_us:
-            self._calls += count
-            self._succeeded += count
-            self._busy_us += held_us
 
     def _end_window(self, now_us: int) -> None:
         took_us = now_us - self._begin_us
@@ -436,13 +403,6 @@ class ErrorsAdaptation(Adaptation):
     @property
     def _measured_since_us(self) -> int:
         return self._since_us
-
-    def quiet_until(self, now_us: int) -> int:
-        return now_us + KEPT_US // 10  # a hundred moves a second are enough
-
-    def _add_successes(self, count: int, held_us: int, before_us: int) -> None:  # noqa: ARG002
-        self._used_us += held_us
-        self._succeeded += count
 
     def _grow(self, now_us: int) -> None:
         took_us = max(now_us - self._since_us, 1)

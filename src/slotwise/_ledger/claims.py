@@ -1,51 +1,56 @@
 """Claim: one request for slots, from its arrival to its end.
 
-Once it is granted, a claim is also what the caller gets: the AcquisitionResult. Drivers subclass it
-to add a waker, a task or a label.
+What a ledger knows of it is in mixins without slots of their own: a driver's claim may be what its
+caller gets as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import chain
-from typing import ClassVar
+from typing import Any, Protocol
 
-from slotwise._core.results import AcquisitionResult
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
+NO_SLOTS: tuple[str, ...] = ()
 
 
-class BaseClaim(AcquisitionResult):
+class BaseClaim(Protocol):
     """What every ledger knows of a claim."""
-
-    __slots__ = ("key",)
 
     # Whether it is among the holders while it holds. A driver may have claims
     # that nobody can name, and remember their numbers by itself.
-    named: ClassVar[bool] = True
+    named: bool
     # Whether it replaces a holder, and so comes before all others.
-    replaces: bool = False
+    replaces: bool
     # In microseconds: it comes before claims that arrived less than that much earlier.
+    head_start: int
+
+    key: Any  # what the ledger files it under
+    ttl: float | None
+    _slot_number: int  # the lowest of those that it was granted
+
+
+class SlotClaim:
+    """A request for slots of one semaphore."""
+
+    __slots__ = NO_SLOTS
+
+    named: bool = True
+    replaces: bool = False
     head_start: int = 0
 
-    key: Hashable  # what the ledger files it under
+    key: Any
     ttl: float | None
-
-    @property
-    def acquisition_id(self) -> str:
-        return str(self.key)
-
-
-class SlotClaim(BaseClaim):
-    """A request for slots of one semaphore; what not all have is up to the subclasses.
-
-    A driver makes one for each acquisition, so those that want a single slot have no room for
-    more than that.
-    """
-
-    __slots__ = ("arrived",)
-
+    _slot_number: int
     slots: int
     arrived: float  # when it began to wait
     ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
+
+    @property
+    def slot_number(self) -> int:
+        """The lowest of the slot numbers that it was granted."""
+        return self._slot_number
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ class SlotClaim(BaseClaim):
 class Claim(SlotClaim):
     """A request for any number of slots of one semaphore, with or without a ttl."""
 
-    __slots__ = ("ranges", "slots", "ttl")
+    __slots__ = ("_slot_number", "arrived", "key", "ranges", "slots", "ttl")
 
     slots: int
     ttl: float | None
@@ -71,7 +76,7 @@ class Claim(SlotClaim):
 class LineGrant(SlotClaim):
     """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
 
-    __slots__ = ()
+    __slots__ = ("_slot_number", "key")
 
     named = False
     slots = 1

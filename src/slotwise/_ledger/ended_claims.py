@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from slotwise._core.rates import Rate
-from slotwise._ledger.path_nodes import Path, PathClaim
+from slotwise._ledger.path_nodes import BasePathClaim, Path
 from slotwise._ledger.shrinking import shrink
 
 # For how many seconds at least; or for a whole `per`, if that is longer.
@@ -53,7 +53,7 @@ class EndedClaims:
         """Remember those that come from now on long enough for another rate too."""
         self.remembered_for = max(self.remembered_for, rate.per)
 
-    def remember(self, claim: PathClaim, now: float) -> None:
+    def remember(self, claim: BasePathClaim, now: float) -> None:
         if now >= self.turn_at:
             self.forget_old(now)
         # The garbage collector stops looking at tuples of numbers and texts, which nodes are not.

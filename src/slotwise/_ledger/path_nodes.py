@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.claims import NO_SLOTS
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import Entry, FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NO_NUMBERS, NumberedSlots
@@ -25,14 +25,21 @@ if TYPE_CHECKING:
 Path = tuple[Hashable, ...]
 
 
-class PathClaim(BaseClaim):
-    """One request for a path, from its arrival to its end; once granted, the caller's result.
+class BasePathClaim:
+    """One request for a path, from its arrival to its end.
 
     Its slot number is the lowest free one of the widest tier.
     """
 
-    __slots__ = ("group", "nodes", "rank", "ticket", "ttl")
+    __slots__ = NO_SLOTS
 
+    named: bool = True
+    replaces: bool = False
+    head_start: int = 0
+
+    key: Any
+    ttl: float | None
+    _slot_number: int
     nodes: Sequence[Any]  # one of each tier
     ticket: int  # while it waits
     rank: int  # while it waits: its ticket less its head start
@@ -42,9 +49,10 @@ class PathClaim(BaseClaim):
     # The slot numbers of the widest tier, if it has ``needs``; else there is only the one number.
     ranges: Sequence[range] = ()
 
-    def __init__(self, key: Hashable, ttl: float | None = None) -> None:
-        self.key = key
-        self.ttl = ttl
+    @property
+    def slot_number(self) -> int:
+        """The lowest of the slot numbers that it was granted."""
+        return self._slot_number
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -52,6 +60,16 @@ class PathClaim(BaseClaim):
         if self.needs is None or not self.ranges:
             return (self._slot_number,)
         return (*chain(*self.ranges),)
+
+
+class PathClaim(BasePathClaim):
+    """A request for one slot of each tier."""
+
+    __slots__ = ("_slot_number", "group", "key", "nodes", "rank", "ticket", "ttl")
+
+    def __init__(self, key: Hashable, ttl: float | None = None) -> None:
+        self.key = key
+        self.ttl = ttl
 
 
 class LargePathClaim(PathClaim):
@@ -375,6 +393,6 @@ class FairGroup(Group):
         return self.share.tag, self.rank, self.tie
 
 
-def tie_of(claim: PathClaim) -> int:
+def tie_of(claim: BasePathClaim) -> int:
     """Return what orders claims of equal rank; only head starts can make ranks equal."""
     return claim.ticket if claim.head_start else 0

@@ -13,14 +13,22 @@ from typing import Any, Generic, TypeVar
 from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.parked import Turn
-from slotwise._ledger.path_nodes import UNLIMITED, BaseNode, FairGroup, Group, Node, Path, PathClaim
+from slotwise._ledger.path_nodes import (
+    UNLIMITED,
+    BaseNode,
+    BasePathClaim,
+    FairGroup,
+    Group,
+    Node,
+    Path,
+)
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._ledger.times import microseconds
 
 PATIENCE = 100
 LOOKS = 128
 
-C = TypeVar("C", bound=PathClaim)
+C = TypeVar("C", bound=BasePathClaim)
 
 _pushes = count()  # breaks ties in heaps, so that nodes are never compared
 

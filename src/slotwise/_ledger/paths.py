@@ -140,14 +140,14 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
-from slotwise._ledger.path_nodes import BaseNode, Group, Node, Path, PathClaim
+from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, Node, Path
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 
-C = TypeVar("C", bound=PathClaim)
+C = TypeVar("C", bound=BasePathClaim)
 
 
 class PathLedger(BaseLedger[C]):
@@ -667,7 +667,7 @@ class PathLedger(BaseLedger[C]):
         self._lower_attention()
 
 
-def _path_of(claim: PathClaim | EndedClaim) -> Path:
+def _path_of(claim: BasePathClaim | EndedClaim) -> Path:
     if isinstance(claim, EndedClaim):
         return claim.path
     return tuple([node.key for node in claim.nodes])

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from slotwise._ledger.path_nodes import Node, Path, PathClaim
+from slotwise._ledger.path_nodes import BasePathClaim, Node, Path
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.ranges import Ranges
 
-C = TypeVar("C", bound=PathClaim)
+C = TypeVar("C", bound=BasePathClaim)
 
 # For each group: the key of its head, the tier where it is parked, and those that keep for it.
 ParkedGroups = list[tuple[Hashable, int, list[int]]]

@@ -121,13 +121,12 @@ class LoopWakeups:
     the garbage collector would have to find the cycle.
     """
 
-    __slots__ = ("_arriving", "_told", "loop", "queue")
+    __slots__ = ("_arriving", "loop", "queue")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.queue: deque[_WakeUp] = deque()  # what is in it has to be sent afterwards
         self._arriving = False
-        self._told: _WakeUp | None = None  # who was told last
 
     @property
     def is_obsolete(self) -> bool:
@@ -167,31 +166,22 @@ class LoopWakeups:
         if self._arriving:
             return
         queue = self.queue
+        self._arriving = True
         try:
-            self._arriving = True
             while queue:
-                wake_up = queue[0]
-                sender, claim, future, outcome, failure = wake_up
-                if not future.done():
-                    self._told = wake_up
+                sender, claim, future, outcome, failure = queue.popleft()
+                is_cancelled = future.done()
+                if not is_cancelled:
                     if failure is None:
                         future.set_result(outcome)
                     else:
                         future.set_exception(failure)
                 sender.woken.under_way.discard(future)
-                if self._told is wake_up:  # perhaps before a signal handler raised
-                    del queue[0]
-                else:  # cancelled meanwhile
+                if is_cancelled:
                     sender.woken.discard(future)
-                    del queue[0]
                     sender.refused(claim)
-        except BaseException:  # raised by a signal handler: the others are still told
-            self._arriving = False
-            self.arrive()
-            raise
         finally:
             self._arriving = False
-            self._told = None
 
     def take_back(self) -> None:
         """Return undeliverable wake-ups to their senders."""

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import MOST_SECONDS, check_flag, check_seconds
 from slotwise._core.limit import EXIT_LIMIT, Limit
-from slotwise._core.outcomes import Outcomes
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
@@ -110,7 +109,7 @@ class Learning:
         """Return what has to be called; an adaptive limit is told how the request ended instead."""
         try:
             lesson = read_lesson(status, fields, self._max_pause)
-            if isinstance(acquired, Outcomes):
+            if acquired._outcomes is not None:
                 if lesson.is_refusal:
                     acquired.dropped(retry_after=lesson.retry_after)
                 return []

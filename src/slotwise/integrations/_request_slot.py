@@ -11,7 +11,6 @@ from functools import partial
 
 from slotwise._core.arguments import check_seconds
 from slotwise._core.limit import Limit
-from slotwise._core.outcomes import Outcomes
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.integrations._refusal import (
@@ -70,7 +69,7 @@ def leave_with(
 
     Clients have timeouts of their own, which are not a TimeoutError.
     """
-    drop_on = acquired.options.drop_on if isinstance(acquired, Outcomes) else ()
+    drop_on = () if acquired._outcomes is None else acquired._outcomes.options.drop_on
     is_alike = alike is not None and issubclass(alike, drop_on)
     acquired._leave_with(alike if is_alike else type(error))
 

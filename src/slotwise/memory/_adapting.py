@@ -15,7 +15,6 @@ from slotwise._core.adaptive import Outcome
 from slotwise._core.outcomes import Outcomes
 from slotwise._ledger.adaptation import Adaptation
 from slotwise._ledger.times import microseconds
-from slotwise.memory._base_acquisition import BaseAcquisition
 from slotwise.memory._base_tracker import BaseTracker, C
 
 
@@ -36,12 +35,12 @@ class AdaptingTracker(BaseTracker[C]):
             self.is_expiring = False  # type: ignore[misc]
 
     def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:
-        if not isinstance(claim, Outcomes):
+        outcomes: Outcomes | None = claim._outcomes
+        if outcomes is None:
             return 0, "ignored", 0
-        outcome: Outcome = "dropped" if self.is_expiring else claim.outcome
-        since: float = claim.since  # type: ignore[attr-defined] # of the claim that it is too
-        held_us = max(microseconds(now) - microseconds(since), 0)
-        return held_us, outcome, microseconds(claim.retry_after)
+        outcome: Outcome = "dropped" if self.is_expiring else outcomes.outcome
+        held_us = max(microseconds(now) - microseconds(claim.since), 0)
+        return held_us, outcome, microseconds(outcomes.retry_after)
 
     def _report_later(self, adaptation: Adaptation, *where: Any) -> None:
         """Note, *in the section*, how a value has moved; ``where`` are a tier and its key."""
@@ -57,16 +56,3 @@ class AdaptingTracker(BaseTracker[C]):
             except IndexError:  # another thread was faster
                 break
             tell(*change)
-
-
-class OutcomeAcquisition(Outcomes, BaseAcquisition):
-    """A mixin before the acquisitions of adaptive limits: a block ends with an outcome."""
-
-    __slots__ = ()
-
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self.__exit__(exc_type, exc, traceback)
-
-    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
-        self._leave_with(exc_type)
-        super().__exit__(exc_type, exc, traceback)

@@ -23,7 +23,7 @@ from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.slots import FEW
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
-from slotwise._wait.section import exclusive, exclusive_or_later, postponed, run_postponed
+from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
@@ -34,7 +34,7 @@ from slotwise.memory import _log
 ttl_cancels = TtlCancels()
 
 
-# A claim of a ledger, with `since`, `timeout`, `waker` and so on: see `MemoryClaim`.
+# A claim of a ledger, with `since`, `timeout`, `waker` and so on: see `MemoryAcquisition`.
 C = TypeVar("C", bound=Any)
 
 # When the deadlines were checked, the claims whose ttl had ended, and the cancels of their tasks.
@@ -72,13 +72,7 @@ class BaseTracker(BaseLedger[C]):
 
     def change_or_later(self, work: Callable[..., list[C]], *args: Any) -> None:
         """Like `change`; after the other change, if this thread is in the middle of one."""
-        try:
-            # `exclusive_or_later`, inlined
-            postponed.append((self._change, (work, args), deliver_posted))
-            run_postponed()
-        except BaseException:  # raised by a signal handler: what was posted is still delivered
-            deliver_posted()
-            raise
+        exclusive_or_later(self._change, work, args, then=deliver_posted)
 
     def _change(self, work: Callable[..., list[C]], args: tuple[Any, ...]) -> None:
         self.post(work(*args))
@@ -110,7 +104,7 @@ class BaseTracker(BaseLedger[C]):
             until = None if timeout is None else now + timeout
             granted += self._queue(claim, now, until)
             if not granted or granted[-1] is not claim:
-                claim.since = claim.waiting_since = now
+                claim.since = claim.arrived = now
                 claim.failure = None
                 claim.waker = make_waker()
                 self._expect_waking(claim.waker)

@@ -15,7 +15,7 @@ from slotwise._core.paths import TierSpec, keys_by_name, needs_by_name, slots_ne
 from slotwise._core.results import Claimant
 from slotwise._wait import clock
 from slotwise._wait.section import lock
-from slotwise.memory._acquisition import MemoryClaim
+from slotwise.memory._acquisition import MemoryAcquisition
 from slotwise.memory._ids import id_of, id_of_block
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
@@ -85,11 +85,11 @@ class _Show:
         self._pid = os.getpid()
         self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # when the clock was 0
 
-    def _since(self, claim: MemoryClaim | MemoryPathAcquisition) -> datetime | None:
+    def _since(self, claim: MemoryAcquisition | MemoryPathAcquisition) -> datetime | None:
         since: float | None = getattr(claim, "since", None)  # not known on the quick lane
         return None if since is None else self._began + timedelta(seconds=since)
 
-    def claim(self, claim: MemoryClaim, slot_number: int | None) -> Claimant:
+    def claim(self, claim: MemoryAcquisition, slot_number: int | None) -> Claimant:
         return Claimant(
             id_of(claim.key),  # type: ignore[arg-type] # the keys of claims are numbers
             claim.slots,

@@ -7,15 +7,14 @@ have: keys that come and go, work that is done piece by piece, and successors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from heapq import heappush
 from typing import cast
 
 from slotwise._core.adaptive import Change
 from slotwise._core.closing import Closure
 from slotwise._core.messages import limit_full, no_slot
-from slotwise._core.outcomes import Outcomes
-from slotwise._core.overload import Overload, too_late
+from slotwise._core.overload import too_late
 from slotwise._core.paths import (
     Path,
     PathStats,
@@ -40,12 +39,11 @@ from slotwise._ledger.rate_nodes import RateNode
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
-from slotwise._wait.section import lock, postponed, run_postponed
+from slotwise._wait.section import exclusive_or_later, lock
 from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory._adapting import AdaptingTracker
-from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
@@ -64,10 +62,8 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         "has_keys",
         "holds",
         "is_expiring",
-        "is_rated",
         "loop_alarm",
         "name",
-        "only_rate",
         "roomy",
         "specs",
         "times_all",
@@ -84,14 +80,6 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         """``predecessor`` is an ended tracker of the name, whose holders have to leave first."""
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
-        # Whether both slots and rates are taken: then `rated_lane` is the quick lane.
-        self.is_rated = (
-            self.refills is not None and self.queue.widest is not None and not self.has_adaptive
-        )
-        # A single rate without keys has one node, forever.
-        self.only_rate: RateNode | None = None
-        if len(specs) == 1 and isinstance(specs[0].value, Rate) and not specs[0].keyed:
-            self.only_rate = self.tiers[0].make(None, clock.now())
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -121,35 +109,13 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
 
     # ------------------------------------------------------------- acquiring
 
-    def ask(
-        self,
-        claim: MemoryPathAcquisition,
-        make_waker: Callable[[], Waker],
-        overload: Overload | None,
-    ) -> bool:
-        group = self.groups.get(claim.path)
-        if group is None or claim.timeout is not None or overload is not None:
-            return BaseTracker.ask(self, claim, make_waker, overload)
-        now = clock.now()
-        if not self.queue.is_simple or not self._is_behind(claim, group, now):
-            return BaseTracker.ask(self, claim, make_waker, overload)
-        # `BaseTracker.ask` for those who only join others of their path, inlined: in a crowd,
-        # most do. Compared with it by tests/tiers/test_quick_lane_copies.py.
-        claim._slot_number = 0
-        self.queue.wait_with(claim, group, now, 1.0)
-        claim.since = claim.waiting_since = now
-        claim.failure = None
-        claim.waker = make_waker()
-        return False
-
     def _check(self, claim: MemoryPathAcquisition) -> None:
         if self.closed:
             self._reopen_perhaps()
             if self.closed:
                 raise claim.paths.closed_error()
-        needs, only_rate = claim.needs, self.only_rate
-        if needs is not None and (only_rate is None or needs[0] > only_rate.value):
-            error = self._never_fits(claim.path, needs)
+        if claim.needs is not None:
+            error = self._never_fits(claim.path, claim.needs)
             if error is not None:
                 raise error
         claim._slot_number = 0  # until it is granted
@@ -199,7 +165,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
     def _try(self, claim: MemoryPathAcquisition, now: float) -> list[MemoryPathAcquisition]:
         self.check_request(claim, claim.path, now)  # what is granted next has to be returned
         granted = self.serve(now)
-        if self.try_request(claim, claim.path, now, claim.share_weight):
+        if self.try_request(claim, claim.path, now, claim.weight):
             granted.append(claim)
         if self.has_keys:
             trim(self, now)  # it may have brought a new key
@@ -208,7 +174,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
     def _queue(
         self, claim: MemoryPathAcquisition, now: float, until: float | None
     ) -> list[MemoryPathAcquisition]:
-        weight = 1.0 if self.queue.fair is None else claim.share_weight
+        weight = 1.0 if self.queue.fair is None else claim.weight
         granted = self.request(claim, claim.path, now, wait_until=until, weight=weight)
         if self.has_keys and (granted or claim.group.head is claim):  # else its keys are known
             for nodes in self.tables:
@@ -290,9 +256,10 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
 
     def _count_end(self, claim: MemoryPathAcquisition, now: float) -> None:
         super()._count_end(claim, now)
-        if isinstance(claim, Outcomes) and claim._pauses_for:
-            for index, key in pausing(claim.paths._specs, cast("Path", claim.path)):
-                self.begin_pause(claim._pauses_for, index, key)  # before anybody else is served
+        outcomes = claim._outcomes
+        seconds = 0.0 if outcomes is None else outcomes.pauses_for
+        for index, key in pausing(claim.paths._specs, cast("Path", claim.path)) if seconds else ():
+            self.begin_pause(seconds, index, key)  # before anybody else is served
 
     def _follow(self, node: Node) -> None:
         super()._follow(node)
@@ -338,12 +305,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
 
     def take_back(self, acquisition: MemoryPathAcquisition) -> None:
         """Free what an acquisition held that is no longer a holder."""
-        try:  # `change_or_later`, inlined
-            postponed.append((self._take_back, (acquisition,), deliver_posted))
-            run_postponed()
-        except BaseException:
-            deliver_posted()
-            raise
+        exclusive_or_later(self._take_back, acquisition, then=deliver_posted)
 
     def _take_back(self, acquisition: MemoryPathAcquisition) -> None:
         now = clock.now()

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import INTERRUPTED, unknown_acquisition
+from slotwise._core.messages import unknown_acquisition
+from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
@@ -32,30 +33,16 @@ from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
-from slotwise._wait.deliveries import deliver_posted, posted
-from slotwise._wait.section import exclusive, lock, postponed, run_postponed, section
+from slotwise._wait.deliveries import deliver_posted
+from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
 from slotwise.errors import SemaphoreClosed
 from slotwise.memory import _inspect, _log
-from slotwise.memory._base_acquisition import running_task
 from slotwise.memory._ids import id_of, key_of, next_key
-from slotwise.memory._path_acquisition import (
-    LargeMemoryPathAcquisition,
-    MemoryPathAcquisition,
-    TimedMemoryPathAcquisition,
-)
-from slotwise.memory._path_adaptive import (
-    AdaptiveMemoryPathAcquisition,
-    ObservedAdaptiveMemoryPathAcquisition,
-)
-from slotwise.memory._path_observed import (
-    ObservedLargeMemoryPathAcquisition,
-    ObservedMemoryPathAcquisition,
-    ObservedTimedMemoryPathAcquisition,
-)
+from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._unfilled import unfilled
-from slotwise.memory._waiting import Waiting
+from slotwise.memory._waiting import Waiting, running_task
 
 # How many idle keys are forgotten in one go, so that nobody waits long for the lock.
 _AT_ONCE = 1000
@@ -67,29 +54,6 @@ _NO_LANE.attention = True
 _named: WeakValueDictionary[str, PathTracker] = WeakValueDictionary()
 # Names that are closed everywhere, which here means in this process, for its whole life.
 _closures: dict[str, Closure] = {}
-
-
-_AdaptiveKinds = type[AdaptiveMemoryPathAcquisition] | type[ObservedAdaptiveMemoryPathAcquisition]
-
-# What `cm` makes: others while somebody listens to events, so the quick lane needs no check.
-_Plain: type[MemoryPathAcquisition] = MemoryPathAcquisition
-_Timed: type[TimedMemoryPathAcquisition] = TimedMemoryPathAcquisition
-_Large: type[LargeMemoryPathAcquisition] = LargeMemoryPathAcquisition
-_Adaptive: _AdaptiveKinds = AdaptiveMemoryPathAcquisition
-
-
-def _switch(listening: bool) -> None:
-    global _Plain, _Timed, _Large, _Adaptive
-    _Plain = ObservedMemoryPathAcquisition if listening else MemoryPathAcquisition
-    _Timed = ObservedTimedMemoryPathAcquisition if listening else TimedMemoryPathAcquisition
-    _Large = ObservedLargeMemoryPathAcquisition if listening else LargeMemoryPathAcquisition
-    if listening:
-        _Adaptive = ObservedAdaptiveMemoryPathAcquisition
-    else:
-        _Adaptive = AdaptiveMemoryPathAcquisition
-
-
-events.on_switch(_switch)
 
 
 class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
@@ -164,27 +128,21 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         needs: Needs | None = None,
     ) -> MemoryPathAcquisition:
         """Return a context manager for one acquisition."""
-        acquisition: MemoryPathAcquisition
-        if self._options is not None:
-            acquisition = adaptive = _Adaptive()
-            adaptive.needs = needs
-            adaptive.head_start = head_start_of(needs)
-            adaptive._expect_outcome(self._options)
-        elif needs is not None:
-            acquisition = large = _Large()
-            large.needs = needs
-            large.head_start = 0 if type(needs) is tuple else head_start_of(needs)
-        elif self._ttl is None:
-            acquisition = _Plain()
-        else:
-            acquisition = _Timed()
+        acquisition: MemoryPathAcquisition = MemoryPathAcquisition()
         acquisition.key = None
         acquisition.paths = self
         acquisition.path = path
         acquisition.timeout = timeout
         acquisition.ttl = self._ttl
-        if label is not None:
-            acquisition.label = label
+        acquisition.label = label
+        acquisition.needs = needs
+        acquisition.ranges = ()
+        # Only these have a head start.
+        acquisition.head_start = 0 if needs is None else head_start_of(needs)
+        acquisition.weight = 1.0
+        acquisition.task = None
+        options = self._options
+        acquisition._outcomes = None if options is None else Outcomes(options)
         return acquisition
 
     async def acquire(
@@ -193,45 +151,38 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         acquisition = self.cm(path, timeout, label, needs)
         acquisition.key = next_key()
         if not acquisition.take():
-            await acquisition._wait()
+            await acquisition.wait()
         return acquisition
 
     def _acquire(self, acquisition: MemoryPathAcquisition) -> Coroutine[Any, Any, None]:
         """Get what was not simply free, waiting if need be."""
         # Not a coroutine of its own: each that waits would be one more for the garbage collector.
         if self._cancel_task_after_ttl and acquisition.ttl is not None:
-            cast("TimedMemoryPathAcquisition", acquisition).task = running_task()
-        return self._get(acquisition)
+            acquisition.task = running_task()
+        return self._acquire_and_tell(acquisition) if events.hooks else self._get(acquisition)
+
+    async def _acquire_and_tell(self, acquisition: MemoryPathAcquisition) -> None:
+        """`_acquire` while somebody listens to events."""
+        acquisition_id = acquisition.acquisition_id
+        self._tell_requested(acquisition_id, acquisition.needs, clock.now(), acquisition.path)
+        try:
+            await self._get(acquisition)
+        except BaseException as error:
+            _log.refused(acquisition, error)
+            raise
+        events.acquired(acquisition_id, clock.now())
 
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
         if tracker.queue.fair is not None:
             claim.weight = weight_for(self._specs, claim.path)
-        # `Waiting._request` and `exclusive`, inlined; compared with them by
-        # tests/tiers/test_quick_lane_copies.py.
         while True:
             try:
-                with lock:
-                    if section.busy:
-                        raise RuntimeError(INTERRUPTED)
-                    section.busy = True
-                    try:
-                        granted = tracker.ask(claim, make_waker, self._overload)
-                    finally:
-                        section.busy = False
-                break
+                return super()._request(claim, make_waker)
             except ValueUnknown as unknown:  # nothing is taken yet
                 # The user's function may do anything, so it is not called in the section.
                 value = self._specs[unknown.tier].ask(cast("str", unknown.key))
                 exclusive(tracker.learn, unknown.tier, unknown.key, value, clock.now())
-            finally:
-                if postponed:
-                    run_postponed()
-                if posted:
-                    deliver_posted()
-        if not granted and claim.timeout == 0:
-            raise cast("Exception", claim.failure)
-        return granted
 
     # ---------------------------------------------------------------- giving
 

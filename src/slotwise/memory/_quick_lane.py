@@ -1,25 +1,17 @@
 """The quick lane: take a slot, or give it back, without the lock.
 
-This is the rule, to be read; why it is safe beside those who have the lock is explained in
-`slotwise._ledger.ledger`. Where a call would cost too much, the rule is inlined:
+This is the rule; why it is safe beside those who have the lock is explained in
+`slotwise._ledger.ledger`. Where a call would cost too much, it is inlined:
 
-    take    `MemorySemaphore.__aenter__` and ``__enter__``,
-            `MemoryAcquisition.__aenter__` and ``take``, `TimedMemoryAcquisition.__aenter__`,
-            `QuickAdaptiveMemoryAcquisition.__aenter__`
-    give    `MemorySemaphore.__aexit__` and ``__exit__``,
-            `MemoryAcquisition.__aexit__` and ``give``, `TimedMemoryAcquisition.__aexit__`,
-            `QuickAdaptiveMemoryAcquisition.__aexit__`
+    take    `MemorySemaphore.__aenter__` and ``__enter__``, `MemoryAcquisition.__aenter__`
+    give    `MemorySemaphore.__aexit__` and ``__exit__``, `MemoryAcquisition.__aexit__`
 
 Each copy says so, and ``tests/memory/test_quick_lane_copies.py`` compares it with the rule: the
 same checks in the same order, and the same outcome in every state of a tracker.
-
-CPython runs signal handlers after calls, and any of them may raise: then a number that was just
-popped is stored nowhere. `undo_take` searches for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING
@@ -28,7 +20,7 @@ from slotwise._wait.clock import glance
 from slotwise.memory._log import logged
 
 if TYPE_CHECKING:
-    from slotwise.memory._acquisition import MemoryClaim
+    from slotwise.memory._acquisition import MemoryAcquisition
     from slotwise.memory._tracker import Tracker
 
 
@@ -52,27 +44,9 @@ def give(tracker: Tracker, number: int) -> None:
         tracker.hand_over(number)
     else:
         tracker.last_used = glance.time
-        try:
-            heappush(tracker.free, number)
-        finally:  # even if a signal handler raises
-            if tracker.line or tracker.attention:
-                tracker.look_after_waiters()
-
-
-def undo_take(tracker: Tracker, number: int, numbers_of_blocks: Iterable[int]) -> None:
-    """Give back what a call had in hand when a signal handler raised.
-
-    ``number`` is 0 if the call doesn't know it: it has just been popped. Then it is neither free
-    nor held. If it is the only such number, it is found; if there are others, of another thread or
-    of another instance's blocks, they can't be told apart, and it is lost.
-    """
-    if not number:
-        in_hand = Snapshot(tracker).numbers_without_claim()
-        in_hand.difference_update(numbers_of_blocks)
-        if len(in_hand) == 1:
-            number = in_hand.pop()
-    if number:
-        tracker.hand_over(number)
+        heappush(tracker.free, number)
+        if tracker.line or tracker.attention:
+            tracker.look_after_waiters()
 
 
 class Snapshot:
@@ -87,7 +61,7 @@ class Snapshot:
         self._reserve = list(tracker.reserve)
         self._top = tracker.top
 
-    def claims(self) -> list[MemoryClaim]:
+    def claims(self) -> list[MemoryAcquisition]:
         """Return those who hold slots, the oldest grant first."""
         # Named semaphores share their table of holders.
         tracker = self._tracker

@@ -18,7 +18,7 @@ from slotwise._ledger import NEVER
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, lock
-from slotwise.memory._acquisition import MemoryClaim
+from slotwise.memory._acquisition import MemoryAcquisition
 from slotwise.memory._adaptive import new_tracker
 from slotwise.memory._tracker import Tracker
 
@@ -46,7 +46,7 @@ class Registry:
         self._peak = 0  # the most names since the dict was last copied
         # One table for the holders of all named semaphores: an empty dict for
         # each would be a fifth of what an idle one costs.
-        self._holders: dict[Hashable, MemoryClaim] = {}
+        self._holders: dict[Hashable, MemoryAcquisition] = {}
         # For instances whose tracker was retired; other instances are closed with their tracker.
         self.generations = Generations()
         # Names closed everywhere, which may have no tracker, with their value at the time.

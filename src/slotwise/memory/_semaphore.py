@@ -38,7 +38,7 @@ from slotwise._core.closing import Closure
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display, fixed_value
-from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
+from slotwise._core.outcomes import Outcomes, not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
@@ -55,25 +55,14 @@ from slotwise.memory import _attachment, _inspect, _log
 from slotwise.memory._acquisition import (
     BlockWait,
     GeneralMemoryAcquisition,
-    LabelledMemoryAcquisition,
     MemoryAcquisition,
-    MemoryClaim,
-    ReplacingMemoryAcquisition,
-    TimedMemoryAcquisition,
 )
-from slotwise.memory._adaptive import (
-    AdaptiveMemoryAcquisition,
-    AdaptiveTracker,
-    QuickAdaptiveMemoryAcquisition,
-    new_tracker,
-)
-from slotwise.memory._base_acquisition import running_task
+from slotwise.memory._adaptive import AdaptiveTracker, new_tracker
 from slotwise.memory._ids import is_id_of_block, key_of, next_key
 from slotwise.memory._log import logged, perhaps_wanted
-from slotwise.memory._quick_lane import undo_take
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
-from slotwise.memory._waiting import Waiting, waiting_loop
+from slotwise.memory._waiting import Waiting, running_task, waiting_loop
 
 # Compared by identity, which is quick and tells them from True and 1.0.
 _ONE = 1
@@ -81,7 +70,7 @@ _WAIT = "wait"
 _NO_PRIORITY = 0
 
 
-class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
+class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
     """A semaphore for the tasks and threads of this process.
 
     Instances of one name are one semaphore, in all threads and event loops.
@@ -104,7 +93,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         "_is_plain",
         "_lane",
         "_numbers",
-        "_quick_options",
         "_tracker",
         "_value",
         "_waits_in_line",
@@ -154,8 +142,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         self._waits_in_line = max_acquire_time is None and self._overload is None
         # Whether a block needs no claim: nothing of it can expire, or is timed.
         self._is_plain = ttl is None and self._adaptive is None
-        # Set if it is adaptive and its blocks may take the quick lane.
-        self._quick_options = self._adaptive if ttl is None else None
         # The slot numbers of `async with` blocks of this instance that need no
         # claim. Nobody sees which block has which, so a stack will do.
         self._numbers: list[int] = []
@@ -168,7 +154,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def _attach(self, tracker: Tracker) -> None:
         """Use ``tracker`` from now on, *in the section* unless nobody else knows it."""
         if self._ttl is not None:
-            tracker.timed()  # its quick lane writes there
+            tracker.timed()  # what the quick lane gave is noted there without the lock
         self._tracker = tracker
         self._lane = tracker if self._is_plain else _attachment.DETACHED
         if self._overload is not None and self._overload.sheds:
@@ -201,87 +187,61 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         priority: float = 0,
     ) -> AcquisitionContext:
         acquisition: MemoryAcquisition
+        if timeout is UNSET:
+            timeout = self._max_acquire_time
+        else:
+            timeout = check_seconds("timeout", timeout, zero=True)
         if (
-            timeout is UNSET
+            self._is_plain
             and slots is _ONE
             and label is None
             and on_full is _WAIT
             and priority is _NO_PRIORITY
-        ):  # `_acquisition` of these, in the fewest steps
-            timeout = self._max_acquire_time
-            if self._is_plain:
-                acquisition = MemoryAcquisition()
-            elif self._adaptive is None:
-                acquisition = timed = TimedMemoryAcquisition()
-                timed.ttl = self._ttl
-            elif self._quick_options is not None:
-                acquisition = quick = QuickAdaptiveMemoryAcquisition()
-                quick.outcome, quick.retry_after, quick.options = "ok", 0.0, self._quick_options
-            else:
-                acquisition = self._acquisition(slots, label, on_full, priority)
+        ):
+            acquisition = MemoryAcquisition()
         else:
-            if timeout is UNSET:
-                timeout = self._max_acquire_time
-            else:
-                timeout = check_seconds("timeout", timeout, zero=True)
-            acquisition = self._acquisition(slots, label, on_full, priority)
+            acquisition = self._general(slots, label, on_full, priority)
         acquisition.key = None
         acquisition.semaphore = self
         acquisition.timeout = timeout
         return acquisition
 
-    def _acquisition(
+    def _general(
         self, slots: int, label: str | None, on_full: str, priority: float
-    ) -> MemoryAcquisition:
-        """Return an acquisition of the kind that has room for all of this, and no more."""
-        replaces = on_full != "wait" and check_on_full(on_full)
-        head_start = 0 if priority is _NO_PRIORITY else check_priority(priority)
-        is_simple = slots is _ONE and not replaces and not head_start
-        if self._adaptive is not None:
-            if is_simple and label is None and self._quick_options is not None:
-                quick: QuickAdaptiveMemoryAcquisition = QuickAdaptiveMemoryAcquisition()
-                quick._expect_outcome(self._quick_options)
-                return quick
-            adaptive = self._adaptive_acquisition(slots, label, replaces, self._adaptive)
-            adaptive.head_start = head_start
-            return adaptive
-        if is_simple and self._ttl is None:
-            if label is None:
-                acquisition: MemoryAcquisition = MemoryAcquisition()
-                return acquisition
-            labelled: LabelledMemoryAcquisition = LabelledMemoryAcquisition()
-            labelled.label = check_label(label)
-            return labelled
-        if is_simple and label is None:
-            timed: TimedMemoryAcquisition = TimedMemoryAcquisition()
-            timed.ttl = self._ttl
-            return timed
-        general: GeneralMemoryAcquisition
-        if replaces:
-            general = replacing = ReplacingMemoryAcquisition()
-            replacing.replaced = ()
-            head_start = 0  # it comes before all others
-        else:
-            general = GeneralMemoryAcquisition()
-        general.slots = check_count("slots", slots)
-        general.label = check_label(label)
-        general.ttl = self._ttl
-        general.head_start = head_start
-        return general
-
-    def _adaptive_acquisition(
-        self, slots: int, label: str | None, replaces: bool, options: Adaptive
-    ) -> AdaptiveMemoryAcquisition:
-        if replaces:
-            raise not_replaceable(self._title)
-        acquisition: AdaptiveMemoryAcquisition = AdaptiveMemoryAcquisition()
+    ) -> GeneralMemoryAcquisition:
+        """Return an acquisition that has room for all of this."""
+        acquisition: GeneralMemoryAcquisition = GeneralMemoryAcquisition()
         acquisition.slots = check_count("slots", slots)
-        if slots > options.min:
-            raise too_many_for_adaptive(self._title, slots, options)
         acquisition.label = check_label(label)
         acquisition.ttl = self._ttl
-        acquisition._expect_outcome(options)
+        acquisition.task = None
+        acquisition.replaces = check_on_full(on_full)
+        acquisition.replaced = ()
+        head_start = check_priority(priority)
+        acquisition.head_start = 0 if acquisition.replaces else head_start
+        options = self._adaptive
+        acquisition._outcomes = None if options is None else Outcomes(options)
+        if options is not None:
+            if acquisition.replaces:
+                raise not_replaceable(self._title)
+            if slots > options.min:
+                raise too_many_for_adaptive(self._title, slots, options)
         return acquisition
+
+    def _begin_ttl(self, acquisition: GeneralMemoryAcquisition, deadline: float) -> None:
+        """Note when the ttl ends of what the quick lane gave."""
+        if self._cancel_task_after_ttl:
+            acquisition.task = running_task()
+        tracker = self._tracker
+        tracker.deadlines.young[acquisition.key] = deadline  # type: ignore[union-attr]
+        if deadline < tracker.alarm:
+            tracker.arm(deadline)
+
+    def _tell_changes(self) -> None:
+        """Tell the hooks how an adaptive value has moved."""
+        tracker = self._tracker
+        if isinstance(tracker, AdaptiveTracker) and tracker.unreported:
+            tracker.tell_changes(self._tell_resized)
 
     async def acquire(
         self,
@@ -297,12 +257,8 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             slots, timeout=timeout, label=label, on_full=on_full, priority=priority
         )  # type: ignore[assignment]
         acquisition.key = next_key()
-        try:
-            if not acquisition.take():
-                await self._acquire(acquisition)
-        except BaseException:  # raised by a signal handler, perhaps when it already had its slot
-            acquisition.give()
-            raise
+        if not acquisition.take():
+            await self._acquire(acquisition)
         return acquisition
 
     async def try_acquire(
@@ -319,7 +275,7 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             if not exclusive(lambda: _attachment.current(self).ask_now(acquisition)):
                 _log.refused(acquisition, None)
                 return None
-            self._note_acquired(acquisition, started)
+            _log.acquired(acquisition, self._tracker, started)
         except BaseException as error:
             _log.refused(acquisition, error)
             raise
@@ -347,32 +303,25 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
             finally:
                 if acquisition.replaces:
                     self._tell_replaced(acquisition)
-            self._note_acquired(acquisition, started)
+            _log.acquired(acquisition, self._tracker, started)
         except BaseException as error:
             _log.refused(acquisition, error)
             raise
 
     def _tell_replaced(self, acquisition: MemoryAcquisition) -> None:
-        for each in cast("ReplacingMemoryAcquisition", acquisition).replaced:
-            self._tracker.tell_kicked(cast("MemoryAcquisition", each))
+        for each in cast("GeneralMemoryAcquisition", acquisition).replaced:
+            self._tracker.tell_kicked(each)
 
     def _begin(self, acquisition: MemoryAcquisition) -> float:
         """Prepare to ask the ledger; return the time if the acquisition may be logged."""
         if self._cancel_task_after_ttl and acquisition.ttl is not None:
-            cast("TimedMemoryAcquisition", acquisition).task = running_task()
+            cast("GeneralMemoryAcquisition", acquisition).task = running_task()
         if not perhaps_wanted(DEBUG, True):
             return 0.0
         _log.acquiring(acquisition, self)
         return clock.now()
 
-    def _note_acquired(self, acquisition: MemoryAcquisition, started: float) -> None:
-        try:
-            _log.acquired(acquisition, self._tracker, started)
-        except BaseException:  # raised by a signal handler: the caller will never know the id
-            acquisition.give()
-            raise
-
-    def _ask(self, claim: MemoryClaim, make_waker: Callable[[], Waker]) -> bool:
+    def _ask(self, claim: MemoryAcquisition, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
         if tracker.retired:
             tracker = _attachment.current(self)
@@ -389,16 +338,10 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def _release(self, acquisition_id: str | AcquisitionResult, outcome: Outcome | None) -> bool:
         if outcome is not None:
             check_outcome(outcome)  # an invalid outcome releases nothing
-        try:
-            if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
-                # The same as below, without looking for it by its id.
-                acquisition: MemoryAcquisition = acquisition_id
-                if outcome is not None:
-                    acquisition._state_outcome(outcome)
-                return acquisition.give()
-        except BaseException:
-            self._release_interrupted(acquisition_id)
-            raise
+        if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
+            acquisition_id._state_outcome(outcome)
+            acquisition: MemoryAcquisition = acquisition_id
+            return acquisition.give()
         acquisition_id = acquisition_id_of(acquisition_id)
         key = key_of(acquisition_id)
         if key is None:
@@ -411,11 +354,6 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         holder._state_outcome(outcome)
         return holder.give()
 
-    def _release_interrupted(self, acquisition_id: str | AcquisitionResult) -> None:
-        """Release it even though a signal handler raised meanwhile."""
-        if isinstance(acquisition_id, MemoryAcquisition) and acquisition_id.semaphore is self:
-            acquisition_id.leave_interrupted()
-
     def _holder(self, key: int) -> tuple[MemoryAcquisition | None, Tracker]:
         """Return the acquisition behind a key, if it is one of this semaphore, and its tracker."""
         tracker = _attachment.known(self) or self._tracker
@@ -423,23 +361,18 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
         # Named semaphores share their table of holders.
         if holder is None or holder.semaphore._tracker is not tracker:
             return None, tracker
-        return cast("MemoryAcquisition", holder), tracker
+        return holder, tracker
 
     # ------------------------------------------------- `async with semaphore:`
 
     def __aenter__(self) -> Coroutine[Any, Any, None]:
         tracker = self._lane
-        number = 0
         try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
-                number = heappop(tracker.free)
-                self._numbers.append(number)
+                self._numbers.append(heappop(tracker.free))
                 return DONE
         except LookupError:
             pass
-        except BaseException:
-            self._leave_interrupted(number)
-            raise
         return self._enter()
 
     async def _enter(self) -> None:
@@ -509,20 +442,15 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 number = self._numbers.pop()
             except IndexError:
                 pass
-            except BaseException:
-                self._leave_interrupted(0)
-                raise
             else:
                 tracker = self._tracker
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
                     tracker.last_used = glance.time
-                    try:
-                        heappush(tracker.free, number)
-                    finally:
-                        if tracker.line or tracker.attention:
-                            tracker.look_after_waiters()
+                    heappush(tracker.free, number)
+                    if tracker.line or tracker.attention:
+                        tracker.look_after_waiters()
                 return DONE
         self._exit(exc_type)
         return DONE
@@ -530,17 +458,12 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
     def __enter__(self) -> None:
         refuse_to_block_a_loop("'with'")
         tracker = self._lane
-        number = 0
         try:  # `_quick_lane.take`, inlined
             if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
-                number = heappop(tracker.free)
-                self._numbers.append(number)
+                self._numbers.append(heappop(tracker.free))
                 return
         except LookupError:
             pass
-        except BaseException:
-            self._leave_interrupted(number)
-            raise
         if self._blocks_have_claims():
             self._enter_block(self.acquire_sync())
         else:
@@ -559,31 +482,17 @@ class MemorySemaphore(Waiting[MemoryClaim], Semaphore):
                 number = self._numbers.pop()
             except IndexError:
                 pass
-            except BaseException:
-                self._leave_interrupted(0)
-                raise
             else:
                 tracker = self._tracker
                 if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
                     tracker.hand_over(number)
                 else:
                     tracker.last_used = glance.time
-                    try:
-                        heappush(tracker.free, number)
-                    finally:
-                        if tracker.line or tracker.attention:
-                            tracker.look_after_waiters()
+                    heappush(tracker.free, number)
+                    if tracker.line or tracker.attention:
+                        tracker.look_after_waiters()
                 return
         self._exit(exc_type)
-
-    def _leave_interrupted(self, number: int) -> None:
-        """Leave a block when a signal handler raised while it was entered or left.
-
-        ``number`` is 0 if it is not known.
-        """
-        if number in self._numbers:  # nobody else has the same
-            self._numbers.remove(number)
-        undo_take(self._tracker, number, self._numbers)
 
     async def _enter_slowly(self) -> None:
         """Enter a block that can neither take the quick lane nor wait in its line."""

@@ -36,11 +36,7 @@ from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
 from slotwise.memory import _log
-from slotwise.memory._acquisition import (
-    MemoryAcquisition,
-    MemoryClaim,
-    ReplacingMemoryAcquisition,
-)
+from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition
 from slotwise.memory._base_tracker import BaseTracker, nothing
 from slotwise.memory._line_home import NO_HOME, SHUT, LineHome
 from slotwise.memory._quick_lane import Snapshot
@@ -61,7 +57,7 @@ class _AllHoldTimes(HoldTimes):
     __slots__ = ()
 
 
-class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
+class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
     """The shared state behind a name, or behind one private semaphore.
 
     Beside the queue of the ledger it has the line, in which blocks of one event loop
@@ -88,7 +84,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         value: int,
         name: str | None = None,
         registry: Registry | None = None,
-        holders: dict[Hashable, MemoryClaim] | None = None,
+        holders: dict[Hashable, MemoryAcquisition] | None = None,
     ) -> None:
         Ledger.__init__(self, value, holders)
         self.name = name
@@ -114,11 +110,11 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     # ------------------------------------------------------------- acquiring
 
-    def _check(self, claim: MemoryClaim) -> None:
+    def _check(self, claim: MemoryAcquisition) -> None:
         if self.closed or claim.slots > self.value:
             raise self._refusal(claim)
 
-    def _full_error(self, claim: MemoryClaim) -> LimitFull | None:
+    def _full_error(self, claim: MemoryAcquisition) -> LimitFull | None:
         overload, waiting = claim.semaphore._overload, self._about_waiting()
         assert overload is not None
         is_full = overload.exceeded(waiting) is not None
@@ -134,12 +130,14 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             display(self.name), full, waiting=waiting, estimate=estimate, timeout=timeout
         )
 
-    def _try(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
+    def _try(self, claim: MemoryAcquisition, now: float) -> list[MemoryAcquisition]:
         if self.times_all:
             self._timed_holds().pass_time(now, self.in_use)
         return [claim] if self.try_request(claim, now) else []
 
-    def _queue(self, claim: MemoryClaim, now: float, until: float | None) -> list[MemoryClaim]:
+    def _queue(
+        self, claim: MemoryAcquisition, now: float, until: float | None
+    ) -> list[MemoryAcquisition]:
         holds = self._timed_holds() if self.holds is None else self.holds
         if type(holds) is _AllHoldTimes:
             holds.pass_time(now, self.in_use)
@@ -149,9 +147,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             self._close_line()  # the line doesn't record since when they wait
         return self.request(claim, now, wait_until=until)
 
-    def _replace(self, claim: MemoryClaim, now: float) -> list[MemoryClaim]:
+    def _replace(self, claim: MemoryAcquisition, now: float) -> list[MemoryAcquisition]:
         self.attention = True  # nobody takes by the quick lane what comes back now
-        replaced: list[MemoryClaim] = []
+        replaced: list[MemoryAcquisition] = []
         # Blocks have no claims and can't be told, so they are left alone.
         while chosen := self.to_replace(Snapshot(self).claims(), claim.slots):
             for each in chosen:
@@ -161,12 +159,12 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
                         self.deadlines.discard(each.key)
                     self._free(each, now)
                     replaced.append(each)
-            cast("ReplacingMemoryAcquisition", claim).replaced = replaced
+            cast("GeneralMemoryAcquisition", claim).replaced = replaced
             if self.try_grant_first(claim, now):  # else somebody was quicker
                 return [*self.serve(now), claim]
         return self.serve(now)
 
-    def ask_now(self, claim: MemoryClaim) -> bool:
+    def ask_now(self, claim: MemoryAcquisition) -> bool:
         """Ask for slots without waiting, *in the section*."""
         self._check(claim)
         now = clock.now()
@@ -189,7 +187,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     # ---------------------------------------------------------------- giving
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def _withdraw(self, claim: MemoryClaim) -> list[MemoryClaim]:
+    def _withdraw(self, claim: MemoryAcquisition) -> list[MemoryAcquisition]:
         if claim.named or not claim._slot_number:
             return super()._withdraw(claim)
         # Only once: both a wake-up that is lost with its loop and the waiter's task withdraw it.
@@ -221,13 +219,13 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self.change_or_later(self._take_back, acquisition)
         return True
 
-    def _take_back(self, acquisition: MemoryAcquisition) -> list[MemoryClaim]:
+    def _take_back(self, acquisition: MemoryAcquisition) -> list[MemoryAcquisition]:
         now = clock.now()
         if self.deadlines is not None:
             self.deadlines.discard(acquisition.key)
         return self._after_change(self.give(acquisition, now), now)
 
-    def _put_back_in_section(self, number: int) -> list[MemoryClaim]:
+    def _put_back_in_section(self, number: int) -> list[MemoryAcquisition]:
         now = clock.now()
         if self.holds is not None and (self.waiting or self.times_all):
             self.holds.end(now, self.in_use, 1)  # `_note_end`, inlined
@@ -282,7 +280,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """Serve those who wait, when somebody on the quick lane saw them."""
         self.change_or_later(self._look_after_waiters)
 
-    def _look_after_waiters(self) -> list[MemoryClaim]:
+    def _look_after_waiters(self) -> list[MemoryAcquisition]:
         now = clock.now()
         return self._after_change(self.serve(now), now)
 
@@ -292,7 +290,9 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if deadlines is not None and deadlines.young.pop(key, None) is None:
             exclusive_or_later(deadlines.discard, key, then=nothing)
 
-    def _after_change(self, granted: list[MemoryClaim], now: float) -> list[MemoryClaim]:
+    def _after_change(
+        self, granted: list[MemoryAcquisition], now: float
+    ) -> list[MemoryAcquisition]:
         if granted:
             BaseTracker._after_change(self, granted, now)
         if self.circulating == 0 and self.is_ended and self.registry is not None:
@@ -332,7 +332,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         if self.holds is not None and (self.waiting or self.times_all):
             self.holds.end(now, self.in_use, slots)
 
-    def _free(self, claim: MemoryClaim, now: float) -> None:
+    def _free(self, claim: MemoryAcquisition, now: float) -> None:
         self._note_end(claim.slots, now)
         super()._free(claim, now)
 
@@ -384,7 +384,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         """Look after a future whose loop saw the quick lane close while it queued."""
         self.change_or_later(self._serve_newcomer, future)
 
-    def _serve_newcomer(self, future: asyncio.Future[int]) -> list[MemoryClaim]:
+    def _serve_newcomer(self, future: asyncio.Future[int]) -> list[MemoryAcquisition]:
         # If the home changed in that very moment, the new one may have tidied
         # the line and missed it. Being in it twice does no harm.
         if not future.done() and future not in self.line:
@@ -493,7 +493,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
         self._after_change([], 0.0)
 
     def _refuse_tickets(
-        self, tickets: deque[asyncio.Future[int]], error: Callable[[MemoryClaim], Exception]
+        self, tickets: deque[asyncio.Future[int]], error: Callable[[MemoryAcquisition], Exception]
     ) -> None:
         while tickets:
             some = [_line_grant(ticket, 0) for ticket in islice(tickets, FEW)]
@@ -514,30 +514,30 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
 
     # --------------------------------------------------------------- waking
 
-    def _prepare_to_wake(self, claim: MemoryClaim | LineGrant) -> Callable[[], None]:
+    def _prepare_to_wake(self, claim: MemoryAcquisition | LineGrant) -> Callable[[], None]:
         if not isinstance(claim, LineGrant):
             return prepare_to_wake(claim.waker, self, claim)  # as for tiers
         if not claim._slot_number:
             error = self._closed_error_maker()
-            return partial(self._refuse, deque([cast("MemoryClaim", claim)]), error)
+            return partial(self._refuse, deque([cast("MemoryAcquisition", claim)]), error)
         future = cast("asyncio.Future[int]", claim.key)
         if future.done():  # cancelled, and still in the line
             self.ended_tickets -= 1
-            return partial(self._pass_on, [cast("MemoryClaim", claim)])
+            return partial(self._pass_on, [cast("MemoryAcquisition", claim)])
         return prepare_to_wake(
-            cast("Waker", future), self, cast("MemoryClaim", claim), claim._slot_number
+            cast("Waker", future), self, cast("MemoryAcquisition", claim), claim._slot_number
         )
 
-    def _pass_on(self, claims: list[MemoryClaim]) -> None:
+    def _pass_on(self, claims: list[MemoryAcquisition]) -> None:
         self._keep_order()
         while claims:
             claim = claims[-1]
-            del claims[-1]  # first: it would be passed on twice if a signal handler raised
+            del claims[-1]
             self.withdraw(claim)
 
     def _refuse_one(
         self,
-        claim: MemoryClaim | LineGrant,
+        claim: MemoryAcquisition | LineGrant,
         failure: Exception,
         refusals: Refusals[Any],
     ) -> None:
@@ -551,15 +551,15 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
             waker = cast("Waker", future)
             refusals.add(waker, claim, 0, None if self.retired else failure)
 
-    def refused(self, claim: MemoryClaim | LineGrant) -> None:
+    def refused(self, claim: MemoryAcquisition | LineGrant) -> None:
         """Withdraw a grant that nobody waits for any more, unless its task does."""
         if isinstance(claim, LineGrant):
             self.ended_tickets -= 1
-            self.withdraw(cast("MemoryClaim", claim))
+            self.withdraw(cast("MemoryAcquisition", claim))
 
     # ---------------------------------------------------------------- errors
 
-    def _timeout_error(self, claim: MemoryClaim) -> AcquireTimeout:
+    def _timeout_error(self, claim: MemoryAcquisition) -> AcquireTimeout:
         full = messages.occupancy(
             value=self.value,
             held=self.in_use,
@@ -595,7 +595,7 @@ class Tracker(BaseTracker[MemoryClaim], Ledger[MemoryClaim]):
     def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
         return closed_error(f"{display(self.name)} is", closure)
 
-    def _refusal(self, claim: MemoryClaim) -> Exception:
+    def _refusal(self, claim: MemoryAcquisition) -> Exception:
         """Why ``claim`` will never be granted."""
         if self.closed:
             return self.closed_error(self.closure)
@@ -618,6 +618,6 @@ def _leave_asyncio_homes() -> None:
 fork.in_child(fork.Step.FORGET, _leave_asyncio_homes)
 
 
-def _line_grant(future: asyncio.Future[int], number: int) -> MemoryClaim:
+def _line_grant(future: asyncio.Future[int], number: int) -> MemoryAcquisition:
     # The ledger returns these among its claims too.
-    return cast("MemoryClaim", LineGrant(future, number))
+    return cast("MemoryAcquisition", LineGrant(future, number))

@@ -5,7 +5,7 @@ It is the same for semaphores and tiers; the tracker decides what they wait for.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, get_running_loop
+from asyncio import AbstractEventLoop, Task, _get_running_loop, current_task, get_running_loop
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -86,3 +86,7 @@ def waiting_loop() -> AbstractEventLoop | None:
         return get_running_loop()
     except RuntimeError:
         return running_trio()
+
+
+def running_task() -> Task[Any] | None:
+    return None if _get_running_loop() is None else current_task()

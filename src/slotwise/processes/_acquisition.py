@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from slotwise._core import events
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
-from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes, asked_pauses
+from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker, prepare_to_wake
@@ -32,6 +32,7 @@ class ProcessAcquisition(AcquisitionResult):
     _scope = "process"
 
     __slots__ = (
+        "_outcomes",
         "failure",
         "file",
         "generation",
@@ -64,6 +65,7 @@ class ProcessAcquisition(AcquisitionResult):
     ) -> None:
         self._acquisition_id = acquisition_id
         self._slot_number = 0
+        self._outcomes: Outcomes | None = None
         self.file = file
         self.wanted = wanted  # a number of slots; for tiers, see `_path_state`
         self.ttl = ttl
@@ -93,7 +95,11 @@ class ProcessAcquisition(AcquisitionResult):
 
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause, for events."""
-        return asked_pauses(self)
+        return asked_pauses(self._outcomes)
+
+    def paused(self) -> Sequence[tuple[Any, ...]]:
+        """Return what is paused if its service asks for a pause, as records have it."""
+        return [()]
 
     def begin(self) -> None:
         """Note that it may be in the file from now on."""
@@ -116,19 +122,3 @@ class ProcessAcquisition(AcquisitionResult):
         """Tell the waiter, in any thread, that the wait is over; calling it twice does no harm."""
         if self.waker is not None:
             prepare_to_wake(self.waker, self.file, self)()
-
-
-class OutcomeProcessAcquisition(Outcomes, ProcessAcquisition):
-    """An acquisition of an adaptive limit; its subclasses have the slots."""
-
-    __slots__ = ()
-
-    def paused(self) -> Sequence[tuple[Any, ...]]:
-        """Return what is paused if the service asks for a pause, as records have it."""
-        return [()]
-
-
-class AdaptiveProcessAcquisition(OutcomeProcessAcquisition):
-    """Slots of an adaptive semaphore, and how the work under them ended."""
-
-    __slots__ = OUTCOME_SLOTS

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._ledger.base import BaseLedger
-from slotwise._ledger.claims import BaseClaim
+from slotwise._ledger.claims import NO_SLOTS
 from slotwise._ledger.estimates import HoldTimes
 from slotwise.errors import ValueConflict
 
@@ -30,12 +30,17 @@ Record: TypeAlias = "list[Any]"
 _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 
 
-class ProcessClaim(BaseClaim):
+class ProcessClaim:
     """The claim of a holder or waiter in any process."""
 
-    __slots__ = _SLOTS_OF_SUBCLASSES
+    __slots__ = NO_SLOTS
 
+    named: bool
+    replaces: bool
+    head_start: int
     key: str
+    ttl: float | None
+    _slot_number: int
     owner: str  # the process: the prefix of its acquisition ids
     pid: int
     label: str | None

@@ -164,7 +164,7 @@ def claimant_of(
     from slotwise._core.stats import Claimant
 
     return Claimant(
-        claim.acquisition_id,
+        claim.key,
         slots,
         datetime.fromtimestamp(since_us / 1e6, UTC),
         socket.gethostname(),

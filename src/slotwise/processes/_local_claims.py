@@ -156,7 +156,7 @@ class LocalClaims:
         state: AnyState,
         after: AfterUnlock,
     ) -> None:
-        if event == "kicked" and claim.acquisition_id in state.holders:
+        if event == "kicked" and claim.key in state.holders:
             after.lost = after.lost or deque()  # it keeps its slots for its grace
             after.lost.append((acquisition, event))
         elif event != "granted":

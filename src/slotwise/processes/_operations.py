@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome
 from slotwise._core.messages import fixed_value, limit_full
-from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload, too_late
 from slotwise._ledger.times import microseconds
 from slotwise.errors import BackendError
 from slotwise.processes import _log
-from slotwise.processes._acquisition import (
-    MakeWaker,
-    OutcomeProcessAcquisition,
-    ProcessAcquisition,
-)
+from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._local_claims import AfterUnlock
@@ -235,7 +230,7 @@ def _release(
     acquisition = by_id.get(acquisition_id)
     try:
         by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
-        if state.adapts or isinstance(acquisition, OutcomeProcessAcquisition):
+        if state.adapts or (acquisition is not None and acquisition._outcomes is not None):
             ending = _end_adaptive(after, file, state, acquisition, outcome)
             file.write(after, "release", acquisition_id, *ending)
         else:
@@ -258,9 +253,10 @@ def _end_adaptive(
 ) -> tuple[Any, ...]:
     """Pause what its service asked to; return what the record of the release has to say."""
     ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
-    if isinstance(acquisition, OutcomeProcessAcquisition) and not state.closed:
+    outcomes = None if acquisition is None else acquisition._outcomes
+    if acquisition is not None and outcomes is not None and not state.closed:
         acquisition._state_outcome(outcome)
-        seconds = acquisition._pauses_for if state.adapts else 0.0
+        seconds = outcomes.pauses_for if state.adapts else 0.0
         for which in acquisition.paused() if seconds else ():  # before anybody else is served
             file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
     return ending
@@ -273,10 +269,11 @@ def _ending(
 
     Its process knows when it learnt of the grant, which is when its work began.
     """
-    if not isinstance(acquisition, Outcomes):
+    outcomes = None if acquisition is None else acquisition._outcomes
+    if acquisition is None or outcomes is None:
         return outcome or "ok", None, 0
     held_us = max(microseconds(now) - microseconds(acquisition.granted_at), 0)
-    return outcome or acquisition.outcome, held_us, microseconds(acquisition.retry_after)
+    return outcome or outcomes.outcome, held_us, microseconds(outcomes.retry_after)
 
 
 def kick(

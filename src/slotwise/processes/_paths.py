@@ -18,7 +18,7 @@ from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.closing import Closure
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.messages import closed_error
-from slotwise._core.outcomes import OUTCOME_SLOTS, asked_pauses
+from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
@@ -43,7 +43,7 @@ from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _operations as operations
 from slotwise.processes import _path_inspect
 from slotwise.processes import _process as processes
-from slotwise.processes._acquisition import OutcomeProcessAcquisition, ProcessAcquisition
+from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._attachment import Attachment
 from slotwise.processes._filenames import PRIVATE_TIERS_SUFFIX, TIERS_SUFFIX, locate
 from slotwise.processes._limit import ProcessLimit
@@ -81,7 +81,10 @@ class ProcessPathAcquisition(ProcessAcquisition):
                 self.idle.remember([(tier, str(path[tier]), value) for tier, value in values])
 
     def pauses(self) -> Sequence[events.Pause]:
-        return asked_pauses(self, self.idle.tiers, self.wanted.path)
+        return asked_pauses(self._outcomes, self.idle.tiers, self.wanted.path)
+
+    def paused(self) -> Sequence[tuple[Any, ...]]:
+        return pausing(self.idle.tiers, self.wanted.path)
 
     def settle(self, **costs: int) -> Awaitable[None]:
         """State the real costs; written with the release if that comes in the same tick."""
@@ -95,15 +98,6 @@ class ProcessPathAcquisition(ProcessAcquisition):
         if self.is_counted:
             self.is_counted = False
             self.idle.leave(self.wanted.path)
-
-
-class AdaptiveProcessPathAcquisition(OutcomeProcessAcquisition, ProcessPathAcquisition):
-    """A path through tiers some of which are adaptive, and how the work under it ended."""
-
-    __slots__ = OUTCOME_SLOTS
-
-    def paused(self) -> Sequence[tuple[Any, ...]]:
-        return pausing(self.idle.tiers, self.wanted.path)
 
 
 class ProcessPaths(ProcessLimit, PathBackend):
@@ -189,13 +183,9 @@ class ProcessPaths(ProcessLimit, PathBackend):
         values = self._values_of(path, idle) if self._by_key else ()
         weight = weight_for(self._declared, path) if self._has_weights else 1.0
         wanted = PathRequest(path, needs, values, head_start_of(needs), weight)
-        acquisition: ProcessPathAcquisition
-        if self._options is None:
-            acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
-        else:
-            made = AdaptiveProcessPathAcquisition
-            acquisition = adaptive = self._new_acquisition(wanted, timeout, label, made)
-            adaptive._expect_outcome(self._options)
+        acquisition = self._new_acquisition(wanted, timeout, label, ProcessPathAcquisition)
+        if self._options is not None:
+            acquisition._outcomes = Outcomes(self._options)
         acquisition.idle = idle
         acquisition.attachment = self._attachment
         acquisition.is_counted = False

@@ -26,7 +26,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.copying import Recipe
 from slotwise._core.messages import fixed_value
-from slotwise._core.outcomes import UNKNOWN_OPTIONS, not_replaceable
+from slotwise._core.outcomes import UNKNOWN_OPTIONS, Outcomes, not_replaceable
 from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult
@@ -35,7 +35,7 @@ from slotwise._core.twins import run_here
 from slotwise._wait import clock
 from slotwise.processes import _inspect
 from slotwise.processes import _operations as operations
-from slotwise.processes._acquisition import AdaptiveProcessAcquisition, ProcessAcquisition
+from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._filenames import PRIVATE_SUFFIX, SUFFIX, locate
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._limit import ProcessLimit
@@ -224,16 +224,12 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         if label is not None:
             label = check_label(label)
-        acquisition: ProcessAcquisition
+        acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
         declared = self._declared
-        if isinstance(declared, int):
-            acquisition = self._new_acquisition(slots, seconds, label, ProcessAcquisition)
-        else:
-            made = AdaptiveProcessAcquisition
-            acquisition = adaptive = self._new_acquisition(slots, seconds, label, made)
-            adaptive._expect_outcome(UNKNOWN_OPTIONS if declared is None else declared)
+        if not isinstance(declared, int):
             if declared is not None and on_full != "wait" and check_on_full(on_full):
                 raise not_replaceable(self._title)
+            acquisition._outcomes = Outcomes(UNKNOWN_OPTIONS if declared is None else declared)
         acquisition.grace = self._kick_grace
         acquisition.overload = self._overload
         if on_full != "wait":

@@ -270,7 +270,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         events: list[ClaimEvent] = []
         for each in self.replaceable(wanted):
             if each.grace:
-                events += self._kick(now, wall_us, each.acquisition_id)
+                events += self._kick(now, wall_us, each.key)
                 continue
             self._note_hold(each, wall_us)
             del self.holders[each.key]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core import events
 from slotwise._core.closing import Closure
 from slotwise._core.messages import unknown_acquisition
-from slotwise._core.outcomes import asked_pauses
-from slotwise._core.paths import keys_by_name
+from slotwise._core.outcomes import Outcomes, asked_pauses
+from slotwise._core.paths import keys_by_name, pausing
 from slotwise._core.results import DONE, AcquisitionResult
 from slotwise.errors import BackendError
 from slotwise.redis import _log
@@ -99,6 +99,7 @@ class RedisAcquisition(AcquisitionResult):
     __slots__ = (
         "_confirmation",
         "_ended",
+        "_outcomes",
         "_timer",
         "_withdrawal",
         "alive_at",
@@ -149,6 +150,7 @@ class RedisAcquisition(AcquisitionResult):
         shared, record = limit._attached()
         client = shared.client()
         self.limit = limit
+        self._outcomes = None if limit._adaptive is None else Outcomes(limit._adaptive)
         self.shared = shared
         self.record = record
         self.client = client
@@ -395,7 +397,7 @@ class RedisAcquisition(AcquisitionResult):
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause, for events."""
         limit: Any = self.limit
-        return asked_pauses(self, limit._specs if self.path else (), self.path)
+        return asked_pauses(self._outcomes, limit._specs if self.path else (), self.path)
 
     def mark_ended(self) -> None:
         """Note, in any thread, that it no longer holds or waits."""
@@ -447,9 +449,19 @@ class RedisAcquisition(AcquisitionResult):
 
     # ------------------------------------------------------------- releasing
 
-    def take_sample(self) -> str:
-        """Take how its work ended, to be sent with the release; only adaptive limits need it."""
-        return ""
+    def sample(self) -> str:
+        """Return how its work ended, to be sent with the release, if a value adapts."""
+        outcomes = self._outcomes
+        if outcomes is None:
+            return ""
+        sample = f" {outcomes.outcome[0]}{int((time.monotonic() - self.since) * 1_000_000)}"
+        if outcomes.retry_after:
+            sample += f" {int(outcomes.retry_after * 1_000_000)}"
+        if outcomes.pauses_for:  # with the numbers of the tiers that are paused
+            limit: Any = self.limit
+            tiers = pausing(limit._specs, self.path) if self.path else []
+            sample += "p" + ".".join(str(tier) for tier, _ in tiers)
+        return sample
 
     def send_release(self, client: LoopClient, sample: str = "") -> asyncio.Future[Released]:
         """Release it, or remove it from the queue, over any connection; count who is there."""

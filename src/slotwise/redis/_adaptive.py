@@ -5,38 +5,15 @@ How a value moves is in lua/base/adaptation.lua. A sample needs no command of it
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import Any
 
 from slotwise._core import messages
 from slotwise._core.adaptive import Adaptive, Change, Outcome
-from slotwise._core.outcomes import OUTCOME_SLOTS, Outcomes
-from slotwise._core.paths import pausing
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise.errors import ValueConflict
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._shared_client import has_issued
-
-
-class AdaptiveRedisAcquisition(Outcomes, RedisAcquisition):
-    """Slots of an adaptive semaphore, and how the work under them ended."""
-
-    __slots__ = OUTCOME_SLOTS
-
-    def take_sample(self) -> str:
-        sample = f" {self.outcome[0]}{int((time.monotonic() - self.since) * 1_000_000)}"
-        if self.retry_after:
-            sample += f" {int(self.retry_after * 1_000_000)}{self._pause_mark()}"
-        return sample
-
-    def _pause_mark(self) -> str:
-        """Return the mark for a pause until then, with the numbers of the tiers."""
-        if not self._pauses_for:
-            return ""
-        limit: Any = self.limit
-        tiers = pausing(limit._specs, self.path) if self.path else []
-        return "p" + ".".join(str(tier) for tier, _ in tiers)
 
 
 def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome | None) -> str:
@@ -45,8 +22,8 @@ def sample_of_other_process(acquired: str | AcquisitionResult, outcome: Outcome 
 
     One of this process has ended before, and the server may not know it yet.
     """
-    if isinstance(acquired, AdaptiveRedisAcquisition):
-        return acquired.take_sample()
+    if isinstance(acquired, RedisAcquisition):
+        return acquired.sample()
     if has_issued(acquisition_id_of(acquired)):
         return ""
     return f" {(outcome or 'ok')[0]}-"

@@ -60,7 +60,6 @@ class RedisLimit:
     _holds_nothing = False
 
     _dialect: ClassVar[Dialect]
-    _acquisitions: type[RedisAcquisition] = RedisAcquisition
 
     _adaptive: Adaptive | None  # how the work under it counts, if a value adapts
     _cancel_task_after_ttl: bool
@@ -165,7 +164,7 @@ class RedisLimit:
             SemaphoreClosed: this process closed the instance.
         """
         checked_label = "" if label is None else check_label(label) or ""
-        acquisition = self._acquisitions(self, slots, checked_label, path, needs, head_start)
+        acquisition = RedisAcquisition(self, slots, checked_label, path, needs, head_start)
         if events.hooks:
             limit: Any = self  # a Semaphore, or tiers: both have this
             wanted, now = needs if path else slots, acquisition.requested_at
@@ -174,8 +173,6 @@ class RedisLimit:
             closed = self._closed_error()
             _log.refused(acquisition, closed, waits=True)
             raise closed
-        if self._adaptive is not None:
-            acquisition._expect_outcome(self._adaptive)  # type: ignore[attr-defined]
         record = acquisition.record
         if acquisition.requested_at >= record.noted_until:
             acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
@@ -253,7 +250,7 @@ class RedisLimit:
             if outcome is not None:
                 holder._state_outcome(outcome)
             settled = "" if holder.settling is None else holder.take_settled()
-            text = acquisition_id + settled + holder.take_sample()
+            text = acquisition_id + settled + holder.sample()
         elif record.dialect.can_be_id(acquisition_id):
             text = acquisition_id + self._sample_of_other_process(acquired, outcome)
         else:

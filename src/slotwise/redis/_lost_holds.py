@@ -39,7 +39,7 @@ class LostHolds:
         for holder in list(self._shared.holders.values()):
             if holder.expires_at <= now:
                 holder._state_outcome("dropped")
-                sample = holder.take_sample()
+                sample = holder.sample()
                 self._expire(holder)
                 self._spawn(holder.release_quietly(sample))
             else:

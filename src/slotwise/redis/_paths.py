@@ -36,7 +36,7 @@ from slotwise._core.unreachable import UnreachableOptions, local_specs
 from slotwise.errors import SemaphoreClosed, SlotwiseError
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._adaptive import AdaptiveRedisAcquisition, read_changes, sample_of_other_process
+from slotwise.redis._adaptive import read_changes, sample_of_other_process
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._dialect import read_estimate
@@ -124,7 +124,6 @@ class RedisPaths(RedisLimit, PathBackend):
         self._declared = ",".join(map(write_rule, self._specs))
         self._adaptive = options_of(self._specs)
         if self._adaptive is not None:
-            self._acquisitions = AdaptiveRedisAcquisition
             for tier in self._specs:
                 check_max_value(1 if tier.adaptive is None else tier.adaptive.max)
         limited = [tier.value for tier in self._specs if tier.value and isinstance(tier.value, int)]

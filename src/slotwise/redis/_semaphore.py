@@ -39,7 +39,6 @@ from slotwise.errors import BackendError, ValueConflict
 from slotwise.redis import _statistics
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import (
-    AdaptiveRedisAcquisition,
     read_changes,
     read_conflict,
     sample_of_other_process,
@@ -128,7 +127,6 @@ class RedisSemaphore(RedisLimit, Semaphore):
         if isinstance(value, Adaptive):
             check_max_value(value.max)
             self._adaptive, self._value, self._declared = value, value.start, value.written
-            self._acquisitions = AdaptiveRedisAcquisition
         else:
             self._value = self._declared = check_value(value)
         self._written_name = self._name or f"private-{secrets.token_hex(8)}"

@@ -20,8 +20,6 @@ from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.twins import Wider, twin
-from slotwise.memory._paths import MemoryPaths
-from slotwise.memory._rate_acquisition import take_rate
 from slotwise.tiers._explain import explain
 from slotwise.tiers._options import OptionAttributes
 from slotwise.tiers._path_arguments import Resolved
@@ -72,7 +70,7 @@ class RateLimit(OptionAttributes, Limit):
             away. It does at once when connections are refused or cut.
     """
 
-    __slots__ = ("_does_io", "_local_value", "_options", "_paths", "_rate", "_tiers")
+    __slots__ = ("_does_io", "_local_value", "_options", "_rate", "_tiers")
 
     def __init__(
         self,
@@ -109,8 +107,6 @@ class RateLimit(OptionAttributes, Limit):
         self._options = self._tiers._options
         self._local_value = local_value
         self._does_io = self._tiers._does_io
-        backend = self._tiers._backend
-        self._paths = backend if isinstance(backend, MemoryPaths) else None
 
     @property
     def rate(self) -> Rate:
@@ -163,13 +159,6 @@ class RateLimit(OptionAttributes, Limit):
 
         ``priority`` is a head start in seconds, as for `Tiers.acquire`.
         """
-        paths = self._paths
-        if paths is not None and timeout is UNSET and label is None and priority is _NO_PRIORITY:
-            needed = slots if cost is None else cost if slots is _ONE else 0
-            if needed is _ONE or (type(needed) is int and needed > 0):
-                acquired = take_rate(paths, needed)
-                if acquired is not None:
-                    return acquired
         needs = self._needs(slots, cost, priority)
         return await self._tiers._begin(_PATH, needs, timeout, label)
 
