@@ -36,9 +36,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Limits that name no url would be kept there.
 os.environ.pop("SLOTWISE_URL", None)
 
-# On a busy machine an example takes as long as it takes.
+# On a busy machine an example takes as long as it takes. `make test` has the same ones every time,
+# and `make soak` others each time.
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    derandomize="SLOTWISE_EXAMPLES" not in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
 
