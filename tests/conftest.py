@@ -36,9 +36,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Limits that name no url would be kept there.
 os.environ.pop("SLOTWISE_URL", None)
 
-# On a busy machine an example takes as long as it takes.
+# On a busy machine an example takes as long as it takes. `make test` has the same ones every time,
+# and `make soak` others each time.
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    derandomize="SLOTWISE_EXAMPLES" not in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
 
@@ -100,10 +104,13 @@ def signals_as_before() -> Iterator[None]:
 def open_descriptors() -> dict[str, str]:
     """The descriptors of this process, by number, with what they are."""
     found = {}
+    listing = f"/proc/{os.getpid()}/fd"
     with contextlib.suppress(FileNotFoundError):  # on other systems than Linux
         for each in os.scandir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-                found[each.name] = os.readlink(each.path)  # noqa: PTH115 - of every test, twice
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                what = os.readlink(each.path)  # noqa: PTH115 - of every test, twice
+                if what != listing:  # its own descriptor may be another one each time
+                    found[each.name] = what
     return found
 
 
@@ -133,9 +140,10 @@ def nothing_is_left(what_all_tests_share: None) -> Iterator[None]:
 
     if left():  # or a thread is about to end
         gc.collect()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while left() and time.monotonic() < deadline:
             time.sleep(0.001)
+            end_processes()  # a thread may have opened a file just before it ended
         assert not (found := left()), "left behind: " + "\n".join(found)
 
 
