@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -134,15 +137,19 @@ async def test_what_is_left_of_a_rate_is_not_for_newcomers_while_somebody_waits(
     await asyncio.wait([waiting])
 
 
-@pytest.mark.parametrize("kind", ["memory", "processes"])
-async def test_a_timeout_names_the_oldest_holders_where_they_are_known(
-    kind: str, tmp_path: Any
-) -> None:
-    from slotwise import MemorySemaphore, ProcessSemaphore
-
-    semaphore: Any = MemorySemaphore(1, name="named")
-    if kind == "processes":
-        semaphore = ProcessSemaphore(1, name="named", directory=tmp_path)
-    async with semaphore.cm(label="export"):
-        with pytest.raises(AcquireTimeout, match=rf"oldest: \S+:{os.getpid()} 'export', 0 s"):
-            await semaphore.acquire(timeout=0)
+@pytest.mark.parametrize("timeout", [0, 0.05])
+async def test_a_timeout_names_the_oldest_holders(make: Make, speak: Speak, timeout: float) -> None:
+    semaphore, began = make(4), time.monotonic()
+    for label in ("export", "import 'b'", "report", "fourth"):
+        await speak.acquire(semaphore, label=label)
+    with pytest.raises(AcquireTimeout) as raised:
+        await speak.acquire(semaphore, timeout=timeout)
+    told = re.search(r"4 of 4 held \(oldest: (.*)\), 0 others waiting", str(raised.value))
+    assert told is not None, raised.value
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    named = [re.fullmatch(r"(.*), (\d+) s", each) for each in told[1].split("; ")]
+    who = [each and each[1] for each in named]
+    assert who == [f"{here} 'export'", f"{here} \"import 'b'\"", f"{here} 'report'"]
+    assert all(each and int(each[2]) <= time.monotonic() - began + 1 for each in named)
+    for holder in await speak.holders(semaphore):
+        await speak.release(semaphore, holder.acquisition_id)

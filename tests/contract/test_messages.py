@@ -79,7 +79,7 @@ def said(name: str) -> Callable[[Callable[[], Awaitable[Any]]], Awaitable[str]]:
             if not isinstance(error.value, BackendError):  # a server that was too busy to answer
                 break
         text = str(error.value).replace(name, "crm")
-        text = re.sub(r" \(oldest: [^)]*\)", "", text)  # Redis would have to read all claims
+        text = re.sub(r" \(oldest: [^)]*\)", "", text)  # test_explain.py has them
         text = re.sub(r"; a newcomer would be served in about .* s$", "", text)
         return re.sub(r"for another [\d.]+ s", "for another N s", text)
 

@@ -88,7 +88,7 @@ class AdaptivePair(Pair):
         reply = self.run(load("semaphore/release"), sent, "", INTERVAL, "", count)
         slots = int(claim_id.rpartition("*")[2]) if "*" in claim_id else 1
         assert reply[:2] == [slots if held else 0, int(stood)]
-        self.compare_told(reply[5:])
+        self.compare_told(reply[3:])
 
     def give_many(self, ids: list[str]) -> None:
         held = [claim_id in self.ledger.holders for claim_id in ids]

@@ -118,18 +118,42 @@ async def test_missing_rights_are_named(server: Server) -> None:
             client.execute_command("ACL", "DELUSER", "guest")
 
 
-async def test_a_command_that_the_server_lacks_is_named_with_the_remedy(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("lacking", [("TIME",), ("PEXPIRE", "ZADD")])
+async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], lacking: tuple[str, ...]
 ) -> None:
-    with Server(tmp_path, "--rename-command", "TIME", "") as server:
+    options = [word for name in lacking for word in ("--rename-command", name, "")]
+    with Server(tmp_path, *options) as server:
         complaint = await complaint_of(impatient(server.url))
-        assert "such as TIME" in complaint
-        assert "'slotwise doctor' says which" in complaint
+        assert any(f"lacks {name}, which our scripts call; remove" in complaint for name in lacking)
+        assert "'slotwise doctor' lists all" in complaint
         assert await asyncio.to_thread(command_line, ["doctor", "--url", server.url]) == 1
     found = " ".join(capfd.readouterr().out.split())
-    assert "the server has no TIME, which they call" in found
-    assert "remove rename-command TIME" in found
+    assert f"the server has no {', '.join(lacking)}, which they call" in found
+    assert "remove their rename-command" in found
     assert "+scan" not in found
+    assert "run 'slotwise doctor" not in found
+
+
+async def test_a_command_that_a_user_may_not_run_is_named_with_the_remedy(
+    server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = f"redis://guest:s3cret@127.0.0.1:{server.port}"
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "guest", "on", ">s3cret", "~*", "&*", "+@all")
+        try:
+            client.execute_command("ACL", "SETUSER", "guest", "-time")
+            complaint = await complaint_of(impatient(url))
+            assert await asyncio.to_thread(command_line, ["doctor", "--url", url]) == 1
+        finally:
+            client.execute_command("ACL", "DELUSER", "guest")
+    found = " ".join(capfd.readouterr().out.split())
+    for text in (complaint, found.partition(" scripts ")[2]):
+        assert "doesn't give this user enough rights to run TIME" in text
+        assert "grant it" in text
+        assert "+time" in text
+    assert "load-scripts" not in found
+    assert "s3cret" not in complaint + found
 
 
 async def test_a_read_only_replica_names_the_remedy(tmp_path: Path) -> None:

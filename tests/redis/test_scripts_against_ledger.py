@@ -424,6 +424,30 @@ def test_the_scripts_agree_with_the_ledger_over_very_many_steps(
         play(client, seed, head_starts=head_starts)
 
 
+@pytest.mark.parametrize("held", [2, 5, 32, 33])
+def test_whoever_gets_nothing_is_told_the_oldest_holders_unless_they_are_many(
+    client: redis.Redis, held: int
+) -> None:
+    pair, interval = Pair(client, value=held), 100
+
+    def request(claim_id: str, word: str) -> Any:
+        owner = f"host 1 {claim_id}"
+        args = (claim_id, held, interval, None, word, "", owner, "", "")
+        return pair.run(load("semaphore/request"), *args)
+
+    for number in range(held):
+        assert request(f"sw-a-{number}", "wait")[0] == "granted"
+        pair.now += 1
+    # The oldest has the latest deadline.
+    pair.run(load("semaphore/heartbeat"), "", interval, "", 1, 0, "sw-a-0")
+    named = [f"{held - number} host 1 sw-a-{number}" for number in range(min(held, 3))]
+    oldest = named if held <= 32 else []
+    assert request("sw-b-0", "try") == ["busy", held, held, 0, oldest]
+    assert request("sw-b-1", "wait")[0] == "queued"
+    reply = pair.run(load("semaphore/release"), "sw-b-1", "", interval, "", "count")
+    assert reply == [0, 1, [held, held, 0, oldest]]
+
+
 @pytest.mark.parametrize("seed", seeds(2, 6))
 def test_the_documented_scripts_decide_as_the_ledger_does(client: redis.Redis, seed: int) -> None:
     dice = random.Random(seed)

@@ -103,7 +103,7 @@ async def test_a_request_may_time_out_or_be_cancelled_before_it_travels(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    with pytest.raises(AcquireTimeout, match="1 of 1 held, 1 other waiting"):
+    with pytest.raises(AcquireTimeout, match=r"1 of 1 held .*, 1 other waiting"):
         await semaphore.acquire(timeout=0.0001)
     several = [asyncio.create_task(semaphore.acquire()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -215,7 +215,7 @@ async def test_a_time_out_tells_who_was_in_the_way_and_leaves_nothing(
     semaphore = RedisSemaphore(name="s", value=1, max_acquire_time=0.05, config=config)
     held = await semaphore.acquire(timeout=None)
     with pytest.raises(
-        AcquireTimeout, match=r"no slot of 's' within 0\.05 s: 1 of 1 held, 0 others"
+        AcquireTimeout, match=r"no slot of 's' within 0\.05 s: 1 of 1 held .*, 0 others"
     ):
         await semaphore.acquire()
     with pytest.raises(AcquireTimeout, match="no slot of 's' within 0 s"):

@@ -6,7 +6,6 @@ has to be seen here.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
 from slotwise.redis._path_survey import survey_tiers_sync
-from slotwise.redis._scripts import OURS, load
+from slotwise.redis._scripts import OURS, commands_in, load
 
 _PINGS = 20
 _SLOW = 0.1  # seconds of a round trip; heartbeats have three
@@ -218,6 +217,12 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
         "run 'slotwise doctor --load-scripts' as an administrator, or allow this user"
         " @scripting, or enable EVALSHA and SCRIPT on the server"
     )
+    # First of all: the script that is run below calls only some of them.
+    missing = ", ".join(_missing_commands(handshake))
+    if missing:
+        lacks = f"the server has no {missing}, which they call"
+        remove = "remove their rename-command from the server's configuration"
+        return Check("scripts", FAILED, lacks, remove)
     scripts = [load(name) for name in OURS]
     known = handshake.ask("SCRIPT", "EXISTS", *(script.sha for script in scripts))
     if isinstance(known, list) and not all(known):  # else this user may not ask
@@ -237,17 +242,15 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     if str(reply).startswith("NOSCRIPT"):
         found = "the server doesn't have them, and this user may not load them"
         return Check("scripts", FAILED, found, remedy)
-    missing = ", ".join(_missing_commands(handshake))
-    if missing:
-        remedy = "remove their rename-command from the server's configuration"
-        return Check("scripts", FAILED, f"the server has no {missing}, which they call", remedy)
+    if "@user_script" in str(reply):  # a command that it calls was refused
+        return Check("scripts", FAILED, *_split(_diagnosis.refused(config.endpoint, reply)))
     return Check("scripts", FAILED, f"they don't run ({handshake.quoted(reply)})", remedy)
 
 
 def _missing_commands(handshake: Handshake) -> list[str]:
     """Return the commands that our scripts call and the server doesn't have, if it says so."""
     sources = b"".join(load(name).source for name in OURS).decode()
-    called = sorted(set(re.findall(r"redis\.p?call\('([A-Z]+)'", sources)))
+    called = commands_in(sources)
     known = handshake.ask("COMMAND", "INFO", *called)
     if not isinstance(known, list):
         return []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
+_CALL = re.compile(r"redis\.call\('([A-Z]+)'")  # what `pcall` calls may be missing
 
 # Those that the client calls, by folder and name.
 OURS = (
@@ -90,6 +91,24 @@ def _read(file: str, included: set[str]) -> str:
 def _parts(file: str) -> list[str]:
     """Return the text of a file before, between and after includes, and their files between."""
     return _INCLUDE.split((_FOLDER / file).read_text(encoding="utf-8"))
+
+
+def commands_in(source: str) -> list[str]:
+    """Return the commands that a script, or a part of it, calls by name."""
+    return sorted(set(_CALL.findall(source)))
+
+
+def command_that_failed(error: str) -> str:
+    """Return the commands on the line that an error reply names; "" if it names none of ours.
+
+    Many servers name nothing else.
+    """
+    line = re.search(r"@user_script:(\d+)", error)
+    source = next((load(name).source for name in OURS if load(name).sha.decode() in error), None)
+    if line is None or source is None:
+        return ""
+    number = int(line[1])
+    return " or ".join(commands_in("".join(source.decode().split("\n")[number - 1 : number])))
 
 
 def in_use(called: Iterable[Script | None]) -> list[Script]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core import messages
 from slotwise.redis._adaptive import read_conflict
 from slotwise.redis._closing import read_closure
+from slotwise.redis._diagnosis import GARBAGE
 from slotwise.redis._dialect import (
     HELD,
     ControlScripts,
@@ -21,6 +22,7 @@ from slotwise.redis._dialect import (
     read_waiting,
     write_wait,
 )
+from slotwise.redis._inspect import read_owner
 from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._net.call import pack_half
 from slotwise.redis._scripts import load
@@ -44,6 +46,15 @@ def _word(acquisition: RedisAcquisition, *, wait: bool) -> str:
     if acquisition.replaces:
         return "replace" if wait else "replace try"
     return write_wait(acquisition.limit._overload, acquisition.timeout) if wait else "try"
+
+
+def _oldest_holders(written: list[bytes]) -> str:
+    """Name the holders that lua/semaphore/oldest_holders.lua has found."""
+    try:
+        parts = (each.decode().split(" ", 1) for each in written)
+        return messages.oldest_holders((*read_owner(owner), float(age)) for age, owner in parts)
+    except GARBAGE:  # of somebody else; that it is full is certain
+        return ""
 
 
 class SemaphoreDialect(Dialect):
@@ -123,8 +134,8 @@ class SemaphoreDialect(Dialect):
             acquisition.on_queued(reply[2])
             return reply[3:]
         if word == b"busy":
-            acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:4]))
-            return reply[4:]
+            acquisition.fail(self.timeout_error(acquisition, 0.0, reply[1:5]))
+            return reply[5:]
         if word == b"full":
             value, held, written, estimate, is_late = reply[1:6]
             waiting, paused_for = read_waiting(written)
@@ -153,11 +164,15 @@ class SemaphoreDialect(Dialect):
     def timeout_error(
         self, acquisition: RedisAcquisition, waited: float, counts: Sequence[Any]
     ) -> AcquireTimeout:
-        value, held, written = counts
+        value, held, written, oldest = counts
         value = value or acquisition.limit.value
         waiting, paused_for = read_waiting(written)
         occupancy = messages.occupancy(
-            value=value, held=held, waiting=waiting, paused_for=paused_for
+            value=value,
+            held=held,
+            waiting=waiting,
+            oldest=_oldest_holders(oldest),
+            paused_for=paused_for,
         )
         return messages.no_slot(acquisition.limit._title, waited, occupancy)
 
@@ -186,10 +201,10 @@ class SemaphoreDialect(Dialect):
     def read_release(self, reply: list[Any]) -> tuple[Released, list[bytes]]:
         if reply == _ONE_RELEASED:  # nearly always
             return HELD, []
-        return Released(reply[0] > 0, reply[1] > 0, reply[2:5]), reply[5:]
+        return Released(reply[0] > 0, reply[1] > 0, reply[2] or ()), reply[3:]
 
 
 # The reply to a release of one held slot, without counts and messages.
-_ONE_RELEASED = [1, 0, 0, 0, 0]
+_ONE_RELEASED = [1, 0, 0]
 
 SEMAPHORE = SemaphoreDialect()

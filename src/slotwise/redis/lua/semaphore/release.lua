@@ -5,8 +5,9 @@
 --       3 the loop client that calls, or empty
 --       4 heartbeat_max_interval (s), for foreign waiters   5 pattern of foreign notification lists
 --       6 "count" to be told how full it is, else empty
--- Returns {slots it held, 1 if it waited in line, value, held, waiting} (the last three 0
--- unless asked for; waiting is a text while it is paused: "number ms"), followed by messages for the caller.
+-- Returns {slots it held, 1 if it waited in line, how full it is}, followed by messages for the caller. The
+-- third is 0, or if asked for {value, held, waiting (a text while it is paused: "number ms"), the oldest holders
+-- (semaphore/oldest_holders.lua)}.
 -- Mirrors Ledger.release and Ledger.cancel.
 -- include base/clock.lua
 -- include base/claim.lua
@@ -46,7 +47,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
     if is_timed and queues == 0 then redis.call('HSET', state, '.hold', hold) end
     if queues == 0 then
       if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
-      return {1, 0, 0, 0, 0}
+      return {1, 0, 0}
     end
     local interval, head_ttl, ticket, owner
     if facts[4] and not facts[7] and not facts[9] and facts[10] and not string.find(head, '*', 1, true) then
@@ -72,9 +73,9 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
                    claim_text(interval, '-', ticket, seconds(now_us / 1000000), number, token, owner))
         local message = 'granted ' .. head .. ' ' .. number .. ' ' .. token
         local client = client_of(head)
-        if client == ARGV[3] then return {1, 0, 0, 0, 0, message} end
+        if client == ARGV[3] then return {1, 0, 0, message} end
         redis.call('PUBLISH', 'slotwise:' .. client, proved(message, owner))
-        return {1, 0, 0, 0, 0}
+        return {1, 0, 0}
       end
     end
     if redis.call('EXISTS', numbers) == 1 then redis.call('ZADD', numbers, number, number) end
@@ -82,6 +83,7 @@ if not string.find(id, '*', 1, true) and ARGV[6] == '' then
   end
 end
 -- include semaphore/rules.lua
+-- include semaphore/oldest_holders.lua
 open(1, ARGV[1])
 local interval, counted = tonumber(ARGV[4]), ARGV[6] ~= ''
 caller, pattern = ARGV[3], ARGV[5]
@@ -91,14 +93,15 @@ if not freed then released = math.max(released, drop(id, space and string.sub(AR
 if released == 0 then waited = leave_queue(id) end
 local value = current_value()
 serve(value, interval)
-local reply = {released, waited, 0, 0, 0}
+local reply = {released, waited, 0}
 if counted then
   -- A foreign client may have told it through a list that nobody reads.
   local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
   if from then
     redis.call('DEL', string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1))
   end
-  reply = {released, waited, value or 0, redis.call('ZCARD', main), waiting_text(redis.call('ZCARD', waiting))}
+  local held = redis.call('ZCARD', main)
+  reply[3] = {value or 0, held, waiting_text(redis.call('ZCARD', waiting)), oldest_holders(held)}
 end
 for _, message in ipairs(messages) do reply[#reply + 1] = message end
 return reply

@@ -11,7 +11,8 @@
 --       10 "due" to be told when the next deadline is, else empty
 -- Returns {"granted", number, token, value}
 --         {"queued", value, ms until the next deadline, or -1, or -2 (next_end in semaphore/rules.lua)}
---         {"busy", value, held, waiting}           only for "try"; nothing has changed
+--         {"busy", value, held, waiting, the oldest holders (semaphore/oldest_holders.lua)}
+--                                                  only for "try"; nothing has changed
 --         {"full", value, held, waiting, when it would be served (s) or "", 1 if that is too late, else 0}
 --                                                  it may not wait; nothing has changed
 --                                                  in both, waiting is a text while it is paused: "number ms"

@@ -2,6 +2,7 @@
 -- replies are those of request.lua. Not a script.
 -- include semaphore/rules.lua
 -- include semaphore/replace.lua
+-- include semaphore/oldest_holders.lua
 -- include semaphore/estimate.lua
 local agreed  -- the value, once one request of this call has agreed on it: all of them have the same one, and the same interval
 local function request(id, declared, interval, ttl, word, again, owner)
@@ -96,7 +97,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
   if replaces then
     local chosen, at_once = to_replace(slots, value, held, queued)
     if word == 'replace try' and not (at_once and #chosen > 0) then
-      return answer('busy', value, held, waiting_text(queued))
+      return answer('busy', value, held, waiting_text(queued), oldest_holders(held))
     end
     for _, each in ipairs(chosen) do kick(each, interval) end
     if not is_paused and redis.call('ZCARD', main) + slots <= value and allot(id, claim, value) then
@@ -105,7 +106,7 @@ local function request(id, declared, interval, ttl, word, again, owner)
       return answer('granted', claim.number, claim.token, value)
     end
   elseif word == 'try' then
-    return answer('busy', value, held, waiting_text(queued))
+    return answer('busy', value, held, waiting_text(queued), oldest_holders(held))
   end
   local is_full = queued >= (tonumber(string.match(word, '^wait (%d+)')) or math.huge)
   local patience = tonumber(string.match(word, ' shed (%S+)$'))
