@@ -368,6 +368,25 @@ class RatesAgainstModel(PathsAgainstModel):
             self.now = max(when, self.now)
             self.expire(0.0)
 
+    @rule(tenant=tenants, model=models, needs=perhaps_several)
+    def take_at_once(self, tenant: str, model: str, needs: Needs) -> None:
+        """The short way does what the long one does, or nothing."""
+        key, path = self.new_key(), (tenant, model, None)
+        needs = self.needs(needs)
+        claim = claim_of(key, None, needs)
+        if self.ledger.take_at_once(claim, path, self.now):
+            assert self.model.serve(self.now) == []
+            assert self.model.try_request(Request(key, path, None, needs), self.now)
+
+    @precondition(lambda self: self.model.holding)
+    @rule(number=which)
+    def give_at_once(self, number: int) -> None:
+        key = self.model.holding[number % len(self.model.holding)].key
+        claim = self.ledger.holders[key]
+        if self.ledger.give_at_once(claim, self.now):
+            del self.ledger.holders[key]
+            assert self.model.release(key, self.now) == []
+
     @precondition(lambda self: self.keys)
     @rule(number=which, actual=st.sampled_from([0, 0, 1, 2, 5]))
     def correct(self, number: int, actual: int) -> None:

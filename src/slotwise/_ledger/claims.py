@@ -23,8 +23,10 @@ class BaseClaim(Protocol):
     named: bool
     # Whether it replaces a holder, and so comes before all others.
     replaces: bool
-    # In microseconds: it comes before claims that arrived less than that much earlier.
-    head_start: int
+
+    @property
+    def head_start(self) -> int:
+        """In microseconds: it comes before claims that arrived less than that much earlier."""
 
     key: Any  # what the ledger files it under
     ttl: float | None

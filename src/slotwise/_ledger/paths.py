@@ -131,7 +131,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from slotwise._core.adaptive import Adaptive
@@ -317,6 +317,68 @@ class PathLedger(BaseLedger[C]):
         if turn is not None:
             self.queue.count_grant(claim, path, ticket, weight, now)
         self._file(claim, number, now)
+        return True
+
+    def take_at_once(self, claim: C, path: Path, now: float) -> bool:
+        """`try_request` in few steps where there are rates and nobody waits; False to ask that.
+
+        All nodes are known, and a number of each slot node is free; there is one. The claim has
+        no ttl.
+        """
+        needs: Any = claim.needs
+        if needs is None or self.waiting or self.closed or self.paused:
+            return False
+        nodes: Any = self.fixed_nodes
+        if nodes is None:
+            nodes = [table.get(key) for table, key in zip(self.tables, path, strict=True)]
+            if None in nodes:
+                return False
+        at = int(now * 1_000_000 + 0.5)  # `microseconds`, inlined
+        number = taken = 0
+        for node in nodes:
+            need, rate = needs[taken], node.rate
+            if rate is None:
+                if need != 1 or not node.free:
+                    break
+                number = heappop(node.free)
+            else:
+                # `RateNode.has_room` and `RateNode.take`, inlined.
+                level = node.level
+                elapsed, node.at = at - node.at, at
+                if elapsed > 0:
+                    level += elapsed * rate.gain
+                    if level > rate.full:
+                        level = rate.full
+                needed = need * rate.unit
+                if needed > level:
+                    node.level = level
+                    break
+                node.level = level - needed
+            taken += 1
+        else:
+            claim.nodes, claim.ranges, claim._slot_number = nodes, (), number
+            if self.queue.widest is None:
+                self.recent.remember(claim, now)
+            else:
+                self.holders[claim.key] = claim
+            return True
+        for node, need in zip(nodes[:taken], needs, strict=False):
+            if node.rate is None:
+                heappush(node.free, number)
+            else:
+                node.level += need * node.rate.unit
+        return False
+
+    def give_at_once(self, claim: C, now: float) -> bool:
+        """`give` in few steps for what `take_at_once` took, while nobody waits; else False."""
+        if claim.ranges or self.waiting or self.unbalanced or self.deadlines is not None:
+            return False
+        number = claim._slot_number
+        for node in claim.nodes:
+            if node.rate is None:
+                node.used = now
+                heappush(node.free, number)
+        self.recent.remember(claim, now)
         return True
 
     def _is_behind(self, claim: C, group: Group, now: float) -> bool:

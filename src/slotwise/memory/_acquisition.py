@@ -26,6 +26,7 @@ from slotwise.memory import _quick_lane
 from slotwise.memory._context import MemoryContext
 from slotwise.memory._ids import next_key
 from slotwise.memory._log import logged
+from slotwise.memory._waiting import running_task
 
 if TYPE_CHECKING:
     from slotwise._core.events import Pause
@@ -151,11 +152,21 @@ class GeneralMemoryAcquisition(MemoryAcquisition):
     def take(self) -> bool:
         if self.slots != 1 or self.head_start or self.replaces:
             return False
+        semaphore = self.semaphore
+        tracker = semaphore._tracker
         self.since = since = clock.now()  # before anybody can see that it holds a slot
-        if not super().take():
+        number = _quick_lane.take(tracker)
+        if not number:
             return False
+        self._slot_number = number
+        tracker.holders[self.key] = self
         if self.ttl is not None:
-            self.semaphore._begin_ttl(self, since + self.ttl)
+            if semaphore._cancel_task_after_ttl:
+                self.task = running_task()
+            deadline = since + self.ttl
+            tracker.deadlines.young[self.key] = deadline  # type: ignore[union-attr]
+            if deadline < tracker.alarm:
+                tracker.arm(deadline)
         return True
 
     def give(self) -> bool:

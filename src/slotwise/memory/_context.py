@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
 from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._ledger.claims import NO_SLOTS
+from slotwise._wait.at_once import DONE
 from slotwise.memory._ids import id_of, next_key
 
 
@@ -88,8 +89,9 @@ class MemoryContext:
             await self.wait()
         return self
 
-    async def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
         self.__exit__(exc_type, exc, traceback)
+        return DONE
 
     def __enter__(self) -> Self:
         if _get_running_loop() is not None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from slotwise._core import events, messages
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.outcomes import Outcomes, asked_pauses
-from slotwise._core.paths import keys_by_name
+from slotwise._core.paths import head_start_of, keys_by_name
 from slotwise._core.results import AcquisitionResult
 from slotwise._ledger.path_nodes import BasePathClaim, Node, Path
 from slotwise._wait import clock
 from slotwise._wait.at_once import DONE
+from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker
 from slotwise.memory import _log
 from slotwise.memory._context import MemoryContext
@@ -32,9 +33,9 @@ class MemoryPathAcquisition(MemoryContext, BasePathClaim, AcquisitionResult, Acq
     """Slots of every tier, from their request to their end; made by `MemoryPaths.cm` alone."""
 
     __slots__ = (
-        *("_outcomes", "arrived", "failure", "group", "head_start", "key", "label", "needs"),
+        *("_outcomes", "arrived", "failure", "group", "key", "key_weight", "label", "needs"),
         *("nodes", "path", "paths", "ranges", "rank", "since", "task", "ticket", "timeout", "ttl"),
-        *("waker", "weight"),
+        "waker",
     )
 
     _outcomes: Outcomes | None
@@ -44,11 +45,19 @@ class MemoryPathAcquisition(MemoryContext, BasePathClaim, AcquisitionResult, Acq
     since: float  # when it began to wait, then when it was granted; not by the quick lane
     arrived: float  # set if it had to wait
     timeout: float | None  # the longest wait
-    label: str | None  # what the slots are for
-    task: asyncio.Task[Any] | None  # to cancel when the ttl ends
+    label: str  # what the slots are for; not set without one
+    task: asyncio.Task[Any] | None  # to cancel when the ttl ends; perhaps not set
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
-    weight: float  # of its key, where keys take turns
+    key_weight: float  # of its key; set where keys take turns
+
+    @property
+    def weight(self) -> float:
+        return getattr(self, "key_weight", 1.0)
+
+    @property
+    def head_start(self) -> int:  # type: ignore[override] # there it can be set
+        return head_start_of(self.needs)
 
     def settle(self, **costs: int) -> Awaitable[None]:
         self.paths.check_costs(costs)
@@ -72,8 +81,10 @@ class MemoryPathAcquisition(MemoryContext, BasePathClaim, AcquisitionResult, Acq
 
     def take(self) -> bool:
         lane = self.paths._lane
-        if lane.attention or lane.woken or self.needs is not None or events.hooks:
+        if lane.woken or events.hooks:
             return False
+        if lane.attention or self.needs is not None:
+            return lane.is_rated and exclusive(lane.take_now, self)
         taken: list[Node] = []
         try:
             for nodes, key in zip(lane.tables, self.path):  # noqa: B905 - it costs, and was checked

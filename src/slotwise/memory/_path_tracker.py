@@ -62,6 +62,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         "has_keys",
         "holds",
         "is_expiring",
+        "is_rated",
         "loop_alarm",
         "name",
         "roomy",
@@ -80,6 +81,8 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         """``predecessor`` is an ended tracker of the name, whose holders have to leave first."""
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
+        # Whether anything is a rate: then `take_at_once` is the quick way, in the section.
+        self.is_rated = self.refills is not None and not self.has_adaptive
         self.ended = False  # closed for good
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
@@ -196,6 +199,14 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
                 self._ring_by(now + claim.ttl)
         return granted
 
+    def take_now(self, claim: MemoryPathAcquisition) -> bool:
+        """Take what a claim needs if nobody waits and it is there, *in the section*."""
+        claim.since = now = clock.now()
+        taken = self.take_at_once(claim, claim.path, now)
+        if taken and self.name is not None:
+            unfilled[self.name] = self
+        return taken
+
     # ------------------------------------------------------------- rates
 
     def _expect_waking(self, waker: Waker) -> None:
@@ -309,6 +320,8 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
 
     def _take_back(self, acquisition: MemoryPathAcquisition) -> None:
         now = clock.now()
+        if self.is_rated and self.give_at_once(acquisition, now):
+            return
         if self.can_hand_over():
             granted = self._after_change(self.hand_over(acquisition, now), now)
             if len(self.tables[0]) > self.roomy:

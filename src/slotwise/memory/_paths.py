@@ -23,7 +23,6 @@ from slotwise._core.paths import (
     TierSpec,
     TierStats,
     check_costs,
-    head_start_of,
     options_of,
     tiers_conflict,
     weight_for,
@@ -134,13 +133,11 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         acquisition.path = path
         acquisition.timeout = timeout
         acquisition.ttl = self._ttl
-        acquisition.label = label
         acquisition.needs = needs
-        acquisition.ranges = ()
-        # Only these have a head start.
-        acquisition.head_start = 0 if needs is None else head_start_of(needs)
-        acquisition.weight = 1.0
-        acquisition.task = None
+        if label is not None:
+            acquisition.label = label
+        if needs is not None:
+            acquisition.ranges = ()
         options = self._options
         acquisition._outcomes = None if options is None else Outcomes(options)
         return acquisition
@@ -175,7 +172,7 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
     def _request(self, claim: MemoryPathAcquisition, make_waker: Callable[[], Waker]) -> bool:
         tracker = self._tracker
         if tracker.queue.fair is not None:
-            claim.weight = weight_for(self._specs, claim.path)
+            claim.key_weight = weight_for(self._specs, claim.path)
         while True:
             try:
                 return super()._request(claim, make_waker)

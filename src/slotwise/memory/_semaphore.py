@@ -211,31 +211,23 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
     ) -> GeneralMemoryAcquisition:
         """Return an acquisition that has room for all of this."""
         acquisition: GeneralMemoryAcquisition = GeneralMemoryAcquisition()
-        acquisition.slots = check_count("slots", slots)
-        acquisition.label = check_label(label)
+        acquisition.slots = slots if slots is _ONE else check_count("slots", slots)
+        acquisition.label = label if label is None else check_label(label)
         acquisition.ttl = self._ttl
         acquisition.task = None
-        acquisition.replaces = check_on_full(on_full)
+        acquisition.replaces = replaces = on_full is not _WAIT and check_on_full(on_full)
         acquisition.replaced = ()
-        head_start = check_priority(priority)
-        acquisition.head_start = 0 if acquisition.replaces else head_start
+        acquisition.head_start = 0
+        if priority is not _NO_PRIORITY and not replaces:
+            acquisition.head_start = check_priority(priority)
         options = self._adaptive
         acquisition._outcomes = None if options is None else Outcomes(options)
         if options is not None:
-            if acquisition.replaces:
+            if replaces:
                 raise not_replaceable(self._title)
             if slots > options.min:
                 raise too_many_for_adaptive(self._title, slots, options)
         return acquisition
-
-    def _begin_ttl(self, acquisition: GeneralMemoryAcquisition, deadline: float) -> None:
-        """Note when the ttl ends of what the quick lane gave."""
-        if self._cancel_task_after_ttl:
-            acquisition.task = running_task()
-        tracker = self._tracker
-        tracker.deadlines.young[acquisition.key] = deadline  # type: ignore[union-attr]
-        if deadline < tracker.alarm:
-            tracker.arm(deadline)
 
     def _tell_changes(self) -> None:
         """Tell the hooks how an adaptive value has moved."""

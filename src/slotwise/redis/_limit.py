@@ -203,7 +203,8 @@ class RedisLimit:
         return await self._release(acquisition_id, self._config.cleanup_timeout, outcome)
 
     async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
-        await self._release(acquired, EXIT_LIMIT, on_exit=True)
+        if not self._holds_nothing:
+            await self._release(acquired, EXIT_LIMIT, on_exit=True)
 
     def _release_soon(self, acquired: AcquisitionResult) -> None:
         if isinstance(acquired, FallbackAcquisition):

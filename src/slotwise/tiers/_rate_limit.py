@@ -6,14 +6,14 @@ It is a path through one tier; who gets what, and when, is decided there.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import partial, wraps
+from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
@@ -159,8 +159,8 @@ class RateLimit(OptionAttributes, Limit):
 
         ``priority`` is a head start in seconds, as for `Tiers.acquire`.
         """
-        needs = self._needs(slots, cost, priority)
-        return await self._tiers._begin(_PATH, needs, timeout, label)
+        context = self._tiers._cm(_PATH, self._needs(slots, cost, priority), timeout, label)
+        return await context.__aenter__()
 
     acquire_sync = Wider(acquire, waits=True).twin
 
@@ -185,12 +185,13 @@ class RateLimit(OptionAttributes, Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionContext:
-        [needed] = self._needs(slots, cost, priority)
-        begin = partial(self.acquire, needed, timeout=timeout, label=label, priority=priority)
-        return AcquiringContext(self, begin)
+        return self._tiers._cm(_PATH, self._needs(slots, cost, priority), timeout, label)
 
     def _needs(self, slots: object, cost: object, priority: float = 0) -> Resolved:
-        if cost is not None and slots != 1:
+        if cost is None:
+            if slots is _ONE and priority is _NO_PRIORITY:
+                return self._tiers._arguments.one_of_each
+        elif slots != 1:
             raise TypeError("cost and slots mean the same: only one of them can be given")
         needs = Resolved((check_count("cost", slots if cost is None else cost),))
         if priority is not _NO_PRIORITY:
