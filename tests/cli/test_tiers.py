@@ -221,7 +221,8 @@ def test_resize_gives_a_rate_tier_another_rate(any_shell: Shell):
             == "tokens of 'api' has 600 per 60 s, burst 20 now, 10 per 3600 s, burst 100 before\n"
         )
         assert (tiers.stats_sync()["tokens"].value, tiers.stats_sync()["tokens"].level) == (20, 20)
-        assert "has 10 per 1 s, burst 20 now" in any_shell.here(*resize, "10/s").stdout
+        told = any_shell.here(*resize, "10/s").stdout
+        assert told.endswith("has 10 per 1 s, burst 20 now, 600 per 60 s, burst 20 before\n")
         assert tiers.stats_sync()["tokens"].value == 20
         assert "takes a rate such as 600/60s" in refused(any_shell, *resize, 5, code=2)
         assert "is not a rate" in refused(
@@ -244,6 +245,16 @@ def test_a_new_rate_of_one_key_keeps_the_burst_that_it_had(any_shell: Shell):
         assert any_shell.here(*resize, "acme", "54000/1h", "--burst", 8000).returncode == 0
         assert "burst 8000 now" in any_shell.here(*resize, "acme", "50000/1h").stdout
         assert tiers.stats_sync()["tokens"].keys["acme"].value == 8000
+
+
+def test_a_new_rate_of_all_keys_says_what_their_burst_was(any_shell: Shell):
+    keyed = Tier("tokens", rate=Rate(60_000, per=3600, burst=9000), keyed=True)
+    with tiers_here(any_shell, keyed) as tiers:
+        tiers.acquire_sync(tokens="acme")
+        resize = ("resize", "api", "--tier", "tokens")
+        any_shell.here(*resize, "54000/1h", "--burst", 8000)
+        told = any_shell.here(*resize, "50000/1h").stdout
+        assert told.endswith("has 50000 per 3600 s, burst 8000 now, burst 8000 before\n")
 
 
 def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):
