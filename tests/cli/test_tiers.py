@@ -15,7 +15,7 @@ import pytest
 from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
-from slotwise import Rate, Tier, Tiers
+from slotwise import Rate, RateLimit, Tier, Tiers
 from slotwise._cli.output import units
 
 # Two tiers, with the value of one.
@@ -159,6 +159,19 @@ def test_explain_names_the_tier_that_those_who_wait_now_lack(any_shell: Shell):
             for wrong in (("--key", "none=x"), ("--cost", "all=3", "--key", "user=x")):
                 refused(any_shell, "explain", "api", *wrong, code=2)
             tiers.close_sync()  # ends the waits
+
+
+def test_a_cost_needs_no_tier_where_there_is_only_one_rate(any_shell: Shell):
+    plain = RateLimit("plain", Rate(10, per=3600, burst=10), url=any_shell.url)
+    plain.acquire_sync(cost=4)
+    assert "at once" in any_shell.here("explain", "plain", "--cost", 6).stdout
+    assert "7 needed" in any_shell.here("explain", "plain", "--cost", 7).stdout
+    assert "must be a whole number" in refused(any_shell, "explain", "plain", "--cost", "x", code=2)
+    with tiers_here(any_shell, RATE, Tier("requests", rate=Rate(5, per=60))) as tiers:
+        tiers.acquire_sync()
+        told = refused(any_shell, "explain", "api", "--cost", 7, code=2)
+        assert "--cost needs TIER=N: of 'api', these are rates: tokens, requests" in told
+    plain.close_sync()
 
 
 def test_explain_of_a_request_with_keys_and_costs(any_shell: Shell):
