@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# A star import fetches all of them, which needs redis-py and POSIX.
+# A star import fetches all of them, which needs POSIX.
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
@@ -105,17 +105,34 @@ _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in na
 
 def __getattr__(name: str) -> object:
     if name in _MODULE_OF:
-        found: object = getattr(_import(_MODULE_OF[name]), name)
+        try:
+            found: object = getattr(_import(_MODULE_OF[name]), name)
+        except ImportError as error:
+            if _MODULE_OF[name] != "slotwise.redis":
+                raise
+            return _needs_extra(name, str(error))
         globals()[name] = found
         return found
     if f"{__name__}.{name}" in _NAMES_OF:  # slotwise.errors, with nothing but `import slotwise`
-        return _import(f"{__name__}.{name}")
+        try:
+            return _import(f"{__name__}.{name}")
+        except ImportError as error:  # inspect.getmembers skips what raises an AttributeError
+            raise AttributeError(str(error)) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _import(module: str) -> object:
     __import__(module)  # importlib would take longer to import
     return sys.modules[module]
+
+
+def _needs_extra(name: str, message: str) -> type:
+    """Return a class that raises an ImportError when it is used: a star import must not."""
+
+    def new(*_: object, **__: object) -> None:
+        raise ImportError(message)
+
+    return type(name, (), {"__new__": new})
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,6 @@ How a scope works is up to its driver, which is imported when its url is used.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -186,6 +185,8 @@ def _nothing_behind(url: str) -> None:
 
 
 def _options_of(driver: Callable[..., object]) -> set[str]:
+    import inspect  # slow to import; `slotwise run` doesn't use it
+
     return {*inspect.signature(driver).parameters} - {"name", "value"}
 
 

@@ -143,6 +143,23 @@ def test_nothing_else_is_installed(bare: Bare):
     assert ran.stdout == "[None, None]\n"
 
 
+def test_all_names_can_be_had_and_those_of_redis_say_what_they_need_when_they_are_used(bare: Bare):
+    text = (
+        "from slotwise import *\n"
+        "import inspect, slotwise\n"
+        "assert {*slotwise.__all__} <= {name for name, _ in inspect.getmembers(slotwise)}\n"
+        "for use in RedisConfig, lambda: RedisSemaphore('api', 1):\n"
+        "    try:\n"
+        "        use()\n"
+        "    except ImportError as error:\n"
+        "        print(\"pip install 'slotwise[redis]'\" in str(error))\n"
+    )
+    ran = subprocess.run(
+        [bare.python, "-c", text], capture_output=True, text=True, env=bare.environment, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("True\nTrue\n", "")
+
+
 def test_help_and_version_need_nothing(bare: Bare):
     helps = [(name, "--help") for name in SUMMARIES]
     results = bare.run(("--help",), ("--version",), *helps)

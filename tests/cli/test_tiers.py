@@ -15,7 +15,7 @@ import pytest
 from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
-from slotwise import Rate, Tier, Tiers
+from slotwise import Rate, RateLimit, Tier, Tiers
 from slotwise._cli.output import units
 
 # Two tiers, with the value of one.
@@ -161,6 +161,19 @@ def test_explain_names_the_tier_that_those_who_wait_now_lack(any_shell: Shell):
             tiers.close_sync()  # ends the waits
 
 
+def test_a_cost_needs_no_tier_where_there_is_only_one_rate(any_shell: Shell):
+    plain = RateLimit("plain", Rate(10, per=3600, burst=10), url=any_shell.url)
+    plain.acquire_sync(cost=4)
+    assert "at once" in any_shell.here("explain", "plain", "--cost", 6).stdout
+    assert "7 needed" in any_shell.here("explain", "plain", "--cost", 7).stdout
+    assert "must be a whole number" in refused(any_shell, "explain", "plain", "--cost", "x", code=2)
+    with tiers_here(any_shell, RATE, Tier("requests", rate=Rate(5, per=60))) as tiers:
+        tiers.acquire_sync()
+        told = refused(any_shell, "explain", "api", "--cost", 7, code=2)
+        assert "--cost needs TIER=N: of 'api', these are rates: tokens, requests" in told
+    plain.close_sync()
+
+
 def test_explain_of_a_request_with_keys_and_costs(any_shell: Shell):
     with tiers_here(any_shell, Tier("user", 1, keyed=True), RATE) as tiers:
         tiers.acquire_sync(user="ann", tokens=40)
@@ -221,7 +234,8 @@ def test_resize_gives_a_rate_tier_another_rate(any_shell: Shell):
             == "tokens of 'api' has 600 per 60 s, burst 20 now, 10 per 3600 s, burst 100 before\n"
         )
         assert (tiers.stats_sync()["tokens"].value, tiers.stats_sync()["tokens"].level) == (20, 20)
-        assert "has 10 per 1 s, burst 20 now" in any_shell.here(*resize, "10/s").stdout
+        told = any_shell.here(*resize, "10/s").stdout
+        assert told.endswith("has 10 per 1 s, burst 20 now, 600 per 60 s, burst 20 before\n")
         assert tiers.stats_sync()["tokens"].value == 20
         assert "takes a rate such as 600/60s" in refused(any_shell, *resize, 5, code=2)
         assert "is not a rate" in refused(
@@ -244,6 +258,16 @@ def test_a_new_rate_of_one_key_keeps_the_burst_that_it_had(any_shell: Shell):
         assert any_shell.here(*resize, "acme", "54000/1h", "--burst", 8000).returncode == 0
         assert "burst 8000 now" in any_shell.here(*resize, "acme", "50000/1h").stdout
         assert tiers.stats_sync()["tokens"].keys["acme"].value == 8000
+
+
+def test_a_new_rate_of_all_keys_says_what_their_burst_was(any_shell: Shell):
+    keyed = Tier("tokens", rate=Rate(60_000, per=3600, burst=9000), keyed=True)
+    with tiers_here(any_shell, keyed) as tiers:
+        tiers.acquire_sync(tokens="acme")
+        resize = ("resize", "api", "--tier", "tokens")
+        any_shell.here(*resize, "54000/1h", "--burst", 8000)
+        told = any_shell.here(*resize, "50000/1h").stdout
+        assert told.endswith("has 50000 per 3600 s, burst 8000 now, burst 8000 before\n")
 
 
 def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotwise import Rate, RateLimit, Tier, Tiers, ValueConflict
+from slotwise import Rate, RateLimit, Tier, Tiers, ValueConflict, semaphore
 from tests.redis._server import Server
 
 TENANT, EVERYBODY = Tier("tenant", 5, keyed=True), Tier("all", 20)
+FAIR: dict[str, Any] = {"order": "fair", "fair_by": "tenant"}
 TOKENS = Tier("tokens", rate=Rate(1_000, per=60, burst=200))
 
 
@@ -33,7 +35,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
             "all",
         ),
         ((TENANT, TOKENS, Tier("all", 19)), {}, ("20", "19"), "1000 per 60 s"),
-        ((TENANT, TOKENS, EVERYBODY), {"order": "fair", "fair_by": "tenant"}, ("fair",), "all=20"),
+        ((TENANT, TOKENS, EVERYBODY), FAIR, ("fair",), "all=20"),
         ((TENANT, EVERYBODY), {}, ("tokens=1000 per 60 s, burst 200", "all=20"), None),
     ],
 )
@@ -54,6 +56,36 @@ async def test_two_objects_with_different_rules_are_a_conflict_that_names_the_di
         stats = await limits.stats()
         assert stats["all"].active == 1
     await limits.close()
+
+
+RESIZED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any, Any]] = {
+    "semaphore": (lambda value, name, url: semaphore(name, value, url), (), 3, 5),
+    "tiers": (lambda value, **place: Tiers(TENANT, Tier("all", value), **place), ("all",), 3, 5),
+    "fair tiers": (
+        lambda value, **place: Tiers(Tier("tenant", value, keyed=True), EVERYBODY, **place, **FAIR),
+        *(("tenant",), 3, 5),
+    ),
+    "rate": (
+        lambda value, name, url: RateLimit(name, value, url=url),
+        *((), Rate(3, per=3600, burst=3), Rate(5, per=3600, burst=3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RESIZED)
+async def test_what_was_resized_is_no_conflict_when_code_with_that_value_is_deployed(
+    place: dict[str, Any], kind: str
+) -> None:
+    make, tier, declared, resized = RESIZED[kind]
+    at = {"tenant": "acme"} if "tiers" in kind else {}
+    earlier = make(declared, **place)
+    await earlier.acquire(**at)
+    await earlier.resize(*tier, resized)
+    later = make(resized, **place)
+    assert await later.try_acquire(**at) is not None
+    assert await earlier.try_acquire(**at) is not None
+    with pytest.raises(ValueConflict, match=r"in use (as .*|with )5"):
+        await make(Rate(4, per=3600) if kind == "rate" else 4, **place).try_acquire(**at)
 
 
 def test_limits_without_a_name_are_private(place: dict[str, Any]) -> None:

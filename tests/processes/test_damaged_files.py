@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -23,7 +24,6 @@ from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
 from slotwise.processes._journal import Journal
 from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._plain_json import encode
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -292,7 +292,7 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
             start, end, epoch = journal._start, journal._end, journal._epoch
             if garbage == "record":  # it ends the wait before it fails
                 record = ["drop dead", 1.0, 1, [file.process.owner], 5]
-                journal._commit(encode(record), end, epoch, start)
+                journal._commit(json.dumps(record), end, epoch, start)
             else:
                 journal._commit("not JSON", end, epoch + 1, end)
         error = waiting.exception(LONG)

@@ -357,6 +357,11 @@ async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell:
         for action in ("close", "open", "kick", "freeze", "thaw"):
             wrong = {"action": action, "name": "api", "tier": "all", "id": "x"}
             assert (await steer(page, wrong)).code == 400, action
+        [holder] = await tiers.holders()
+        kick = {"action": "kick", "id": holder.acquisition_id, "kind": "semaphore"}
+        for more in ({}, {"name": "api"}):
+            assert (await steer(page, kick | more)).code == 404, more
+        assert await tiers.holders() == [holder]
         resize = {"action": "resize", "name": "api", "value": 3}
         for more in ({"key": "ann"}, {"tier": "all", "key": "ann"}, {"kind": "x"}, {"tier": 5}):
             assert (await steer(page, resize | more)).code == 400, more
@@ -394,6 +399,10 @@ async def test_steering_does_it_and_is_logged_with_who(
         kick = {"action": "kick", "id": acquired.acquisition_id}
         async with ProcessSemaphore(1, name="other", directory=folder):
             assert (await steer(page, kick | {"name": "other"})).code == 404
+        assert (await steer(page, kick | {"kind": "tiers"})).code == 404
+        for more in ({"tier": "all"}, {"key": "ann"}):
+            assert (await steer(page, kick | more)).code == 400
+        assert not acquired.lost
         assert (await steer(page, kick)).code == 200
     await semaphore.stats()
     assert acquired.lost

@@ -44,9 +44,11 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
     if wanted.get("kind") not in (None, *_KINDS):
         raise BadRequest(f"kind must be one of {', '.join(_KINDS)}")
     name = wanted.get("name")
-    if action == "kick" and (name is None or not _has_tier(wanted)):
-        return _kick(backend, wanted["id"], name)  # where it is known, nothing else is searched
-    assert name is not None
+    if action == "kick" and not _has_tier(wanted):
+        # Where the name is known, nothing else is searched.
+        return _kick(backend, wanted["id"], name, wanted.get("kind"))
+    if name is None:
+        raise BadRequest(f"{action} takes no tier and no key")
     limit = _find(backend, name, wanted)
     if _has_tier(wanted) and action not in ("resize", "freeze", "thaw"):
         raise BadRequest(f"{action} takes no tier and no key")
@@ -115,8 +117,11 @@ def _freeze(
     return f"{tier} of {name!r} is {done}"
 
 
-def _kick(backend: Backend, acquisition_id: str, name: str | None) -> str:
+def _kick(backend: Backend, acquisition_id: str, name: str | None, kind: str | None) -> str:
     holding = find_holder(backend, acquisition_id, name)
+    found = "semaphore" if isinstance(holding.limit, Semaphore) else "tiers"
+    if kind not in (None, found):
+        raise NotFound(f"{acquisition_id!r} is a holder of the {found} {holding.name!r}")
     if not holding.limit.kick_sync(acquisition_id):
         raise NotFound(f"{acquisition_id!r} has ended meanwhile")
     return f"{acquisition_id!r} of {holding.name!r} was kicked"

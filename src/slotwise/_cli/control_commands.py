@@ -98,7 +98,7 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
         given.value = Rate(given.value.count, per=given.value.per, burst=before)
     found.paths.resize_sync(tier.name, given.value, key)
     if isinstance(given.value, Rate):
-        rate = f"burst {before}" if key is not None else tier.value
+        rate = f"burst {before}" if tier.keyed else view.rate
         _print(f"{_subject(tier, given)} has {given.value} now, {rate} before")
         return 0
     now = _count(given.value, "slot") if given.value else "no limit"

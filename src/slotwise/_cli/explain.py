@@ -50,8 +50,8 @@ def _parser() -> Parser:
         type=_cost,
         action="append",
         default=[],
-        metavar="TIER=N",
-        help="what the request takes of a rate [1]",
+        metavar="[TIER=]N",
+        help="what the request takes of a rate [1]; TIER= can be left out if there is only one",
     )
     tier_flags.add_tiers_flag(parser)
     parser.add_json()
@@ -141,14 +141,17 @@ def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
 
 def _with_keys(tiers: FoundTiers, given: argparse.Namespace) -> Explanation:
     """Explain a request made now, with the keys and costs of the flags."""
-    keys, costs = dict(given.key), dict(given.cost)
     keyed = [spec.name for spec in tiers.specs if spec.keyed and spec.key_of is None]
     rates = [spec.name for spec in tiers.specs if isinstance(spec.value, Rate)]
+    names = ", ".join(rates) or "none"
+    if len(rates) != 1 and any(tier is None for tier, _ in given.cost):
+        raise UsageError(f"--cost needs TIER=N: of {tiers.name!r}, these are rates: {names}")
+    keys = dict(given.key)
+    costs = {rates[0] if tier is None else tier: cost for tier, cost in given.cost}
     if {*keys} != {*keyed}:
-        names = " ".join(f"--key {name}=K" for name in keyed) or "no --key"
-        raise UsageError(f"a request for {tiers.name!r} has {names}")
+        flags = " ".join(f"--key {name}=K" for name in keyed) or "no --key"
+        raise UsageError(f"a request for {tiers.name!r} has {flags}")
     if not costs.keys() <= {*rates}:
-        names = ", ".join(rates) or "none"
         raise UsageError(f"--cost is that of a rate; of {tiers.name!r}, these are rates: {names}")
     path = tuple(keys.get(spec.key_of or spec.name) for spec in tiers.specs)
     needs = tuple(costs.get(spec.name, 1) for spec in tiers.specs)
@@ -179,9 +182,10 @@ def _key(text: str) -> tuple[str, str]:
     return tier, key
 
 
-def _cost(text: str) -> tuple[str, int]:
-    tier, _, cost = text.partition("=")
-    return tier, count(cost)
+def _cost(text: str) -> tuple[str | None, int]:
+    """Return the tier, None for the only rate, and the cost."""
+    tier, equals, cost = text.partition("=")
+    return (tier, count(cost)) if equals else (None, count(text))
 
 
 def as_dict(found: Explanation) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Also the words for tiers in messages. What a driver of tiers can do is in `path_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -151,6 +151,12 @@ def check_costs(specs: Sequence[TierSpec], costs: Mapping[str, int], title: str)
             raise ValueError(f"the cost of {name!r} must be at least 0, not {cost}")
         if cost * rates[name].unit >= EXACT:
             raise ValueError(f"the cost of {name!r} is too large to be counted: {cost}")
+
+
+def specs_in_use(specs: Sequence[TierSpec], values: Iterable[int | Rate | None]) -> list[TierSpec]:
+    """Return what was declared with the values of the tiers now, which may have been resized."""
+    pairs = zip(specs, values, strict=True)
+    return [replace(spec, value=value or 0) for spec, value in pairs]
 
 
 def tiers_conflict(

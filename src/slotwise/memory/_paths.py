@@ -24,6 +24,7 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     options_of,
+    specs_in_use,
     tiers_conflict,
     weight_for,
 )
@@ -334,5 +335,9 @@ def _tracker_for(tiers: Sequence[TierSpec], name: str | None) -> PathTracker:
         if name in _closures:
             tracker.suspend(_closures[name])
     elif tracker.specs != tuple(tiers):
-        raise tiers_conflict(name, tracker.specs, tiers)
+        used = specs_in_use(tracker.specs, [tier.value for tier in tracker.tiers])
+        if len(used) != len(tiers) or not all(
+            own in pair for own, *pair in zip(tiers, used, tracker.specs, strict=True)
+        ):
+            raise tiers_conflict(name, used, tiers)
     return tracker

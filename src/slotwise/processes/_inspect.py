@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable
 from stat import S_ISREG
@@ -167,7 +166,7 @@ def claimant_of(
         claim.key,
         slots,
         datetime.fromtimestamp(since_us / 1e6, UTC),
-        socket.gethostname(),
+        os.uname().nodename,
         claim.pid,
         claim.label,
         slot_number,

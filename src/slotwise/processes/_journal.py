@@ -15,6 +15,7 @@ written isn't committed yet.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from os import fstat, pread, pwrite
@@ -27,7 +28,8 @@ from slotwise.processes._base_state import AnyState, ClaimEvent, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, older_release, os_error
-from slotwise.processes._plain_json import decode, encode, encode_record
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _MAGIC = b"slotwise"
 VERSION = 1
@@ -185,7 +187,7 @@ class Journal:
             body = raw[at + _FRAME.size : at + _FRAME.size + length]
             if len(body) != length or crc32(body, epoch) != checksum:
                 raise Damaged(f"wrong checksum at offset {start + at}")
-            records.append(decode(body))
+            records.append(json.loads(body))
             first = first or length
             at += _FRAME.size + length
         return records, first
@@ -221,7 +223,7 @@ class Journal:
         events: list[ClaimEvent] = state.apply(record)
         self.in_sync = False  # until it is committed
         start = self._start
-        end = self._commit(encode_record(record), self._end, self._epoch, start)
+        end = self._commit(_encode(record), self._end, self._epoch, start)
         self.in_sync = True
         if end - start > _COMPACT_AFTER + 3 * self._snapshot_size:
             self._compact(state)
@@ -239,7 +241,7 @@ class Journal:
 
     def _write_snapshot(self, state: AnyState, end: int) -> None:
         """Write it in front of what is in use if it fits there, otherwise after it, at ``end``."""
-        snapshot = encode(state.snapshot())
+        snapshot = _encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
         at = _HEAD_SIZE if fits else end
         self._commit(snapshot, at, self._epoch + 1, at)

@@ -7,7 +7,7 @@ what is asked for: waiting, releasing, kicking, closing. `_operations` changes t
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,7 +67,7 @@ class ProcessLimit:
 
     def _attach(self, path: str, name: str | None, suffix: str) -> None:
         """Find its file; without a name, it is a private one."""
-        stored_name = name or f"private-{secrets.token_hex(8)}"
+        stored_name = name or f"private-{os.urandom(8).hex()}"
         stored_name.encode()  # a ValueError here, and not in the middle of a change
         self._attachment = Attachment(path, stored_name, suffix)
         self._generation_key = true_path(path), stored_name, suffix

@@ -8,7 +8,6 @@ value that is a function of the key comes with the request, so that every proces
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from slotwise._core.paths import (
@@ -16,6 +15,7 @@ from slotwise._core.paths import (
     fair_tiers,
     most_of,
     part_of,
+    specs_in_use,
     tiers_conflict,
 )
 from slotwise._core.rates import Rate
@@ -156,11 +156,8 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
         return None  # "declare" has written it
 
     def conflict(self, declared: Declared) -> ValueConflict:
-        return tiers_conflict(self.name, self._current_specs(), declared)
-
-    def _current_specs(self) -> list[TierSpec]:
-        pairs = zip(self.specs, self.tiers, strict=True)
-        return [replace(spec, value=tier.value or 0) for spec, tier in pairs]
+        used = specs_in_use(self.specs, [tier.value for tier in self.tiers])
+        return tiers_conflict(self.name, used, declared)
 
     def _declare(self, now: float, _wall_us: int, specs: Any) -> list[ClaimEvent]:
         """Replace the tiers; nobody holds or waits, and every bucket is full."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from heapq import heappop, heappush
@@ -202,7 +202,7 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         )
 
     def _oldest_holders(self) -> str:
-        host, now = socket.gethostname(), time.time()
+        host, now = os.uname().nodename, time.time()
         return oldest_holders(
             (host, claim.pid, claim.label, max(now - claim.granted_us / 1e6, 0.0))
             for claim in islice(self.holders.values(), NAMED_HOLDERS)
