@@ -688,11 +688,16 @@ def _own_timers() -> Iterator[None]:
     """
     others = clock.timekeeper
     with no_timers():
-        clock.timekeeper = Timekeeper()
+        clock.timekeeper = own = Timekeeper()
         try:
             yield
         finally:
             clock.timekeeper = others
+            with own._changed:
+                own._timers.clear()
+                own._changed.notify()
+            if (thread := own._single.thread) is not None:  # it ends when there are no timers
+                thread.join(60)
 
 
 class HandLoop(asyncio.AbstractEventLoop):
