@@ -12,16 +12,9 @@ def main() -> None:
         _have_streams()
         try:
             # Imported here, where an interrupt is seen to.
-            from slotwise._cli.quick_start import delay_imports, exit_quickly
-
-            name = sys.argv[1] if len(sys.argv) > 1 else ""
-            delay_imports(name)
             from slotwise._cli.main import main as command
 
-            code = command(sys.argv[1:])
-            _flush()
-            exit_quickly(name, code)
-            sys.exit(code)
+            sys.exit(command(sys.argv[1:]))
         finally:
             _flush()
     except KeyboardInterrupt:  # before a command could see to it

@@ -79,8 +79,7 @@ class Shell:
         return self._run([sys.executable, "-c", program, *words])
 
     def _run(self, typed: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-        run = subprocess.run if self._is_delayed(typed) else _fresh_processes.run
-        ran = run(
+        ran = _fresh_processes.run(
             typed,
             capture_output=True,
             text=True,
@@ -92,15 +91,6 @@ class Shell:
         )
         assert "Traceback" not in ran.stderr
         return ran
-
-    def _is_delayed(self, typed: list[str]) -> bool:
-        """Whether a command delays imports, which shows only where nothing is loaded.
-
-        It does on a server as well, but there `tests/cli/test_quick_start.py` is enough: loading
-        redis-py takes four times as long as the rest.
-        """
-        is_quick = not {"run", "acquire", "release", "purge"}.isdisjoint(typed)
-        return is_quick and not self.url.startswith("redis")
 
     def here(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
         """Like `run` but in this process, which is quicker."""
@@ -158,8 +148,7 @@ class Shell:
             **more,
         }
         typed = [*before.split(), *command(*words)]
-        popen = subprocess.Popen if self._is_delayed(typed) else _fresh_processes.Popen
-        started = popen(
+        started = _fresh_processes.Popen(
             typed,
             text=True,
             env=self.environment,

@@ -18,7 +18,6 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, whole_number
 from slotwise._cli.output import print_error
 from slotwise._cli.polling import readable
-from slotwise._cli.quick_start import collect_garbage
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
@@ -157,7 +156,6 @@ class _Holder:
         try:
             time_left = TimeLeft(given.wait)
             semaphore = slot_flags.semaphore_of(given, given.ttl, time_left)
-            collect_garbage()
             slot_flags.check_nested(semaphore, given.slots, time_left)
             label = given.label or f"for pid {self._script.pid}"
             slot = Slot(semaphore, given.slots, time_left, label)

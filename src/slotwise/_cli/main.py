@@ -7,6 +7,7 @@ An error becomes one line on stderr and an exit code. Every command's flags are 
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +15,6 @@ from slotwise import __version__
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError
 from slotwise._cli.output import NOT_TEXT, Declined, print_bug, print_error, print_usage_error
-from slotwise._cli.quick_start import UnprintedLog
 from slotwise.errors import SlotwiseError
 
 FAILED, INTERRUPTED, NOBODY_READS = 1, 130, 141
@@ -52,8 +52,13 @@ def main(words: Sequence[str]) -> int:
     """Run ``slotwise`` with these words, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with UnprintedLog():
+    # The messages of the command say what matters; without a handler Python would print our log.
+    log, silent = logging.getLogger("slotwise"), logging.NullHandler()
+    log.addHandler(silent)
+    try:
         return _main(words)
+    finally:
+        log.removeHandler(silent)
 
 
 def _main(words: Sequence[str]) -> int:

@@ -22,7 +22,6 @@ from slotwise._cli.commands import Command
 from slotwise._cli.output import is_writable, print_bug, print_error, printable
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
 from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
-from slotwise._cli.quick_start import collect_garbage
 from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
@@ -136,7 +135,6 @@ def _with_signals(run: Run) -> PurgeReport:
     before = {
         number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
     }
-    collect_garbage()  # it may run for hours
     try:
         return run.run()
     finally:

@@ -19,7 +19,6 @@ from slotwise._cli.commands import Command
 from slotwise._cli.flags import Parser, seconds
 from slotwise._cli.output import print_error
 from slotwise._cli.polling import readable
-from slotwise._cli.quick_start import collect_garbage
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
 from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
@@ -144,7 +143,6 @@ def _run(given: argparse.Namespace) -> int:
         ledger_ttl = None if given.ttl is None else given.ttl + given.grace + _MARGIN
         time_left = TimeLeft(given.wait)
         semaphore = slot_flags.semaphore_of(given, ledger_ttl, time_left)
-        collect_garbage()
         slot_flags.check_nested(semaphore, given.slots, time_left)
         semaphore._kick_grace = given.grace + _MARGIN
         slot = Slot(
