@@ -435,8 +435,8 @@ def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
     )
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "slotwise.processes" in imported
-    slow = {"hashlib", "lzma", "redis", "secrets", "slotwise.web"}
-    seldom_used = {"dataclasses", "datetime", "pathlib"}
+    slow = {"asyncio", "hashlib", "lzma", "redis", "slotwise.web"}
+    seldom_used = {"dataclasses", "datetime", "inspect", "pathlib", "secrets", "socket"}
     for_others = {"slotwise._core.event", "slotwise._core.stats"}
     for_tiers = {
         "slotwise.tiers",

@@ -6,7 +6,6 @@ through tiers. Granting slots and waiting for them is up to the drivers.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -21,9 +20,12 @@ from slotwise._core.arguments import UNSET, Unset, check_count, check_label, che
 from slotwise._core.copying import SameWhenCopied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult
+from slotwise._core.running_loop import running_loop
 from slotwise._core.twins import refuse_to_block_a_loop, run_here, twin
 
 if TYPE_CHECKING:
+    import asyncio
+
     from slotwise._core.explain import Explanation
     from slotwise._core.stats import SemaphoreStats
 
@@ -39,10 +41,10 @@ TIMEOUT_LIMIT = 0.15
 
 def require_asyncio() -> asyncio.AbstractEventLoop:
     """Return the running event loop; say what to do where there is none, as under trio."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise messages.needs_asyncio() from None
+    loop = running_loop()
+    if loop is None:
+        raise messages.needs_asyncio()
+    return loop
 
 
 class Limit(SameWhenCopied, ABC):
@@ -265,6 +267,8 @@ class Limit(SameWhenCopied, ABC):
         """
         if not self._blocks:
             return None
+        import asyncio
+
         callers = [*self._blocks]
         ended = (who for who in callers if isinstance(who, asyncio.Task) and who.done())
         return self._pop_block(next(ended, callers[-1]))
@@ -342,7 +346,9 @@ class AcquiringContext(AcquisitionContext):
 def caller() -> object:
     """Return the current task, of asyncio or trio, or else the id of the thread."""
     task: object | None = None
-    if asyncio._get_running_loop() is not None:
+    if running_loop() is not None:
+        import asyncio  # whoever runs a loop has imported it
+
         task = asyncio.current_task()
     elif "trio" in sys.modules:
         from slotwise._core.trio_run import running_trio_task

@@ -7,10 +7,14 @@ set is up to the drivers.
 from __future__ import annotations
 
 import _thread
-import asyncio
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 from slotwise._core import fork
+from slotwise._core.running_loop import running_loop
+
+if TYPE_CHECKING:
+    import asyncio
 
 # One lock for all: it is held for a few instructions, and only when somebody waits or loses.
 # Not the lock of sections: drivers use a `lost` under locks that are taken inside a section.
@@ -62,8 +66,9 @@ class Lost:
 
     def __await__(self) -> Generator[object, None, None]:
         future: asyncio.Future[None]
-        if asyncio._get_running_loop() is not None:
-            future = asyncio.get_running_loop().create_future()
+        loop = running_loop()
+        if loop is not None:
+            future = loop.create_future()
         else:
             from slotwise._core.trio_run import running_trio
 

@@ -7,13 +7,13 @@ suspend: where they would wait, they ask `is_blocking` and block the thread inst
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from slotwise._core import messages
+from slotwise._core.running_loop import running_loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def refuse_to_block_a_loop(call: str) -> None:
     """Raise if the calling thread runs an event loop, which a blocking call would stop."""
-    if asyncio._get_running_loop() is not None:
+    if running_loop() is not None:
         raise messages.would_block_loop(call)
 
 
@@ -82,7 +82,7 @@ _this_thread = _ThisThread()
 def run_here(start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:  # noqa: ARG001 - it always does
     """Run a coroutine to its end in this thread; where it would suspend, it blocks."""
     here, before = _this_thread, _this_thread.loop
-    here.loop = asyncio._get_running_loop()
+    here.loop = running_loop()
     coroutine = start()
     try:
         coroutine.send(None)
@@ -98,4 +98,4 @@ def run_here(start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = F
 def is_blocking() -> bool:
     """Return whether the running coroutine was called by `run_here`."""
     # A function of the user's that it calls may run a loop of its own: tasks there suspend.
-    return _this_thread.loop is asyncio._get_running_loop()
+    return _this_thread.loop is running_loop()

@@ -16,9 +16,11 @@ This module doesn't decide when an acquisition ends; drivers do:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class TtlCancels:

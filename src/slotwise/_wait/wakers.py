@@ -11,14 +11,17 @@ together, in the order of the grants, whichever thread sends them.
 
 from __future__ import annotations
 
-import asyncio
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from slotwise._core.running_loop import running_loop
 from slotwise._wait.woken import Woken
+
+if TYPE_CHECKING:
+    import asyncio
 
 Waker: TypeAlias = "asyncio.Future[None] | LockType"
 
@@ -146,7 +149,7 @@ class LoopWakeups:
 
     def send(self) -> None:
         """Have them arrive in their loop, or take them back; calling it twice does no harm."""
-        if self.loop is asyncio._get_running_loop():
+        if self.loop is running_loop():
             self.arrive()
             return
         delivery = _WakeupDelivery()

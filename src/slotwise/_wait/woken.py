@@ -7,10 +7,13 @@ earlier. The ledger decides who is granted what; this is only about who enters f
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from slotwise._core.running_loop import running_loop
+
 if TYPE_CHECKING:
+    import asyncio
+
     from slotwise._core.trio_run import TrioRun
     from slotwise._wait.wakers import LoopWakeups
 
@@ -57,7 +60,7 @@ class Woken(set[Any]):
         self.add(place)
         loop_pass = _LoopPass(self, place)
         try:
-            if loop is asyncio._get_running_loop():
+            if loop is running_loop():
                 loop.call_soon(loop_pass)
             else:
                 loop.call_soon_threadsafe(loop_pass)
@@ -70,7 +73,7 @@ class Woken(set[Any]):
         Once they have been told they are ready to run, so one pass of the loop is enough.
         """
         trio: TrioRun | None = None
-        loop = asyncio._get_running_loop()
+        loop = running_loop()
         if loop is None:
             from slotwise._core.trio_run import running_trio
 
@@ -82,7 +85,12 @@ class Woken(set[Any]):
         me = _Newcomer(loop)
         self.add(me)
         try:
-            await (asyncio.sleep(0) if trio is None else trio.pass_once())
+            if trio is None:
+                import asyncio  # whoever runs a loop has imported it
+
+                await asyncio.sleep(0)
+            else:
+                await trio.pass_once()
         finally:
             self.discard(me)
 

@@ -6,7 +6,6 @@ It is also the caller's result. The ledger in the semaphore's file decides what 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +19,8 @@ from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from slotwise.processes._base_state import ProcessClaim
     from slotwise.processes._semaphore_file import SemaphoreFile
 

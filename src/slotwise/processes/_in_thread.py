@@ -6,13 +6,15 @@ the interpreter from exiting.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import no_thread
 from slotwise._wait.threads import start_thread
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 

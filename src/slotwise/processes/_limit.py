@@ -6,7 +6,6 @@ what is asked for: waiting, releasing, kicking, closing. `_operations` changes t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import weakref
 from collections.abc import Callable, Coroutine
@@ -33,6 +32,7 @@ from slotwise.processes._wait_for_grant import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
 A = TypeVar("A", bound=ProcessAcquisition)
@@ -202,4 +202,8 @@ class ProcessLimit:
 
 def _waiting_task() -> asyncio.Task[Any] | None:
     """Return the task that acquires; None if a plain thread does."""
-    return None if is_blocking() else asyncio.current_task(require_asyncio())
+    if is_blocking():
+        return None
+    import asyncio
+
+    return asyncio.current_task(require_asyncio())
