@@ -37,6 +37,10 @@ class Queue:
     def ask(self, claim_id: str) -> str:
         raise NotImplementedError
 
+    def counts(self) -> list[int]:
+        """How many hold and wait, as the first look at it says."""
+        raise NotImplementedError
+
     def beat(self, claim_id: str) -> list[str]:
         """Show that a waiter lives; what became of it."""
         [[_, *outcomes]] = self.run(self.beat_script, "y", INTERVAL, "", 0, 1, claim_id)
@@ -51,6 +55,11 @@ class SemaphoreQueue(Queue):
         args = (claim_id, 1, INTERVAL, "", "wait", "", 0, "host 1 ", "", "")
         return str(self.run("semaphore/request", *args)[0])
 
+    def counts(self) -> list[int]:
+        return [
+            int(each) for each in self.run("semaphore/inspect", "counts", "", INTERVAL, "")[1:3]
+        ]
+
 
 class PathQueue(Queue):
     keys = PathKeys(FAKE_CLOCK, "t")
@@ -59,6 +68,12 @@ class PathQueue(Queue):
     def ask(self, claim_id: str) -> str:
         args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", "", claim_id)
         return str(self.run("tiers/request", *args, "0:a,1:")[0])
+
+    def counts(self) -> list[int]:
+        return [int(each) for each in self.run("tiers/inspect_path", "path", "0:a,1:")[4:6]] or [
+            0,
+            0,
+        ]
 
 
 @pytest.fixture(params=[SemaphoreQueue, PathQueue])
@@ -96,6 +111,16 @@ def test_all_claims_of_a_dead_process_go_with_the_first_that_is_found(queue: Que
     assert queue.beat("sw-y-1") == [], "x may live: its first claim is just 14 s old"
     queue.now += 1.2
     assert queue.beat("sw-y-1") == ["granted sw-y-1 1"]
+
+
+def test_the_first_look_after_the_interval_counts_nobody_of_a_dead_process(queue: Queue) -> None:
+    assert queue.ask("sw-x-0") == "granted"
+    for n in range(1, 5):
+        queue.now += 3
+        assert queue.ask(f"sw-x-{n}") == "queued"
+    assert queue.counts() == [1, 4]
+    queue.now += INTERVAL + 0.001  # since the last sign of life of any of them
+    assert queue.counts() == [0, 0]
 
 
 @pytest.mark.usefixtures("y_listens")
