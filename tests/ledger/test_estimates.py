@@ -9,7 +9,7 @@ import pytest
 from slotwise._core.rates import Rate
 from slotwise._ledger.estimates import RECENT, HoldTimes, slots_in, total
 from slotwise._ledger.path_estimates import path_in
-from slotwise._ledger.path_nodes import LargePathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 
 
@@ -17,7 +17,7 @@ from slotwise._ledger.paths import PathLedger
 def test_an_estimate_is_zero_exactly_if_a_newcomer_is_granted_at_once(seed: int) -> None:
     dice = random.Random(seed)
     values = [dice.choice([0, 1, 2, Rate(1, per=3, burst=3)]), dice.choice([1, 2, 3])]
-    ledger: PathLedger[LargePathClaim] = PathLedger(values)
+    ledger: PathLedger[PathClaim] = PathLedger(values)
     now = 100.0
     for number in range(150):
         now += dice.choice([0, 0.25, 1])
@@ -31,7 +31,7 @@ def test_an_estimate_is_zero_exactly_if_a_newcomer_is_granted_at_once(seed: int)
             assert expected is not None
             unknown = path_in(ledger, path, needs, now, None)
             assert unknown is None or unknown == expected
-            claim = LargePathClaim(number, needs)
+            claim = PathClaim(number, needs)
             fits = ledger.try_request(claim, path, now)
             assert fits == (expected == 0.0)
             if fits and dice.random() < 0.3:  # else it stays
@@ -44,16 +44,16 @@ def test_an_estimate_is_zero_exactly_if_a_newcomer_is_granted_at_once(seed: int)
 
 
 def test_a_rate_alone_is_estimated_exactly() -> None:
-    ledger: PathLedger[LargePathClaim] = PathLedger([Rate(2, per=1, burst=10)])
+    ledger: PathLedger[PathClaim] = PathLedger([Rate(2, per=1, burst=10)])
     now = 50.0
-    ledger.request(LargePathClaim(0, (10,)), (None,), now)
+    ledger.request(PathClaim(0, (10,)), (None,), now)
     for number, cost in enumerate((3, 4, 1), start=1):
-        ledger.request(LargePathClaim(number, (cost,)), (None,), now)
+        ledger.request(PathClaim(number, (cost,)), (None,), now)
     expected = path_in(ledger, (None,), (5,), now, None)
     assert expected == (3 + 4 + 1 + 5) / 2
-    newcomer = LargePathClaim(9, (5,))
+    newcomer = PathClaim(9, (5,))
     ledger.request(newcomer, (None,), now)
-    granted: list[LargePathClaim] = []
+    granted: list[PathClaim] = []
     while newcomer not in granted:  # as the alarm does
         now = ledger.next_deadline()
         granted = ledger.expire(now)[2]

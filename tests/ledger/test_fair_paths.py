@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from slotwise._core.rates import Rate
-from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 
@@ -25,7 +25,7 @@ class Fair:
 
     def ask(self, key, needs=None, head_start=0):
         self.numbers += 1
-        claim = LargePathClaim(self.numbers, needs, None, head_start)
+        claim = PathClaim(self.numbers, needs, None, head_start)
         self.keys[self.numbers] = key
         path = (key, *[None] * (len(self.ledger.tiers) - 1))
         self.ledger.request(claim, path, weight=self.weights.get(key, 1.0))
@@ -199,10 +199,10 @@ def test_plain_claims_count_as_one_slot():
 def test_a_head_whose_turn_comes_by_a_grant_elsewhere_waits_for_its_own_time():
     """At a rate, the first one's time counts: a grant of its key may make another the first."""
     ledger = PathLedger([0, Rate(1, per=1, burst=3), 0], 0)
-    ledger.request(LargePathClaim("drain", (1, 3, 1)), ("x", "n", None), 0.0)
-    ledger.request(LargePathClaim("much", (1, 3, 1)), ("a", "n", None), 0.0)
-    ledger.request(LargePathClaim("little", (1, 1, 1)), ("b", "n", None), 0.0)
+    ledger.request(PathClaim("drain", (1, 3, 1)), ("x", "n", None), 0.0)
+    ledger.request(PathClaim("much", (1, 3, 1)), ("a", "n", None), 0.0)
+    ledger.request(PathClaim("little", (1, 1, 1)), ("b", "n", None), 0.0)
     assert ledger.next_deadline() == 3.0
-    assert ledger.request(LargePathClaim("else", (1, 1, 1)), ("a", "m", None), 0.0)
+    assert ledger.request(PathClaim("else", (1, 1, 1)), ("a", "m", None), 0.0)
     assert ledger.next_deadline() == 1.0
     assert [claim.key for claim in ledger.expire(1.0)[2]] == ["little"]

@@ -12,7 +12,7 @@ import pytest
 from tests._effort import TIMES
 
 from slotwise._ledger import path_queue
-from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 
@@ -85,7 +85,9 @@ def test_a_hand_over_does_what_the_rule_says(
             for ledger in ledgers:
                 if roll < 0.5:
                     plain = needs is None and not ahead
-                    claim = PathClaim(key, ttl) if plain else LargePathClaim(key, needs, ttl, ahead)
+                    claim = (
+                        PathClaim(key, None, ttl) if plain else PathClaim(key, needs, ttl, ahead)
+                    )
                     grants = ledger.request(claim, path, now, wait_until=until)
                 elif roll < 0.9:
                     grants = ledger.release(chosen, now)

@@ -259,11 +259,8 @@ def test_those_who_gave_up_waiting_leave_nothing_behind(older):
 def test_a_clock_that_is_set_back_costs_whoever_waits_for_a_rate_one_refill():
     ledger = PathLedger([Rate(1, per=60)])
 
-    class OneUnit(PathClaim):
-        needs = (1,)
-
     def ask(key, now):
-        return ledger.request(OneUnit(key), (None,), now)
+        return ledger.request(PathClaim(key, (1,)), (None,), now)
 
     assert ask(1, 10_000)
     assert not ask(2, 10_030)

@@ -22,7 +22,7 @@ from tests.ledger.path_model import PathModel, Request, in_microseconds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
-from slotwise._ledger.path_nodes import LargePathClaim, PathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
@@ -55,9 +55,7 @@ Needs = tuple[int, ...] | None
 
 
 def claim_of(key: Hashable, ttl: float | None, needs: Needs, head_start: int = 0) -> PathClaim:
-    if needs is None and not head_start:
-        return PathClaim(key, ttl)
-    return LargePathClaim(key, needs, ttl, head_start)
+    return PathClaim(key, needs, ttl, head_start)
 
 
 class PathsAgainstModel(RuleBasedStateMachine):

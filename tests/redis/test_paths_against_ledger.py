@@ -28,7 +28,7 @@ from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.path_estimates import path_in
-from slotwise._ledger.path_nodes import LargePathClaim, PathClaim, tie_of
+from slotwise._ledger.path_nodes import PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
@@ -577,10 +577,8 @@ class Pair:
 
 
 def claim_of(claim_id: str, ttl: float | None) -> PathClaim:
-    needs = read_needs(claim_id, 3)
-    if needs is None:
-        return PathClaim(claim_id, ttl)
-    return LargePathClaim(claim_id, needs, ttl, int(claim_id.partition("^")[2] or 0))
+    head_start = int(claim_id.partition("^")[2] or 0)
+    return PathClaim(claim_id, read_needs(claim_id, 3), ttl, head_start)
 
 
 def numbers_in(text: str) -> list[int]:

@@ -155,7 +155,7 @@ class Backend(ABC):
             raise errors[0]
         if name not in found:
             raise self._not_found(name, tiers=only_tiers, suggest=False)
-        return found[name].paths._forget_sync()
+        return bool(found[name].paths._control_sync("forget"))
 
     @abstractmethod
     def _forget(self, name: str) -> bool:
@@ -237,7 +237,8 @@ class _DirectoryBackend(Backend):
             return None
 
     def _forget(self, name: str) -> bool:
-        return self._driver.existing(name, directory=self.directory)._forget_sync()
+        found = self._driver.existing(name, directory=self.directory)
+        return bool(found._control_sync("forget"))
 
 
 class _RedisBackend(Backend):
@@ -308,7 +309,8 @@ class _RedisBackend(Backend):
 
     def _forget(self, name: str) -> bool:
         # Its value does not matter: one that is idle may have any.
-        return self._driver(name=name, value=1, config=self.config)._forget_sync()
+        found = self._driver(name=name, value=1, config=self.config)
+        return bool(found._control_sync("forget"))
 
 
 def open_backend(url: str | None) -> Backend:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slotwise._admin.backends import Backend, NotFound, find_holder
+from slotwise._core.arguments import check_reason
+from slotwise._core.control import WHOLE
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.semaphore import Semaphore
 
@@ -59,9 +61,10 @@ def steer(backend: Backend, wanted: Mapping[str, Any]) -> str:
     target = limit.paths if isinstance(limit, FoundTiers) else limit
     if action == "close":
         reason = wanted.get("reason")
-        target.close_everywhere_sync(reason if isinstance(reason, str) and reason else None)
+        why = check_reason(reason if isinstance(reason, str) and reason else None)
+        target._control_sync("close_everywhere", WHOLE, why)
         return f"{name!r} is closed everywhere"
-    target.reopen_sync()
+    target._control_sync("reopen")
     return f"{name!r} is open"
 
 
@@ -110,10 +113,11 @@ def _freeze(
     tier, key = wanted.get("tier"), wanted.get("key")
     if tier not in [spec.name for spec in limit.specs if spec.rules]:
         raise BadRequest("freeze and thaw of tiers need an adaptive one of them as tier")
+    where = str(tier), key
     if thaw:
-        limit.paths.thaw_sync(tier, key)
+        limit.paths._control_sync("thaw", where)
     else:
-        limit.paths.freeze_sync(tier, value, key)
+        limit.paths._control_sync("freeze", where, value)
     return f"{tier} of {name!r} is {done}"
 
 
@@ -135,5 +139,5 @@ def _resize(limit: Any, name: str, wanted: Mapping[str, Any]) -> str:
     tier, key = wanted.get("tier"), wanted.get("key")
     if tier is None or value < 0:
         raise BadRequest("resize of tiers needs one of them as tier, and a value of 0 or more")
-    limit.paths.resize_sync(tier, value, key)
+    limit.paths._control_sync("resize", (tier, key), value)
     return f"{tier} of {name!r} has {value} slots now"

@@ -15,6 +15,7 @@ from slotwise._cli.flags import RATE, Parser, UsageError, count, rate, some_seco
 from slotwise._cli.output import Declined, duration, printable, units
 from slotwise._cli.status import describe_claimant
 from slotwise._core.arguments import check_reason
+from slotwise._core.control import WHOLE
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
@@ -96,7 +97,7 @@ def _resize_tier(found: FoundTiers, given: argparse.Namespace) -> int:
     before = next((each.value for each in view.keys if each.key == key), view.total.value)
     if isinstance(given.value, Rate) and given.burst is None:  # not the default of a new rate
         given.value = Rate(given.value.count, per=given.value.per, burst=before)
-    found.paths.resize_sync(tier.name, given.value, key)
+    found.paths._control_sync("resize", (tier.name, key), given.value)
     if isinstance(given.value, Rate):
         rate = f"burst {before}" if tier.keyed else view.rate
         _print(f"{_subject(tier, given)} has {given.value} now, {rate} before")
@@ -139,9 +140,10 @@ def pause(given: argparse.Namespace) -> int:
             )
         if tier is not None and given.key is not None:
             subject = _subject(tier, given)
-            found.paths.pause_sync(given.seconds, tier.name, given.key)
+            found.paths._control_sync("pause", (tier.name, given.key), given.seconds)
         else:
-            found.paths.pause_sync(given.seconds)
+            whole = found.specs[-1].name, None  # the widest tier is of every path
+            found.paths._control_sync("pause", whole, given.seconds)
         left = given.seconds
     else:
         found.pause_sync(given.seconds)
@@ -185,7 +187,7 @@ def freeze(given: argparse.Namespace) -> int:
         tier = _adaptive_tier(found, given)
         if given.value is not None and tier.adaptive is not None:
             tier.adaptive.check_value(given.value)
-        found.paths.freeze_sync(tier.name, given.value, given.key)
+        found.paths._control_sync("freeze", (tier.name, given.key), given.value)
         _print(f"{_subject(tier, given)} stays {_where(given)}")
         return 0
     _steer(found.freeze_sync, given, given.value)
@@ -211,7 +213,7 @@ def thaw(given: argparse.Namespace) -> int:
     if isinstance(found, FoundTiers):
         tier = _adaptive_tier(found, given)
         tier_view.view(found).only(tier.name, given.key)  # otherwise there is nothing to thaw
-        found.paths.thaw_sync(tier.name, given.key)
+        found.paths._control_sync("thaw", (tier.name, given.key))
         _print(f"{_subject(tier, given)} moves again")
         return 0
     _steer(found.thaw_sync, given)
@@ -288,7 +290,7 @@ def refill(given: argparse.Namespace) -> int:
     [view] = [each for each in tier_view.view(found).tiers if each.spec is tier]
     rows = [each for each in view.keys if each.key == given.key] if tier.keyed else [view.total]
     before = rows[0].level if rows else None
-    found.paths.refill_sync(tier.name, given.key)
+    found.paths._control_sync("refill", (tier.name, given.key))
     known = "it was full before" if before is None else f"{units(before)} were left before"
     _print(f"{tier.node(given.key)} of {given.name!r} is full now; {known}")
     return 0
@@ -332,7 +334,7 @@ def close(given: argparse.Namespace) -> int:
         waiters = _count(waiting, "waiter")
         _ask(f"Close {name!r}, rejecting {waiters} now and all newcomers until {undo}?")
     if isinstance(found, FoundTiers):
-        found.paths.close_everywhere_sync(check_reason(given.reason))
+        found.paths._control_sync("close_everywhere", WHOLE, check_reason(given.reason))
     else:
         found.close_everywhere_sync(given.reason)
     _print(f"{name!r} is closed: rejected {_count(waiting, 'waiter')}, {held} still held")
@@ -354,7 +356,7 @@ def reopen(given: argparse.Namespace) -> int:
     if isinstance(found, FoundTiers):
         was_closed = found.closure is not None
         was_paused = bool(tier_view.view(found).paused())
-        found.paths.reopen_sync()
+        found.paths._control_sync("reopen")
     else:
         stats = found.stats_sync()
         was_closed, was_paused = stats.closed, stats.paused_for > 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 
 class Recipe:
@@ -32,41 +32,47 @@ class Recipe:
         return iter((self.base, self.args, self.options, self.attributes))
 
 
-class SameWhenCopied:
-    """A mixin for limits: a copy, or what is unpickled, is the same limit, never a second one."""
+K = TypeVar("K", bound=type)
 
-    __slots__ = ()
 
-    def _recipe(self) -> Recipe | None:
-        """Return how to make an object of the same limit; None if it is private."""
-        return None
+def same_when_copied(kind: K) -> K:
+    """Make a copy of a limit, or what is unpickled, the same limit, never a second one.
 
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Any, ...]]:
-        recipe = self._recipe()
-        if recipe is None:
-            raise TypeError(
-                f"this {type(self).__name__} is private and can't be pickled:"
-                f" another process finds it only by a name"
-            )
-        return make, (type(self), *recipe, _added_by_subclass(self, recipe))
+    The class has ``_recipe``, which returns how to make an object of the same limit, or None if it
+    is private.
+    """
+    for method in (_reduce, _copy, _deepcopy):
+        setattr(kind, f"_{method.__name__}__", method)
+    return kind
 
-    def __copy__(self) -> Self:
-        recipe = self._recipe()
-        if recipe is None:
-            return self
-        made: Self = make(type(self), *recipe, _added_by_subclass(self, recipe))
-        return made
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        recipe = self._recipe()
-        if recipe is None:
-            return self
-        import copy  # most never copy one
+def _reduce(limit: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    recipe = limit._recipe()
+    if recipe is None:
+        raise TypeError(
+            f"this {type(limit).__name__} is private and can't be pickled:"
+            f" another process finds it only by a name"
+        )
+    return make, (type(limit), *recipe, _added_by_subclass(limit, recipe))
 
-        made: Self = make(type(self), *recipe)
-        memo[id(self)] = made
-        _set(made, copy.deepcopy(_added_by_subclass(self, recipe), memo))
-        return made
+
+def _copy(limit: Any) -> Any:
+    recipe = limit._recipe()
+    if recipe is None:
+        return limit
+    return make(type(limit), *recipe, _added_by_subclass(limit, recipe))
+
+
+def _deepcopy(limit: Any, memo: dict[int, Any]) -> Any:
+    recipe = limit._recipe()
+    if recipe is None:
+        return limit
+    import copy  # most never copy one
+
+    made = make(type(limit), *recipe)
+    memo[id(limit)] = made
+    _set(made, copy.deepcopy(_added_by_subclass(limit, recipe), memo))
+    return made
 
 
 def make(
@@ -89,7 +95,7 @@ def _set(made: object, attributes: Mapping[str, Any]) -> None:
         object.__setattr__(made, name, value)
 
 
-def _added_by_subclass(limit: SameWhenCopied, recipe: Recipe) -> dict[str, Any]:
+def _added_by_subclass(limit: object, recipe: Recipe) -> dict[str, Any]:
     """The attributes of an object that our own ``__init__`` doesn't set."""
     kind, base = type(limit), recipe.base
     if kind is base:

@@ -354,22 +354,21 @@ def ended(
     _tell(record.event(kind, acquisition_id, held=now - record.granted))
     for seconds, tier, key in pauses() if kind == "released" else ():
         keys = record.keys if tier is None else _NO_KEYS if key is None else {tier: key}
-        steered("paused", record.name, record.scope, tier, keys=keys, seconds=seconds)
+        paused = Event("paused", record.name, record.scope, tier=tier, keys=keys, seconds=seconds)
+        _tell(paused)
 
 
-def resized(
+def adapted(
     name: str | None,
     scope: str,
     value: int | None,
-    *,
+    reason: str,
     tier: str | None = None,
     keys: Mapping[str, str] = _NO_KEYS,
-    adapted: str | None = None,
 ) -> None:
-    """Report another value of a limit; ``adapted`` is why it changed by itself."""
-    kind: Kind = "resized" if adapted is None else "adapted"
+    """Report that a value has moved by itself, and why."""
     if hooks:
-        _tell(Event(kind, name, scope, None, reason=adapted, tier=tier, keys=keys, value=value))
+        _tell(Event("adapted", name, scope, reason=reason, tier=tier, keys=keys, value=value))
 
 
 # The tiers with rates that hooks were told of, by name and scope: metrics ask them what is left.
@@ -383,29 +382,21 @@ def note_rates(name: str | None, scope: str, backend: object) -> None:
         rated[key] = ref(backend, lambda own: rated.pop(key) if rated.get(key) is own else None)
 
 
-def resized_tier(name: str | None, scope: str, value: object, tier: str, key: str | None) -> None:
-    """Report another value of a tier, or of one key of it; that of a rate is its burst."""
-    if hooks:
-        number = value if isinstance(value, int) else getattr(value, "burst", None)
-        keys = _NO_KEYS if key is None else {tier: key}
-        resized(name, scope, number, tier=tier, keys=keys)
-
-
-def steered(
+def changed(
     kind: Kind,
     name: str | None,
     scope: str,
     tier: str | None = None,
     key: str | None = None,
     *,
-    keys: Mapping[str, str] | None = None,
+    value: object = None,
     seconds: float | None = None,
 ) -> None:
-    """Report that this process paused, reopened, froze or thawed a limit, or one tier of it."""
+    """Report what this process did to a limit, a tier or one key; of a rate, the burst."""
     if hooks:
-        if keys is None:
-            keys = _NO_KEYS if key is None or tier is None else {tier: key}
-        _tell(Event(kind, name, scope, tier=tier, keys=keys, seconds=seconds))
+        number = value if isinstance(value, int) else getattr(value, "burst", None)
+        keys = _NO_KEYS if key is None or tier is None else {tier: key}
+        _tell(Event(kind, name, scope, tier=tier, keys=keys, value=number, seconds=seconds))
 
 
 def unreachable(server: str, why: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise._core import messages
 from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
-from slotwise._core.copying import SameWhenCopied
+from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.running_loop import running_loop
@@ -47,7 +47,8 @@ def require_asyncio() -> asyncio.AbstractEventLoop:
     return loop
 
 
-class Limit(SameWhenCopied, ABC):
+@same_when_copied
+class Limit(ABC):
     """Anything that can be acquired: a semaphore, or a path through tiers.
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain
@@ -69,6 +70,10 @@ class Limit(SameWhenCopied, ABC):
     @abstractmethod
     def _title(self) -> str:
         """Its name in messages."""
+
+    def _recipe(self) -> Recipe | None:
+        """Return how to make an object of the same limit; None if it is private."""
+        return None
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine of this limit for a plain thread; see `twin`."""

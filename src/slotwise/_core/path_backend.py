@@ -6,14 +6,15 @@ Redis server the scripts that mirror it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
+from slotwise._core.control import Controlled
 from slotwise._core.limit import AcquiringContext, AcquisitionContext
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
@@ -29,7 +30,6 @@ from slotwise._core.paths import (
     subject_of,
     title_of,
 )
-from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.totals import with_totals
 from slotwise._core.twins import run_here, twin
@@ -41,7 +41,7 @@ T = TypeVar("T")
 Timeout: TypeAlias = float | None
 
 
-class PathBackend(ABC):
+class PathBackend(Controlled):
     """Slots of several tiers, acquired together.
 
     The caller checks paths, names and numbers, and that a blocking call doesn't block an event
@@ -79,10 +79,6 @@ class PathBackend(ABC):
         subject = subject_of(self._specs, self.reported_name)
         return closed_error(subject, closure, self._make_closed_error)
 
-    def _index_to_pause(self, tier: str | None) -> int:
-        """Return which tier to pause: without one, the widest, which pauses all."""
-        return len(self._specs) - 1 if tier is None else self._indexes[tier]
-
     def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         return with_totals(stats, self.scope, self.reported_name)
 
@@ -104,31 +100,15 @@ class PathBackend(ABC):
             needs=needs_by_name(self._specs, needs),
         )
 
-    def _tell_resized(self, value: int | Rate, tier: str, key: str | None) -> None:
-        """Tell the hooks that this process changed the value of a tier, or of one key of it."""
-        events.resized_tier(self.reported_name, self.scope, value, tier, key)
-
     def _tell_adapted(self, index: int, key: str | None, value: int, reason: str) -> None:
         """Tell the hooks that the value of a tier, or of one key of it, moved by itself."""
-        if events.hooks:
-            tier = self._specs[index]
-            keys = {tier.name: key} if tier.keyed and key is not None else {}
-            events.resized(
-                *(self.reported_name, self.scope, value),
-                tier=tier.name,
-                keys=keys,
-                adapted=reason,
-            )
+        tier = self._specs[index]
+        keys = {tier.name: key} if tier.keyed and key is not None else {}
+        events.adapted(*self._reported, value, reason, tier.name, keys)
 
-    def _tell_steered(
-        self,
-        kind: events.Kind,
-        tier: str | None = None,
-        key: str | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        """Tell the hooks that it, or a tier of it, was paused, reopened, frozen or thawed here."""
-        events.steered(kind, self.reported_name, self.scope, tier, key, seconds=seconds)
+    @property
+    def _reported(self) -> tuple[str | None, str]:
+        return self.reported_name, self.scope
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine of this backend for a plain thread; see `twin`."""
@@ -247,50 +227,10 @@ class PathBackend(ABC):
     kick_sync = twin(kick)
 
     @abstractmethod
-    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        """Change the value of a tier, or of one key of it, while it is in use."""
-
-    resize_sync = twin(resize)
-
-    @abstractmethod
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         """Return how the value of an adaptive tier, or of one key of it, has moved."""
 
     changes_sync = twin(changes)
-
-    @abstractmethod
-    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        """Keep the value of an adaptive tier, of all its keys, or of one."""
-
-    freeze_sync = twin(freeze)
-
-    @abstractmethod
-    async def thaw(self, tier: str, key: str | None = None) -> None:
-        """Let it move again."""
-
-    thaw_sync = twin(thaw)
-
-    @abstractmethod
-    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        """Grant nothing for that long, of all tiers or of one key of a tier."""
-
-    pause_sync = twin(pause)
-
-    @abstractmethod
-    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        """State what an acquisition has taken of rates, by their tiers' names.
-
-        Raises:
-            LookupError: the acquisition is unknown, or no longer known.
-        """
-
-    settle_sync = twin(settle)
-
-    @abstractmethod
-    async def refill(self, tier: str, key: str | None = None) -> None:
-        """Forgive the debt of a rate, or of one key of it, and fill it."""
-
-    refill_sync = twin(refill)
 
     @abstractmethod
     async def close(self) -> None:
@@ -301,25 +241,6 @@ class PathBackend(ABC):
         """
 
     close_sync = twin(close)
-
-    @abstractmethod
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Fail the waiters and newcomers of the name, wherever they are, until `reopen`."""
-
-    close_everywhere_sync = twin(close_everywhere)
-
-    @abstractmethod
-    async def reopen(self) -> None:
-        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
-
-    reopen_sync = twin(reopen)
-
-    def _forget_sync(self) -> bool:
-        """Forget the name, with all that is remembered of it; False if it is in use.
-
-        Only for tiers that were found by their name.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:

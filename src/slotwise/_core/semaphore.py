@@ -20,9 +20,13 @@ from slotwise._core.arguments import (
     check_label,
     check_name,
     check_on_full,
+    check_pause,
+    check_reason,
     check_seconds,
     check_timeout,
+    check_value,
 )
+from slotwise._core.control import WHOLE, Controlled
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.messages import closed_error, display
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from slotwise._core.stats import Claimant, SemaphoreStats
 
 
-class Semaphore(Limit):
+class Semaphore(Controlled, Limit):
     """A named limit with a queue.
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain
@@ -91,27 +95,21 @@ class Semaphore(Limit):
         /,
     ) -> None:
         """Tell the hooks that a request begins."""
-        name = getattr(self, "_reported_name", self._name)
-        events.requested(
-            acquisition_id, name, self._scope, now, slots=slots, values={"": self.value}
-        )
+        events.requested(acquisition_id, *self._reported, now, slots=slots, values={"": self.value})
 
     def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         from slotwise._core.totals import with_totals  # not needed to acquire
 
-        return with_totals(stats, self._scope, getattr(self, "_reported_name", self._name))
+        name, scope = self._reported
+        return with_totals(stats, scope, name)
 
-    def _tell_resized(self, value: int, adapted: str | None = None) -> None:
-        """Tell the hooks of a change of the value; ``adapted`` is why it moved by itself."""
-        if events.hooks:
-            name = getattr(self, "_reported_name", self._name)
-            events.resized(name, self._scope, value, adapted=adapted)
+    @property
+    def _reported(self) -> tuple[str | None, str]:
+        return getattr(self, "_reported_name", self._name), self._scope
 
-    def _tell_steered(self, kind: events.Kind, seconds: float | None = None) -> None:
-        """Tell the hooks that it was paused, reopened, frozen or thawed here."""
-        if events.hooks:
-            name = getattr(self, "_reported_name", self._name)
-            events.steered(kind, name, self._scope, seconds=seconds)
+    def _tell_adapted(self, value: int, reason: str) -> None:
+        """Tell the hooks that the value has moved by itself."""
+        events.adapted(*self._reported, value, reason)
 
     _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
 
@@ -303,13 +301,16 @@ class Semaphore(Limit):
 
     kick_sync = twin(kick)
 
-    @abstractmethod
+    async def pause(self, seconds: float) -> None:
+        await self._control("pause", WHOLE, check_pause(seconds))
+
     async def resize(self, value: int) -> None:
         """Change the value while the semaphore is in use.
 
         Growing wakes waiters. After a shrink nothing is granted until what is
         held fits; waiters for more slots than are left fail with ValueError.
         """
+        await self._control("resize", WHOLE, check_value(value))
 
     resize_sync = twin(resize)
 
@@ -323,7 +324,6 @@ class Semaphore(Limit):
 
     changes_sync = twin(changes)
 
-    @abstractmethod
     async def freeze(self, value: int | None = None) -> None:
         """Keep an adaptive value where it is, or at ``value``, until `thaw`.
 
@@ -331,16 +331,17 @@ class Semaphore(Limit):
             ValueError: it is outside min and max.
             TypeError: the value is fixed.
         """
+        await self._control("freeze", WHOLE, None if value is None else check_value(value))
 
     freeze_sync = twin(freeze)
 
-    @abstractmethod
     async def thaw(self) -> None:
         """Let an adaptive value move again, from where it is.
 
         Raises:
             TypeError: the value is fixed.
         """
+        await self._control("thaw")
 
     thaw_sync = twin(thaw)
 
@@ -355,21 +356,21 @@ class Semaphore(Limit):
 
     close_sync = twin(close)
 
-    @abstractmethod
     async def close_everywhere(self, reason: str | None = None) -> None:
         """Close the name for everybody who shares it, until `reopen`.
 
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. It outlives the last holder.
         """
+        await self._control("close_everywhere", WHOLE, check_reason(reason))
 
     close_everywhere_sync = twin(close_everywhere)
 
-    @abstractmethod
     async def reopen(self) -> None:
         """Undo `close_everywhere` and `Limit.pause`, for everybody; an open one is left alone.
 
         What this process closed by `close` stays closed.
         """
+        await self._control("reopen")
 
     reopen_sync = twin(reopen)

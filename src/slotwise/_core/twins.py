@@ -83,8 +83,8 @@ def run_here(start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = F
     """Run a coroutine to its end in this thread; where it would suspend, it blocks."""
     here, before = _this_thread, _this_thread.loop
     here.loop = running_loop()
-    coroutine = start()
     try:
+        coroutine = start()
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value

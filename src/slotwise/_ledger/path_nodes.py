@@ -63,35 +63,29 @@ class BasePathClaim:
 
 
 class PathClaim(BasePathClaim):
-    """A request for one slot of each tier."""
+    """A request for slots of each tier, perhaps for several or with a head start."""
 
-    __slots__ = ("_slot_number", "group", "key", "nodes", "rank", "ticket", "ttl")
-
-    def __init__(self, key: Hashable, ttl: float | None = None) -> None:
-        self.key = key
-        self.ttl = ttl
-
-
-class LargePathClaim(PathClaim):
-    """A request for several slots of at least one tier, or with a head start."""
-
-    __slots__ = ("head_start", "needs", "ranges")
+    __slots__ = (
+        *("_slot_number", "group", "head_start", "key", "needs", "nodes", "rank", "ranges"),
+        *("ticket", "ttl"),
+    )
 
     head_start: int
-
     needs: tuple[int, ...] | None
     ranges: Sequence[range]
 
     def __init__(
         self,
         key: Hashable,
-        needs: tuple[int, ...] | None,
+        needs: tuple[int, ...] | None = None,
         ttl: float | None = None,
         head_start: int = 0,
     ) -> None:
-        super().__init__(key, ttl)
+        self.key = key
         self.needs = needs
+        self.ttl = ttl
         self.head_start = head_start
+        self.ranges = ()
 
 
 class BaseNode:

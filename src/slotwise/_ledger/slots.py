@@ -27,14 +27,24 @@ _SLOTS_OF_SUBCLASSES: tuple[str, ...] = ()
 NO_NUMBERS = Ranges()
 
 
-class SlotPool:
-    """Numbers that are free or held, as many as are needed."""
+class NumberedSlots:
+    """The numbers from 1 to the value, each held by at most one; the lowest is taken first."""
 
     __slots__ = _SLOTS_OF_SUBCLASSES
 
     circulating: int  # how many numbers are free or held
     free: list[int]  # a heap
     top: int  # the highest number there has been
+    value: int
+    closed: bool  # while it is, what comes back is put aside; the subclasses set it
+    reserve: Ranges  # numbers out of circulation
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.free = [1]
+        self.circulating = 1
+        self.top = 1
+        self.reserve = NO_NUMBERS
 
     @property
     def in_use(self) -> int:
@@ -60,23 +70,6 @@ class SlotPool:
             return False
         self.circulating = 0
         return True
-
-
-class NumberedSlots(SlotPool):
-    """The numbers from 1 to the value, each held by at most one; the lowest is taken first."""
-
-    __slots__ = _SLOTS_OF_SUBCLASSES
-
-    value: int
-    closed: bool  # while it is, what comes back is put aside; the subclasses set it
-    reserve: Ranges  # numbers out of circulation
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-        self.free = [1]
-        self.circulating = 1
-        self.top = 1
-        self.reserve = NO_NUMBERS
 
     def _put_back(self, number: int) -> None:
         """Put it into ``free``, unless nobody may have it now: a late quick taker might pop it."""

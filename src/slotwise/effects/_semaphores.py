@@ -11,7 +11,7 @@ from collections import OrderedDict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from slotwise._core.copying import SameWhenCopied
+from slotwise._core.copying import same_when_copied
 from slotwise._core.messages import others_waiting
 from slotwise._ledger import Claim, Ledger
 from slotwise.effects._permits import HeldPermits, Holdings, file, put_away, take_unseen
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _FEW_LEFT = 64
 
 
-class Semaphore(SameWhenCopied):
+@same_when_copied
+class Semaphore:
     """The handle of a semaphore; made by `CreateSemaphore`, valid in the run that made it."""
 
     __slots__ = (
@@ -60,6 +61,9 @@ class Semaphore(SameWhenCopied):
     #   S4  whoever has permits here has a reference to the semaphore; the scheduler has
     #       one only while _left is not empty
     #   S5  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
+
+    def _recipe(self) -> None:
+        """It is private to its run, so a copy is itself."""
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError("a Semaphore is made by `yield CreateSemaphore(permits)`")

@@ -7,22 +7,21 @@ tracker knows what is held and who waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core.adaptive import Adaptive
+from slotwise._core.closing import Closure
+from slotwise._core.control import Verb
 from slotwise._core.messages import rules_conflict, too_many_slots, value_conflict
 from slotwise._core.results import SemaphoreStats
-from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, lock
 from slotwise.errors import ValueConflict
-from slotwise.memory._adaptive import AdaptiveTracker, new_tracker
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import Tracker
 
 if TYPE_CHECKING:
-    from slotwise._core.closing import Closure
     from slotwise.memory._semaphore import MemorySemaphore
 
 # For an instance that must not use the quick lane: this tracker never has free slots.
@@ -38,7 +37,7 @@ def attach(semaphore: MemorySemaphore, name: str, value: int | Adaptive) -> None
     """
     tracker = registry.tracker_for(name, value)
     if tracker is None or (tracker.closed and (tracker.is_ended or not tracker.accepts(value))):
-        tracker = new_tracker(value, name, registry)
+        tracker = Tracker(value, name, registry)
         tracker.retire_if_idle()
     semaphore._attach(tracker)
 
@@ -77,7 +76,8 @@ def known(semaphore: MemorySemaphore) -> Tracker | None:
 
 def _conflict(semaphore: MemorySemaphore) -> ValueConflict:
     stats, tracker = stats_of(semaphore), known(semaphore)
-    adaptive = tracker.adaptation.options if isinstance(tracker, AdaptiveTracker) else None
+    adaptation = None if tracker is None else tracker.adaptation
+    adaptive = None if adaptation is None else adaptation.options
     if adaptive is not None or semaphore._adaptive is not None:
         return rules_conflict(semaphore._name, semaphore._adaptive, adaptive, stats.max_slots)
     return value_conflict(
@@ -144,36 +144,55 @@ def _closure_of(semaphore: MemorySemaphore) -> Closure | None:
 # -------------------------------------------------------------------- its changes
 
 
-def resize(semaphore: MemorySemaphore, value: int) -> None:
-    """Change what all instances share, whatever value this one was made with; *in the section*."""
-    tracker = known(semaphore) or current(semaphore)
-    tracker.change_value(value, semaphore._value)
-    if tracker is not semaphore._tracker:
-        semaphore._attach(tracker)
+def control(semaphore: MemorySemaphore, verb: Verb, args: Sequence[Any]) -> Any:
+    """Change what all instances share, whatever value this one was made with."""
+    try:
+        return exclusive(_apply, semaphore, verb, args)
+    finally:
+        deliver_posted()
 
 
-def pause(semaphore: MemorySemaphore, seconds: float) -> None:
-    """Grant nothing to any instance for that long, *in the section*."""
-    tracker = known(semaphore) or current(semaphore)
+def _apply(semaphore: MemorySemaphore, verb: Verb, args: Sequence[Any]) -> Any:
+    if verb in ("close_everywhere", "reopen"):
+        closure = Closure(args[0]) if verb == "close_everywhere" else None
+        switched = _noted(semaphore, closure)
+        if switched is not None and closure is not None:
+            switched.suspend(closure)
+        elif switched is not None:
+            switched.resume()
+        return None
+    moves = verb in ("freeze", "thaw")  # which depends on the rules it was made with
+    tracker = (None if moves else known(semaphore)) or current(semaphore)
     if tracker.closed:
         raise tracker.closed_error(tracker.closure)
-    tracker.begin_pause(seconds, clock.now())
+    if tracker is not semaphore._tracker:
+        semaphore._attach(tracker)
+    declared = (semaphore._value,) if verb == "resize" else ()
+    return getattr(tracker, f"apply_{verb}")(*args, *declared)
 
 
-def switch(
-    semaphore: MemorySemaphore,
-    change: Callable[[Tracker], None],
-    note: Callable[[str], object],
-) -> None:
-    """Close or open the tracker of the name, and note it in the registry."""
+def _noted(semaphore: MemorySemaphore, closure: Closure | None) -> Tracker | None:
+    """Note in the registry that a name is closed everywhere, or no longer; return its tracker."""
+    name = semaphore._name
+    if name is None:
+        return semaphore._tracker
+    if closure is None:
+        registry.reopen(name)
+    else:
+        registry.close_everywhere(name, closure, semaphore._value)
+    return registry.get(name)
 
-    def apply() -> None:
+
+def close_here(semaphore: MemorySemaphore) -> None:
+    """Close all instances of the name, which here are those of this process."""
+
+    def close() -> None:
         tracker: Tracker | None = semaphore._tracker
         if semaphore._name is not None:
-            note(semaphore._name)
+            registry.close(semaphore._name)
             tracker = registry.get(semaphore._name)
         if tracker is not None:
-            change(tracker)
+            tracker.end()
 
-    exclusive(apply)
+    exclusive(close)
     deliver_posted()

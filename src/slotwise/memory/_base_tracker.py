@@ -15,12 +15,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from slotwise._core import messages
+from slotwise._core import events, messages
+from slotwise._core.adaptive import Outcome
 from slotwise._core.closing import Closure
+from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload
 from slotwise._ledger import NEVER
+from slotwise._ledger.adaptation import Adaptation
 from slotwise._ledger.base import BaseLedger
 from slotwise._ledger.slots import FEW
+from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import exclusive, exclusive_or_later
@@ -55,6 +59,10 @@ class BaseTracker(BaseLedger[C]):
     name: str | None
     alarm: float  # when `_ring` is called next
     closure: Closure | None  # while it is closed everywhere
+    is_expiring: bool  # whether holds end by their ttl
+    # Changes of adaptive values that the hooks don't know yet: the arguments of the call that
+    # tells them.
+    unreported: deque[tuple[Any, ...]]
     woken: Woken
 
     # -------------------------------------------------------------- changing
@@ -274,6 +282,38 @@ class BaseTracker(BaseLedger[C]):
 
     @abstractmethod
     def _timeout_error(self, claim: C) -> AcquireTimeout: ...
+
+    # ------------------------------------------------------- adaptive values
+
+    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
+        self.is_expiring = True  # type: ignore[misc] # a slot of the subclasses
+        try:
+            return super().expire(now)
+        finally:
+            self.is_expiring = False  # type: ignore[misc]
+
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:
+        outcomes: Outcomes | None = claim._outcomes
+        if outcomes is None:
+            return 0, "ignored", 0
+        outcome: Outcome = "dropped" if self.is_expiring else outcomes.outcome
+        held_us = max(microseconds(now) - microseconds(claim.since), 0)
+        return held_us, outcome, microseconds(outcomes.retry_after)
+
+    def _report_later(self, adaptation: Adaptation, *where: Any) -> None:
+        """Note, *in the section*, how a value has moved; ``where`` are a tier and its key."""
+        change = adaptation.take_change()
+        if events.hooks and change is not None:
+            self.unreported.append((*where, change.new, change.reason))
+
+    def tell_changes(self, tell: Callable[..., None]) -> None:
+        """Let ``tell`` tell the hooks how values have moved."""
+        while self.unreported:
+            try:
+                change = self.unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            tell(*change)
 
 
 def nothing(_: object) -> None: ...

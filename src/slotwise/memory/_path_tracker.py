@@ -43,14 +43,14 @@ from slotwise._wait.section import exclusive_or_later, lock
 from slotwise._wait.wakers import Waker, prepare_to_wake
 from slotwise._wait.woken import Woken
 from slotwise.errors import AcquireTimeout, LimitFull
-from slotwise.memory._adapting import AdaptingTracker
+from slotwise.memory._base_tracker import BaseTracker
 from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 from slotwise.memory._path_acquisition import MemoryPathAcquisition
 from slotwise.memory._unfilled import unfilled
 
 
-class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
+class PathTracker(BaseTracker[MemoryPathAcquisition], PathLedger[MemoryPathAcquisition]):
     """What all objects of one name share, or what one private object has."""
 
     __slots__ = (
@@ -251,10 +251,9 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         now = clock.now()
         return self._after_change(self.charge(key, costs, now), now)
 
-    def fill(self, index: int, key: str | None) -> list[MemoryPathAcquisition]:
-        """Fill a bucket, *in the section*; return who is granted now."""
+    def apply_refill(self, index: int, key: str | None) -> None:
         now = clock.now()
-        return self._after_change(self.refill_tier(index, key, now), now)
+        self.post(self._after_change(self.refill_tier(index, key, now), now))
 
     def _withdraw(self, claim: MemoryPathAcquisition) -> list[MemoryPathAcquisition]:
         if self.refills is None or claim.key in self.waiting:
@@ -270,7 +269,7 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         outcomes = claim._outcomes
         seconds = 0.0 if outcomes is None else outcomes.pauses_for
         for index, key in pausing(claim.paths._specs, cast("Path", claim.path)) if seconds else ():
-            self.begin_pause(seconds, index, key)  # before anybody else is served
+            self.apply_pause(index, key, seconds)  # before anybody else is served
 
     def _follow(self, node: Node) -> None:
         super()._follow(node)
@@ -282,16 +281,16 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
         node = self.tiers[index].nodes.get(key)
         return [] if node is None else in_epoch_seconds(node.adaptation.changes)
 
-    def keep_value(
-        self, index: int, value: int | None, key: str | None
-    ) -> list[MemoryPathAcquisition]:
-        """Freeze a tier or one key of it, *in the section*; return who is granted now."""
+    # Verbs of `Controlled`, *in the section*; it is open.
+
+    def apply_freeze(self, index: int, key: str | None, value: int | None) -> int:
         now = clock.now()
         granted = self.freeze(index, value, key, now, one=key is not None)
-        return self._after_change(granted, now)
+        self.post(self._after_change(granted, now))
+        frozen: int = self.tiers[index].value_of(key)
+        return frozen
 
-    def move_again(self, index: int, key: str | None) -> None:
-        """Thaw a tier or one key of it, *in the section*."""
+    def apply_thaw(self, index: int, key: str | None) -> None:
         self.tiers[index].thaw(key, clock.now(), one=key is not None)
 
     def start_over(self) -> None:
@@ -387,29 +386,21 @@ class PathTracker(AdaptingTracker[MemoryPathAcquisition], PathLedger[MemoryPathA
             self._reopen_perhaps()
         return PathStats(path_stats(self, path, clock.now()), self.closed, self.closure)
 
-    def change_value(
-        self, index: int, value: int | Rate, key: str | None
-    ) -> list[MemoryPathAcquisition]:
-        """Change a tier's or a key's value, *in the section*; return whose wait this ends."""
+    def apply_resize(self, index: int, key: str | None, value: int | Rate) -> None:
         now = clock.now()
         refused, granted = self.resize(index, value, key, now, one=key is not None)
         for claim in refused:
             assert claim.needs is not None
             claim.failure = self._never_fits(claim.path, claim.needs)
-        return refused + self._after_change(granted, now)
+        self.post(refused + self._after_change(granted, now))
 
-    def begin_pause(self, seconds: float, index: int, key: str | None) -> bool:
-        """Grant nothing of a tier, or of one key of it, for that long, *in the section*.
-
-        Return False if it is closed.
-        """
+    def apply_pause(self, index: int, key: str | None, seconds: float) -> None:
         if seconds > 0 and self.is_open():
             now = clock.now()
             self.pause(index, now + seconds, key)
             self._ring_by(now + seconds)
             if self.name is not None:
                 unfilled[self.name] = self
-        return self.is_open()
 
     def is_open(self) -> bool:
         """Whether it can be used, *in the section*."""

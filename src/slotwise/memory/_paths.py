@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
+from slotwise._core.control import Verb, Where
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.outcomes import Outcomes
 from slotwise._core.overload import Overload
@@ -28,7 +29,6 @@ from slotwise._core.paths import (
     tiers_conflict,
     weight_for,
 )
-from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.tier_nodes import ValueUnknown
@@ -223,13 +223,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         self._tracker.tell_kicked(acquisition)
         return True
 
-    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        self.check_costs(costs)
-        key = key_of(acquisition_id)
-        if key is None:
-            raise unknown_acquisition(self._title, acquisition_id)
-        self.charge(key, costs)
-
     def check_costs(self, costs: Mapping[str, int]) -> None:
         check_costs(self._specs, costs, self._title)
 
@@ -242,45 +235,35 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         except LookupError:
             raise unknown_acquisition(self._title, id_of(key)) from None
 
-    async def refill(self, tier: str, key: str | None = None) -> None:
-        self._tracker.change(self._tracker.fill, self._indexes[tier], key)
-
-    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        self._check_open()
-        self._tracker.change(self._tracker.change_value, self._indexes[tier], value, key)
-        self._tell_resized(value, tier, key)
-
     async def changes(self, tier: str, key: str | None = None) -> list[Change]:
         return exclusive(self._tracker.changes_of, self._indexes[tier], key)
 
-    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        self._check_open()
-        index = self._indexes[tier]
-        self._tracker.change(self._tracker.keep_value, index, value, key)
-        self._tell_resized(self._tracker.tiers[index].value_of(key), tier, key)
-        self._tell_steered("frozen", tier, key)
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        if verb == "settle":
+            acquisition_id, costs = args
+            self.check_costs(costs)
+            key = key_of(acquisition_id)
+            if key is None:
+                raise unknown_acquisition(self._title, acquisition_id)
+            self.charge(key, costs)
+            return None
+        try:
+            return exclusive(self._apply_here, verb, where, args)
+        finally:
+            deliver_posted()
 
-    async def thaw(self, tier: str, key: str | None = None) -> None:
-        self._check_open()
-        exclusive(self._tracker.move_again, self._indexes[tier], key)
-        self._tell_steered("thawed", tier, key)
-
-    def _check_open(self) -> None:
-        if not exclusive(self._tracker.is_open):
+    def _apply_here(self, verb: Verb, where: Where, args: Sequence[Any]) -> Any:
+        if verb == "close_everywhere":
+            return self._suspend(Closure(args[0]))
+        if verb == "reopen":
+            return self._resume()
+        tracker, (tier, key) = self._tracker, where
+        if verb != "refill" and not tracker.is_open():
             raise self.closed_error()
-
-    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = self._index_to_pause(tier)
-        if not exclusive(self._tracker.begin_pause, seconds, index, key):
-            raise self.closed_error()
-        self._tell_steered("paused", self._specs[index].name, key, seconds)
+        return getattr(tracker, f"apply_{verb}")(self._indexes[cast("str", tier)], key, *args)
 
     async def close(self) -> None:
         exclusive(self._tracker.end)
-        deliver_posted()
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        exclusive(self._suspend, Closure(reason))
         deliver_posted()
 
     def _suspend(self, closure: Closure) -> None:
@@ -288,11 +271,6 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
         if tracker.name is not None:
             _closures[tracker.name] = closure
         tracker.suspend(closure)
-
-    async def reopen(self) -> None:
-        exclusive(self._resume)
-        deliver_posted()
-        self._tell_steered("reopened")
 
     def _resume(self) -> None:
         tracker = self._current()

@@ -19,7 +19,6 @@ from slotwise._wait import clock
 from slotwise._wait.clock import glance
 from slotwise._wait.section import exclusive, lock
 from slotwise.memory._acquisition import MemoryAcquisition
-from slotwise.memory._adaptive import new_tracker
 from slotwise.memory._tracker import Tracker
 
 # How many due trackers are examined at once: by a caller that creates one, which must not
@@ -70,10 +69,7 @@ class Registry:
         glance.time = now = clock.now()
         if self._next_look <= now:
             self._look_at_due(now, _AT_ONCE_IN_PASSING)
-        if type(value) is int:  # `new_tracker`, without the call
-            tracker = Tracker(value, name, self, self._holders)
-        else:
-            tracker = new_tracker(value, name, self, self._holders)
+        tracker = Tracker(value, name, self, self._holders)
         if self._closures:
             closure = self.closure_of(name)
             if closure is not None:

@@ -29,15 +29,13 @@ from slotwise._core.arguments import (
     check_name,
     check_names,
     check_on_full,
-    check_pause,
-    check_reason,
     check_seconds,
     check_value,
 )
-from slotwise._core.closing import Closure
+from slotwise._core.control import Verb, Where
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.locked import KnownAnswer
-from slotwise._core.messages import display, fixed_value
+from slotwise._core.messages import display
 from slotwise._core.outcomes import Outcomes, not_replaceable, too_many_for_adaptive
 from slotwise._core.overload import overload_of
 from slotwise._core.priorities import check_priority
@@ -48,7 +46,6 @@ from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._wait import clock
 from slotwise._wait.at_once import DONE, known
 from slotwise._wait.clock import glance
-from slotwise._wait.deliveries import deliver_posted
 from slotwise._wait.section import exclusive, section
 from slotwise._wait.wakers import Waker
 from slotwise.memory import _attachment, _inspect, _log
@@ -57,7 +54,6 @@ from slotwise.memory._acquisition import (
     GeneralMemoryAcquisition,
     MemoryAcquisition,
 )
-from slotwise.memory._adaptive import AdaptiveTracker, new_tracker
 from slotwise.memory._ids import is_id_of_block, key_of, next_key
 from slotwise.memory._log import logged, perhaps_wanted
 from slotwise.memory._registry import registry
@@ -147,7 +143,7 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
         self._numbers: list[int] = []
         self._blocks = None
         if name is None:
-            self._attach(new_tracker(value))
+            self._attach(Tracker(value))
             return
         exclusive(_attachment.attach, self, name, value)
 
@@ -232,8 +228,8 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
     def _tell_changes(self) -> None:
         """Tell the hooks how an adaptive value has moved."""
         tracker = self._tracker
-        if isinstance(tracker, AdaptiveTracker) and tracker.unreported:
-            tracker.tell_changes(self._tell_resized)
+        if tracker.unreported:
+            tracker.tell_changes(self._tell_adapted)
 
     async def acquire(
         self,
@@ -584,50 +580,12 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
         holder, tracker = self._holder(key)
         return holder is not None and tracker.kick(holder)
 
-    async def resize(self, value: int) -> None:
-        value = check_value(value)
-        exclusive(_attachment.resize, self, value)
-        deliver_posted()
-        self._tell_resized(value)
-
-    async def pause(self, seconds: float) -> None:
-        exclusive(_attachment.pause, self, check_pause(seconds))
-        self._tell_steered("paused", seconds)
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:  # noqa: ARG002 - of tiers
+        return _attachment.control(self, verb, args)
 
     async def changes(self) -> list[Change]:
-        return exclusive(self._adapting().changes)
-
-    async def freeze(self, value: int | None = None) -> None:
-        if value is not None:
-            value = check_value(value)
-        tracker = self._adapting()
-        exclusive(tracker.freeze, value)
-        deliver_posted()
-        self._tell_resized(tracker.value)
-        self._tell_steered("frozen")
-
-    async def thaw(self) -> None:
-        exclusive(self._adapting().thaw)
-        self._tell_steered("thawed")
-
-    def _adapting(self) -> AdaptiveTracker:
-        tracker = exclusive(_attachment.current, self)
-        if not isinstance(tracker, AdaptiveTracker):
-            raise fixed_value(self._title)
-        return tracker
+        return exclusive(lambda: _attachment.current(self).changes())
 
     async def close(self) -> None:
         if not _attachment.is_ended(self):
-            _attachment.switch(self, Tracker.end, registry.close)
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        closure = Closure(check_reason(reason))
-        _attachment.switch(
-            self,
-            lambda tracker: tracker.suspend(closure),
-            lambda name: registry.close_everywhere(name, closure, self._value),
-        )
-
-    async def reopen(self) -> None:
-        _attachment.switch(self, Tracker.resume, registry.reopen)
-        self._tell_steered("reopened")
+            _attachment.close_here(self)

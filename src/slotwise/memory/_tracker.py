@@ -20,17 +20,20 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from slotwise._core import fork, messages
+from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.closing import Closure, Generation
 from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import too_late
 from slotwise._core.results import SemaphoreStats
 from slotwise._core.trio_run import TrioRun
 from slotwise._ledger import NEVER, Ledger, LineGrant
+from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.estimates import HoldTimes, slots_in, total
 from slotwise._ledger.slots import FEW
+from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.clock import glance
-from slotwise._wait.deliveries import post
+from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
@@ -38,6 +41,7 @@ from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
 from slotwise.memory import _log
 from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition
 from slotwise.memory._base_tracker import BaseTracker, nothing
+from slotwise.memory._changes import in_epoch_seconds
 from slotwise.memory._line_home import NO_HOME, SHUT, LineHome
 from slotwise.memory._quick_lane import Snapshot
 
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
 
 # A line is tidied when more than half of it, and more than this, has ended.
 _FEW_ENDED = 32
+
+# What has changed by itself where the value is fixed. Shared and therefore never changed.
+_NOTHING: deque[tuple[Any, ...]] = deque(maxlen=0)
 
 # How many entries of a long table are searched for holders to name in a message.
 _HOLDERS_LOOKED_AT = 100
@@ -66,26 +73,38 @@ class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
 
     __slots__ = (
         "__weakref__",
+        "adaptation",
         "alarm",
         "closure",
         "ended_tickets",
         "generation",
         "holds",
         "home",
+        "is_expiring",
         "last_used",
         "name",
         "registry",
         "retired",
+        "unreported",
         "woken",
     )
 
+    adaptation: Adaptation | None  # how its value moves by itself, if it does
+
     def __init__(
         self,
-        value: int,
+        value: int | Adaptive,
         name: str | None = None,
         registry: Registry | None = None,
         holders: dict[Hashable, MemoryAcquisition] | None = None,
     ) -> None:
+        self.adaptation = None
+        self.unreported = _NOTHING
+        self.is_expiring = False
+        if isinstance(value, Adaptive):
+            self.adaptation = adaptation(value, microseconds(clock.now()))
+            self.unreported = deque()
+            value = value.start
         Ledger.__init__(self, value, holders)
         self.name = name
         self.registry = registry
@@ -204,6 +223,7 @@ class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
 
     def kick(self, acquisition: MemoryAcquisition) -> bool:
         """Free what somebody else holds, and tell them; False if it has ended before."""
+        acquisition.ignored()
         if not self._end_hold(acquisition):
             return False
         self.tell_kicked(acquisition)
@@ -335,6 +355,9 @@ class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
     def _free(self, claim: MemoryAcquisition, now: float) -> None:
         self._note_end(claim.slots, now)
         super()._free(claim, now)
+        outcomes = claim._outcomes
+        if outcomes is not None and outcomes.retry_after and not self.closed:
+            self.apply_pause(outcomes.pauses_for)  # before anybody else is served
 
     def _lower_attention(self) -> None:
         if not self.times_all:
@@ -439,25 +462,73 @@ class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
     @property
     def is_frozen(self) -> bool:
         """Whether an adaptive value stays where it is."""
-        return False
+        return self.adaptation is not None and self.adaptation.frozen
 
-    def change_value(self, value: int, declared: int) -> None:
-        """Change the value, *in the section*.
+    def accepts(self, value: Any) -> bool:
+        if self.adaptation is None:
+            return super().accepts(value)
+        written = value.written if isinstance(value, Adaptive) else value
+        return written is None or written == self.adaptation.options.written
 
-        ``declared`` is the value that the asking instance was made with.
-        """
-        if self.closed:
-            raise self.closed_error(self.closure)
+    @property
+    def is_resized(self) -> bool:
+        """Whether forgetting it would lose something."""
+        if self.adaptation is None:
+            return super().is_resized
+        return self.adaptation.is_worth_keeping(microseconds(clock.now()))
+
+    def _follow(self) -> None:
+        super()._follow()
+        assert self.adaptation is not None
+        self._report_later(self.adaptation)
+
+    def start_over(self) -> None:
+        if self.adaptation is not None:
+            exclusive(self._start_over, self.adaptation)
+            deliver_posted()
+
+    def _start_over(self, known: Adaptation) -> None:
+        now = clock.now()
+        if not known.frozen:
+            self.adaptation = adaptation(known.options, microseconds(now))
+            super()._follow()
+        self.post(self._after_change(self.serve(now), now))
+
+    # Verbs of `Controlled`, *in the section*; it is open.
+
+    def apply_resize(self, value: int, declared: int) -> None:
+        """Change the value; ``declared`` is the one that the asking instance was made with."""
+        if self.adaptation is not None:
+            self.apply_freeze(value)  # so that it stays there
+            return
         now = clock.now()
         refused, granted = self.resize(value, now, declared=declared)
         self.post_refused(refused, self._refusal)
         self.post(self._after_change(granted, now))
 
-    def begin_pause(self, seconds: float, now: float) -> None:
-        """Grant nothing for that long, *in the section*."""
+    def apply_pause(self, seconds: float) -> None:
         if seconds > 0:
-            self.pause(now + seconds)
+            self.pause(clock.now() + seconds)
             self._ring_by(self.paused_until)
+
+    def apply_freeze(self, value: int | None) -> int:
+        now = clock.now()
+        if self._moving().freeze(microseconds(now), value):
+            super()._follow()  # whoever froze it tells the hooks
+        self.post(self._after_change(self.serve(now), now))
+        return self.value
+
+    def apply_thaw(self) -> None:
+        self._moving().thaw(microseconds(clock.now()))
+
+    def changes(self) -> list[Change]:
+        """How the value has moved, oldest first, in epoch seconds; *in the section*."""
+        return in_epoch_seconds(self._moving().changes)
+
+    def _moving(self) -> Adaptation:
+        if self.adaptation is None:
+            raise messages.fixed_value(display(self.name))
+        return self.adaptation
 
     def paused_for(self) -> float:
         """In how many seconds a pause ends; 0.0 if there is none."""

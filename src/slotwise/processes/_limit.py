@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import check_reason
 from slotwise._core.closing import Closure, Generation
+from slotwise._core.control import Verb, Where
 from slotwise._core.limit import require_asyncio
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.twins import is_blocking
@@ -62,8 +62,6 @@ class ProcessLimit:
         def _title(self) -> str: ...
 
         def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed: ...
-
-        def _tell_steered(self, kind: events.Kind, *more: Any) -> None: ...
 
     def _attach(self, path: str, name: str | None, suffix: str) -> None:
         """Find its file; without a name, it is a private one."""
@@ -185,19 +183,18 @@ class ProcessLimit:
         if file is not None:
             file.fail_closed()
 
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for all processes that use the directory, until `reopen`."""
-        reason = check_reason(reason)
-        await self._attachment.call(operations.close_everywhere, reason, self._declared)
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        if verb == "forget":
+            return await self._attachment.call(operations.forget)
+        return await self._attachment.call(operations.control, verb, where, args, self)
 
-    async def reopen(self) -> None:
-        """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
-        await self._attachment.call(operations.reopen)
-        self._tell_steered("reopened")
+    def _located(self, where: Where) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return a tier and a key as records have them; nothing for a semaphore."""
+        raise NotImplementedError
 
-    def _forget_sync(self) -> bool:
-        """Delete it with all that it remembers, unless somebody uses it; return whether it was."""
-        return self._attachment.call_here(operations.forget)
+    def _resized(self, where: Where, value: Any) -> Sequence[Any]:
+        """Return the arguments of the record of a resize."""
+        raise NotImplementedError
 
 
 def _waiting_task() -> asyncio.Task[Any] | None:

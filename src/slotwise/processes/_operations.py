@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome
+from slotwise._core.control import Verb, Where
 from slotwise._core.messages import fixed_value, limit_full
 from slotwise._core.overload import Overload, too_late
 from slotwise._ledger.times import microseconds
@@ -293,7 +294,118 @@ def kick(
         return False
 
 
-# ------------------------------------------------------------------------ rates
+# ------------------------------------------------------------------ controlling
+
+# Refused while the limit is closed, and declare it if it was idle.
+_NEED_OPEN = ("resize", "pause", "freeze", "thaw")
+
+
+def control(
+    file: SemaphoreFile,
+    verb: Verb,
+    where: Where,
+    args: Sequence[Any],
+    limit: ProcessLimit,
+    lock_timeout: float | None = LOCK_TIMEOUT,
+) -> Any:
+    """Write the record of a verb; return what `Controlled._apply` has to.
+
+    A limit that nobody has used has nothing to refill or reopen.
+    """
+
+    def work(after: AfterUnlock) -> Any:
+        state: Any = file.current_state()
+        if verb in _NEED_OPEN:
+            if limit._generation.closed or state.closed:
+                raise limit._closed_error(None if limit._generation.closed else state.closure)
+            _declare(file, state, limit._declared, after)
+        return _CONTROLS[verb](after, file, state, limit, where, *args)
+
+    needed = verb in _NEED_OPEN or verb == "close_everywhere"
+    try:
+        return file.change(work, limit._declared if needed else None, lock_timeout)
+    except Missing:
+        return None
+
+
+def _resize(
+    after: AfterUnlock, file: SemaphoreFile, _: Any, limit: ProcessLimit, *change: Any
+) -> None:
+    where, value = change
+    file.write(after, "resize", *limit._resized(where, value))
+
+
+def _pause(
+    after: AfterUnlock,
+    file: SemaphoreFile,
+    _: Any,
+    limit: ProcessLimit,
+    where: Where,
+    seconds: float,
+) -> None:
+    if seconds > 0:
+        tier, key = limit._located(where)
+        file.write(after, "pause", *tier, after.now + seconds, *key)
+
+
+def _freeze(
+    after: AfterUnlock,
+    file: SemaphoreFile,
+    state: Any,
+    limit: ProcessLimit,
+    where: Where,
+    value: Any,
+) -> int:
+    _check_adapts(state, limit)
+    tier, key = limit._located(where)
+    file.write(after, "freeze", *tier, value, *key)
+    frozen: int = state.value_at(*tier, *key)
+    return frozen
+
+
+def _thaw(
+    after: AfterUnlock, file: SemaphoreFile, state: Any, limit: ProcessLimit, where: Where
+) -> None:
+    _check_adapts(state, limit)
+    tier, key = limit._located(where)
+    file.write(after, "thaw", *tier, *key)
+
+
+def _check_adapts(state: Any, limit: ProcessLimit) -> None:
+    if not state.accepts(limit._declared):
+        raise state.conflict(limit._declared)
+    if not state.adapts:
+        raise fixed_value(limit._title)
+
+
+def _refill(after: AfterUnlock, file: SemaphoreFile, state: Any, _: Any, where: Where) -> None:
+    tier, key = where
+    index = state.index_of_rate(tier)
+    if index is not None:
+        file.write(after, "refill", index, key)
+
+
+def _close_everywhere(
+    after: AfterUnlock, file: SemaphoreFile, _: Any, __: Any, ___: Any, reason: str | None
+) -> None:
+    file.drop_dead(after)
+    file.write(after, "close everywhere", reason)
+
+
+def _reopen(after: AfterUnlock, file: SemaphoreFile, state: Any, _: Any, __: Any) -> None:
+    if state.closed or state.is_paused:
+        file.write(after, "reopen")
+
+
+_CONTROLS: dict[str, Callable[..., Any]] = {
+    "resize": _resize,
+    "pause": _pause,
+    "freeze": _freeze,
+    "thaw": _thaw,
+    "refill": _refill,
+    "close_everywhere": _close_everywhere,
+    "reopen": _reopen,
+}
 
 
 def charge(
@@ -303,31 +415,12 @@ def charge(
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> bool:
     """Correct what an acquisition took of rates; return False if it can't be any more."""
-
-    def work(after: AfterUnlock) -> bool:
-        return file.charge(acquisition_id, costs, after)
-
     try:
-        return file.change(work, None, lock_timeout)
+        return file.change(
+            lambda after: file.charge(acquisition_id, costs, after), None, lock_timeout
+        )
     except Missing:
         return False
-
-
-def refill(
-    file: SemaphoreFile, tier: str, key: str | None, lock_timeout: float | None = LOCK_TIMEOUT
-) -> None:
-    """Fill a bucket; one of a name that nobody has used is full."""
-
-    def work(after: AfterUnlock) -> None:
-        state: Any = file.current_state()
-        index = state.index_of_rate(tier)
-        if index is not None:
-            file.write(after, "refill", index, key)
-
-    try:
-        file.change(work, None, lock_timeout)
-    except Missing:
-        pass
 
 
 def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> None:
@@ -338,7 +431,7 @@ def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOU
         pass
 
 
-# ------------------------------------------------------ inspecting, controlling
+# ------------------------------------------------------------------- inspecting
 
 
 def estimate(
@@ -395,127 +488,6 @@ def inspect(
         if busy.pid is not None and is_stopped(busy.pid):
             raise
     return file.change(work, declared, lock_timeout - _LOCK_TIMEOUT_IF_STOPPED)
-
-
-def _control(
-    file: SemaphoreFile,
-    write: Callable[[AfterUnlock, AnyState], T],
-    limit: ProcessLimit,
-    lock_timeout: float | None,
-) -> T:
-    """Let ``write`` change the state of an open limit, declared if it was idle.
-
-    Raises:
-        SemaphoreClosed: the limit is closed, here or everywhere.
-    """
-
-    def work(after: AfterUnlock) -> T:
-        state = file.current_state()
-        if limit._generation.closed or state.closed:
-            raise limit._closed_error(None if limit._generation.closed else state.closure)
-        _declare(file, state, limit._declared, after)
-        return write(after, state)
-
-    return file.change(work, limit._declared, lock_timeout)
-
-
-def resize(
-    file: SemaphoreFile,
-    change: Sequence[Any],
-    limit: ProcessLimit,
-    lock_timeout: float | None = LOCK_TIMEOUT,
-) -> None:
-    """Change a value; ``change`` are the arguments of the record."""
-
-    def write(after: AfterUnlock, _: AnyState) -> None:
-        file.write(after, "resize", *change)
-
-    _control(file, write, limit, lock_timeout)
-
-
-def freeze(
-    file: SemaphoreFile,
-    change: Sequence[Any],
-    limit: ProcessLimit,
-    lock_timeout: float | None = LOCK_TIMEOUT,
-) -> int:
-    """Keep an adaptive value; ``change`` are the arguments of the record. Return it.
-
-    Raises:
-        TypeError: the value is fixed.
-    """
-    return _steer(file, "freeze", change, limit, lock_timeout)
-
-
-def thaw(
-    file: SemaphoreFile,
-    change: Sequence[Any],
-    limit: ProcessLimit,
-    lock_timeout: float | None = LOCK_TIMEOUT,
-) -> int:
-    """Let an adaptive value move again; as `freeze`."""
-    return _steer(file, "thaw", change, limit, lock_timeout)
-
-
-def _steer(
-    file: SemaphoreFile,
-    verb: str,
-    change: Sequence[Any],
-    limit: ProcessLimit,
-    lock_timeout: float | None,
-) -> int:
-    def write(after: AfterUnlock, state: AnyState) -> int:
-        if not state.accepts(limit._declared):
-            raise state.conflict(limit._declared)
-        if not state.adapts:
-            raise fixed_value(limit._title)
-        file.write(after, verb, *change)
-        return state.max_slots
-
-    return _control(file, write, limit, lock_timeout)
-
-
-def pause(
-    file: SemaphoreFile,
-    seconds: float,
-    which: Sequence[Any],
-    limit: ProcessLimit,
-    lock_timeout: float | None = LOCK_TIMEOUT,
-) -> None:
-    """Grant nothing for ``seconds``; for tiers, ``which`` is the tier, and its key or None."""
-
-    def write(after: AfterUnlock, _: AnyState) -> None:
-        if seconds > 0:
-            file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
-
-    _control(file, write, limit, lock_timeout)
-
-
-def close_everywhere(
-    file: SemaphoreFile,
-    reason: str | None,
-    declared: Any,
-    lock_timeout: float | None = LOCK_TIMEOUT,
-) -> None:
-    """Refuse waiters and newcomers of every process, until `reopen`."""
-
-    def work(after: AfterUnlock) -> None:
-        file.drop_dead(after)
-        file.write(after, "close everywhere", reason)
-
-    file.change(work, declared, lock_timeout)
-
-
-def reopen(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> None:
-    def work(after: AfterUnlock) -> None:
-        state = file.current_state()
-        if state.closed or state.is_paused:
-            file.write(after, "reopen")
-
-    try:
-        file.change(work, None, lock_timeout)
-    except Missing:
-        pass  # so it isn't closed
 
 
 # ---------------------------------------------------------------- deleting files

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from slotwise._core.paths import Needs, Path
 from slotwise._ledger.ended_claims import OrderedEndedClaims
-from slotwise._ledger.path_nodes import LargePathClaim
+from slotwise._ledger.path_nodes import PathClaim
 from slotwise.processes._base_state import CLAIM_SLOTS, ProcessClaim
 
 
@@ -22,7 +22,7 @@ class PathRequest(NamedTuple):
     weight: float = 1.0  # of its key, where keys take turns
 
 
-class ProcessPathClaim(ProcessClaim, LargePathClaim):
+class ProcessPathClaim(ProcessClaim, PathClaim):
     """The claim of a holder or waiter of a path, or of one whose costs can still be corrected."""
 
     __slots__ = (*CLAIM_SLOTS, "path", "until", "values", "weight")

@@ -472,6 +472,10 @@ class PathState(BaseState[ProcessPathClaim], PathLedger[ProcessPathClaim]):
     def snapshot(self) -> dict[str, Any]:
         return take_snapshot(self)
 
+    def value_at(self, tier: int, key: str | None) -> int:
+        value: int = self.tiers[tier].value_of(key)
+        return value
+
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
         state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])

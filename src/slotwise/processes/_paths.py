@@ -7,7 +7,7 @@ who gets a path, by the rules of `slotwise._ledger.paths`.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -16,6 +16,7 @@ from slotwise._core import events
 from slotwise._core.adaptive import Change
 from slotwise._core.arguments import MOST_SLOTS, check_count
 from slotwise._core.closing import Closure
+from slotwise._core.control import Verb, Where
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.messages import closed_error
 from slotwise._core.outcomes import Outcomes, asked_pauses
@@ -250,18 +251,21 @@ class ProcessPaths(ProcessLimit, PathBackend):
 
     # ----------------------------------------------------------- controlling
 
-    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
-        change = self._change(tier, value, key)
-        await self._attachment.call(operations.resize, change, self)
-        self._tell_resized(value, tier, key)
+    def _located(self, where: Where) -> tuple[Sequence[Any], Sequence[Any]]:
+        tier, key = where
+        return (self._indexes[str(tier)],), (key,)
 
-    def _change(self, tier: str, value: int | Rate, key: str | None) -> tuple[int, Any, str | None]:
-        return self._indexes[tier], write_value(_check_value(value)), key
+    def _resized(self, where: Where, value: int | Rate) -> Sequence[Any]:
+        tier, key = where
+        return self._indexes[str(tier)], write_value(_check_value(value)), key
 
-    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = self._index_to_pause(tier)
-        await self._attachment.call(operations.pause, seconds, (index, key), self)
-        self._tell_steered("paused", self._specs[index].name, key, seconds)
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        if verb != "settle":
+            return await super()._apply(verb, where, *args)
+        acquisition_id, costs = args
+        check_costs(self._declared, costs, self._title)
+        await settle(self._attachment, acquisition_id, costs, self._title)
+        return None
 
     # -------------------------------------------------------------- adapting
 
@@ -271,22 +275,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
     def _read_changes(self, tier: str, key: str | None) -> partial[list[Change]]:
         return partial(_path_inspect.changes_of, index=self._indexes[tier], key=key)
 
-    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        change = self._indexes[tier], value, key
-        await self._attachment.call(operations.freeze, change, self)
-        self._tell_frozen(tier, key)
-
-    def _tell_frozen(self, tier: str, key: str | None) -> None:
-        state: Any = self._attachment.state
-        value = state.tiers[self._indexes[tier]].value_of(key)
-        self._tell_resized(value, tier, key)
-        self._tell_steered("frozen", tier, key)
-
-    async def thaw(self, tier: str, key: str | None = None) -> None:
-        change = self._indexes[tier], key
-        await self._attachment.call(operations.thaw, change, self)
-        self._tell_steered("thawed", tier, key)
-
     def _tell_new(self, acquisition_id: str, wanted: PathRequest, now: float) -> None:
         self._tell_requested(acquisition_id, wanted.needs, now, wanted.path)
 
@@ -295,13 +283,6 @@ class ProcessPaths(ProcessLimit, PathBackend):
             return
         for index, key, change in self._attachment.file().take_changes():
             self._tell_adapted(index, key, change.new, change.reason)
-
-    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        check_costs(self._declared, costs, self._title)
-        await settle(self._attachment, acquisition_id, costs, self._title)
-
-    async def refill(self, tier: str, key: str | None = None) -> None:
-        await self._attachment.call(operations.refill, tier, key)
 
     def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget idle keys that this object remembers; the file has none."""

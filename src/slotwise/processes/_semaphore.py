@@ -7,7 +7,7 @@ file decides who gets a slot; `_operations` changes that file, and `_wait_for_gr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -20,10 +20,10 @@ from slotwise._core.arguments import (
     check_count,
     check_label,
     check_on_full,
-    check_pause,
     check_timeout,
     check_value,
 )
+from slotwise._core.control import Where
 from slotwise._core.copying import Recipe
 from slotwise._core.messages import fixed_value
 from slotwise._core.outcomes import UNKNOWN_OPTIONS, Outcomes, not_replaceable
@@ -295,20 +295,12 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
 
     # ----------------------------------------------------------- controlling
 
-    async def resize(self, value: int) -> None:
-        await self._attachment.call(operations.resize, *self._to_resize(value))
-        self._tell_resized(value)
+    def _located(self, where: Where) -> tuple[Sequence[Any], Sequence[Any]]:  # noqa: ARG002
+        return (), ()
 
-    async def pause(self, seconds: float) -> None:
-        seconds = check_pause(seconds)
-        await self._attachment.call(operations.pause, seconds, (), self)
-        self._tell_steered("paused", seconds)
-
-    def _to_resize(self, value: int) -> tuple[Any, ...]:
-        value = check_value(value)
+    def _resized(self, where: Where, value: int) -> Sequence[Any]:  # noqa: ARG002
         declared = self._declared
-        fixed = None if isinstance(declared, Adaptive) else declared
-        return (value, fixed), self
+        return value, None if isinstance(declared, Adaptive) else declared
 
     # -------------------------------------------------------------- adapting
 
@@ -322,23 +314,9 @@ class ProcessSemaphore(ProcessLimit, Semaphore):
             return []  # nobody has used it yet
         raise fixed_value(self._title)
 
-    async def freeze(self, value: int | None = None) -> None:
-        frozen = await self._attachment.call(operations.freeze, *self._to_freeze(value))
-        self._tell_resized(frozen)
-        self._tell_steered("frozen")
-
-    def _to_freeze(self, value: int | None) -> tuple[Any, ...]:
-        if value is not None:
-            value = check_value(value)
-        return (value,), self
-
-    async def thaw(self) -> None:
-        await self._attachment.call(operations.thaw, (), self)
-        self._tell_steered("thawed")
-
     def _tell_new(self, acquisition_id: str, wanted: int, now: float) -> None:
         self._tell_requested(acquisition_id, wanted, now)
 
     def _tell_moved(self) -> None:
         for _, _, change in self._attachment.file().take_changes():
-            self._tell_resized(change.new, change.reason)
+            self._tell_adapted(change.new, change.reason)

@@ -44,9 +44,10 @@ class RankedSlots(int):
 class SemaphoreClaim(ProcessClaim, Claim):
     """The claim of a holder or waiter of slots."""
 
-    __slots__ = (*CLAIM_SLOTS, "head_start")
+    __slots__ = (*CLAIM_SLOTS, "head_start", "replaces")
 
     head_start: int
+    replaces: bool  # it replaces a holder, and waits for it to leave
 
     @property
     def wanted(self) -> int | list[int]:
@@ -54,14 +55,7 @@ class SemaphoreClaim(ProcessClaim, Claim):
 
     def _want(self, wanted: int | list[int]) -> None:
         self.slots, self.head_start = (wanted, 0) if isinstance(wanted, int) else wanted
-
-
-class ReplacingClaim(SemaphoreClaim):
-    """A claim that replaces a holder, and waits for it to leave."""
-
-    __slots__ = ()
-
-    replaces = True
+        self.replaces = False
 
 
 class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
@@ -266,7 +260,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         if wanted > self.value or self.closed or self.is_free(wanted, value, now):
             args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
             return self._request(now, wall_us, *args)
-        claim = ReplacingClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        claim = SemaphoreClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        claim.replaces = True
         events: list[ClaimEvent] = []
         for each in self.replaceable(wanted):
             if each.grace:
@@ -397,6 +392,9 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
             ],
         }
 
+    def value_at(self) -> int:
+        return self.value
+
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
         state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
@@ -422,7 +420,8 @@ class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
         for (*fields, wait_until), arrived in zip(
             snapshot["waiting"], snapshot["arrived"], strict=True
         ):
-            claim = (ReplacingClaim if fields[0] in replacing else SemaphoreClaim)(*fields)
+            claim = SemaphoreClaim(*fields)
+            claim.replaces = claim.key in replacing
             waiting.append((claim, arrived, wait_until))
             state._count(claim)
         last_ticket, *tickets = snapshot["tickets"] or [0]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events
 from slotwise._core.closing import Closure
+from slotwise._core.control import WHOLE
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.paths import keys_by_name, pausing
@@ -72,7 +73,7 @@ class Settling:
         acquisition = self._acquisition
         limit: Any = acquisition.limit
         try:
-            found = await limit._settle(acquisition._acquisition_id, text)
+            found = await limit._send_costs(acquisition._acquisition_id, text)
         except Exception as error:
             self._fail(error)
             return
@@ -436,7 +437,7 @@ class RedisAcquisition(AcquisitionResult):
             return super().settle(**costs)
         text = limit._write_costs(costs)
         if asyncio._get_running_loop() is None:
-            limit.settle_sync(self._acquisition_id, costs)
+            limit._control_sync("settle", WHOLE, self._acquisition_id, costs)
             return DONE
         if self.settling is None:
             self.settling = Settling(self)

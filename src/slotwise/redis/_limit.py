@@ -17,6 +17,7 @@ from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
 from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label
 from slotwise._core.closing import Closure, Generation
+from slotwise._core.control import Verb, Where
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
@@ -289,6 +290,9 @@ class RedisLimit:
         return ""
 
     # -------------------------------------------------------------- changing
+
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        return await getattr(self, f"_{verb}")(where, *args)
 
     async def _change(
         self, script: Script, *args: Any, declaration: list[Any] | None = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.arguments import check_flag, check_name, check_seconds
+from slotwise._core.control import Where
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import unknown_acquisition
@@ -335,18 +335,15 @@ class RedisPaths(RedisLimit, PathBackend):
         _, _, _, _, changes, *_ = await self._inspect("changes", node)
         return read_changes(changes)
 
-    async def freeze(self, tier: str, value: int | None = None, key: str | None = None) -> None:
-        current = await self._steer(b"freeze", tier, value, key)
-        self._tell_resized(current, tier, key)
-        self._tell_steered("frozen", tier, key)
+    async def _freeze(self, where: Where, value: int | None) -> int:
+        return await self._steer(b"freeze", where, value)
 
-    async def thaw(self, tier: str, key: str | None = None) -> None:
-        await self._steer(b"thaw", tier, None, key)
-        self._tell_steered("thawed", tier, key)
+    async def _thaw(self, where: Where) -> None:
+        await self._steer(b"thaw", where, None)
 
-    async def _steer(self, verb: bytes, tier: str, value: int | None, key: str | None) -> int:
+    async def _steer(self, verb: bytes, where: Where, value: int | None) -> int:
         """Freeze or thaw a tier, or one key of it; returns the value."""
-        index = self._indexes[tier]
+        index, key = self._indexes[str(where[0])], where[1]
         node = "" if key is None and self._specs[index].keyed else write_node(index, key)
         wanted = b"" if value is None else value
         args = index, node, verb, wanted, _REMEMBERED
@@ -375,7 +372,7 @@ class RedisPaths(RedisLimit, PathBackend):
         self._dispatch(told)
         return bool(ended)
 
-    async def resize(self, tier: str, value: int | Rate, key: str | None = None) -> None:
+    async def _resize(self, where: Where, value: int | Rate) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there.
 
         Raises:
@@ -383,10 +380,10 @@ class RedisPaths(RedisLimit, PathBackend):
         """
         if isinstance(value, int):
             check_max_value(value)
-        index = self._indexes[tier]
+        index, key = self._indexes[str(where[0])], where[1]
         if self._specs[index].adaptive is not None:
             assert isinstance(value, int)
-            await self.freeze(tier, value, key)
+            await self._freeze(where, value)
             return
         node = "" if key is None else write_node(index, key)
         args = index, node, write_value(value), _REMEMBERED
@@ -396,29 +393,27 @@ class RedisPaths(RedisLimit, PathBackend):
             _, go_on, *messages = reply
             self._dispatch(messages)
             if not go_on:
-                self._tell_resized(value, tier, key)
                 return
 
-    async def pause(self, seconds: float, tier: str | None = None, key: str | None = None) -> None:
-        index = self._index_to_pause(tier)
+    async def _pause(self, where: Where, seconds: float) -> None:
+        index, key = self._indexes[str(where[0])], where[1]
         node = f"{index}" if key is None else write_node(index, key)
         _, *messages = await self._change(self._dialect.control.pause, node, f"{seconds:.6f}")
         self._dispatch(messages)
-        self._tell_steered("paused", self._specs[index].name, key, seconds)
 
-    async def settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+    async def _settle(self, _: Where, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
         if is_fallback_id(acquisition_id):
             settle_fallback(acquisition_id, self._attached()[1], costs)
             return
         # An empty id is how the script is asked to fill a bucket.
-        if not acquisition_id or not await self._settle(acquisition_id, text):
+        if not acquisition_id or not await self._send_costs(acquisition_id, text):
             raise unknown_acquisition(self._title, acquisition_id)
 
-    async def refill(self, tier: str, key: str | None = None) -> None:
-        await self._settle("", write_node(self._indexes[tier], key))
+    async def _refill(self, where: Where) -> None:
+        await self._send_costs("", write_node(self._indexes[str(where[0])], where[1]))
 
-    async def _settle(self, acquisition_id: str, what: str) -> bool:
+    async def _send_costs(self, acquisition_id: str, what: str) -> bool:
         client = self._attached()[0].client()
         found, *told = await self._run_script(_SETTLE, [b"", client.token, acquisition_id, what])
         self._dispatch(told)
@@ -431,25 +426,23 @@ class RedisPaths(RedisLimit, PathBackend):
             check_max_value(cost)
         return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
 
-    def _forget_sync(self) -> bool:
-        found = self._run(partial(self._run_script, self._dialect.control.forget, [b""]))
-        return bool(found >= 0)
+    async def _forget(self, _: Where) -> bool:
+        return bool(await self._run_script(self._dialect.control.forget, [b""]) >= 0)
 
     def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget idle keys that this object remembers; the server remembers none."""
         return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
 
-    async def close_everywhere(self, reason: str | None = None) -> None:
+    async def _close_everywhere(self, _: Where, reason: str | None) -> None:
         token = self._attached()[0].client().token
         args = [b"", token, *([] if reason is None else [reason])]
         await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
-    async def reopen(self) -> None:
+    async def _reopen(self, _: Where) -> None:
         _, *messages = await self._run_script(
             self._dialect.control.reopen, [b"", self._attached()[0].client().token]
         )
         self._dispatch(messages)
-        self._tell_steered("reopened")
 
     # -------------------------------------------------------------- messages
 

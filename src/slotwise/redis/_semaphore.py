@@ -23,11 +23,10 @@ from slotwise._core.arguments import (
     check_label,
     check_names,
     check_on_full,
-    check_pause,
-    check_reason,
     check_timeout,
     check_value,
 )
+from slotwise._core.control import Where
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import fixed_value, too_many_slots
 from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
@@ -457,21 +456,19 @@ class RedisSemaphore(RedisLimit, Semaphore):
 
     # ----------------------------------------------------------- controlling
 
-    async def resize(self, value: int) -> None:
-        value = check_value(value)
+    async def _resize(self, _: Where, value: int) -> None:
         go_on = b""  # one call looks at a bounded number of waiters
         while True:
             word, *more = await self._change(
                 self._dialect.control.resize, value, _REMEMBERED, go_on
             )
             if word == b"adaptive":
-                self._tell_resized(await self._steer(b"freeze", value, declared=b""))
+                await self._steer(b"freeze", value, declared=b"")
                 return
             current, go_on, *messages = more
             self._attached()[1].learn(current, self._declared, value)
             self._dispatch(messages)
             if not go_on:
-                self._tell_resized(value)
                 return
 
     async def changes(self) -> list[Change]:
@@ -485,15 +482,11 @@ class RedisSemaphore(RedisLimit, Semaphore):
         *_, rules, _, _ = self._run(partial(self._inspect, "changes", at_most=at_most))
         return Adaptive.read(rules.decode()) if rules else None
 
-    async def freeze(self, value: int | None = None) -> None:
-        if value is not None:
-            value = check_value(value)
-        self._tell_resized(await self._steer(b"freeze", value))
-        self._tell_steered("frozen")
+    async def _freeze(self, _: Where, value: int | None) -> int:
+        return await self._steer(b"freeze", value)
 
-    async def thaw(self) -> None:
+    async def _thaw(self, _: Where) -> None:
         await self._steer(b"thaw", None)
-        self._tell_steered("thawed")
 
     async def _steer(
         self, verb: bytes, value: int | None, declared: int | str | bytes | None = None
@@ -525,48 +518,34 @@ class RedisSemaphore(RedisLimit, Semaphore):
         """Tell the hooks of "adapted value reason"."""
         _, value, reason = message.decode(errors="replace").split(" ", 2)
         self._record.learn(int(value), self._declared)
-        self._tell_resized(int(value), reason)
+        self._tell_adapted(int(value), reason)
 
     def _sample_of_other_process(
         self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:
         return sample_of_other_process(acquired, outcome)
 
-    async def pause(self, seconds: float) -> None:
-        """Grant nothing for ``seconds``, in the whole fleet; see `Limit.pause`.
-
-        It ends by the server's clock. Clients that speak only the documented protocol ignore it.
-        """
-        length = f"{check_pause(seconds):.6f}"
-        _, *messages = await self._change(self._dialect.control.pause, length)
+    async def _pause(self, _: Where, seconds: float) -> None:
+        _, *messages = await self._change(self._dialect.control.pause, f"{seconds:.6f}")
         self._dispatch(messages)
-        self._tell_steered("paused", seconds)
 
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for the whole fleet, until `reopen`.
-
-        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
-        instances made later too; holders may still release. The server remembers it for
-        30 days after the last call that found it closed.
-        """
-        reason = check_reason(reason)
-        shared, _ = self._attached()
+    async def _close_everywhere(self, _: Where, reason: str | None) -> None:
+        shared, _record = self._attached()
         args = [b"", shared.client().token, self._declared, *([] if reason is None else [reason])]
         await self._refuse_waiters(await self._run_script(self._dialect.control.close, args))
 
-    async def reopen(self) -> None:
+    async def _reopen(self, _: Where) -> None:
         shared, record = self._attached()
         args = [b"", shared.client().token, self._interval, record.keys.notification]
         self._dispatch(await self._run_script(self._dialect.control.reopen, args))
-        self._tell_steered("reopened")
 
-    def _forget_sync(self) -> bool:
+    async def _forget(self, _: Where) -> bool:
         """Remove all that the server knows of it if nobody uses it; return whether it did.
 
         Raises:
             LookupError: it knows nothing.
         """
-        found = self._run(partial(self._run_script, self._dialect.control.forget, [b""]))
+        found = await self._run_script(self._dialect.control.forget, [b""])
         if found == 0:
             raise LookupError(self._written_name)
         return bool(found > 0)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_count, check_limit, check_text
+from slotwise._core.control import Where
 from slotwise._core.messages import fixed_value
 from slotwise._core.paths import Needs, Path, RankedNeeds
 from slotwise._core.priorities import check_priority
@@ -45,6 +46,7 @@ class PathArguments:
         }
         self.rates = frozenset(name for name, tier in tiers.items() if tier.rate is not None)
         self.named_costs = self.rates - self.keyed
+        self.widest: Where = ([*tiers][-1], None)  # to pause it is to pause all
         self.one_of_each = Resolved([1] * len(tiers))
         self.defaults: Needs = (*self.one_of_each,)
         self.without_keys: Path | None = None if self.keyed else (None,) * len(tiers)
@@ -212,12 +214,12 @@ class PathArguments:
         options.check_value(value)
         return value
 
-    def narrowest_key(self, path: Path) -> tuple[str | None, str | None]:
+    def narrowest_key(self, path: Path) -> Where:
         """Return what a pause of a path applies to: its first tier with a key, or all."""
         named = zip(self.tiers, path, strict=True)
-        return next(((name, key) for name, key in named if key is not None), (None, None))
+        return next(((name, key) for name, key in named if key is not None), self.widest)
 
-    def paused_key(self, keys: Mapping[str, str]) -> tuple[str | None, str | None]:
+    def paused_key(self, keys: Mapping[str, str]) -> Where:
         if len(keys) > 1:
             raise TypeError(f"at most one key can be paused at a time, not {', '.join(keys)}")
         for name, key in keys.items():
@@ -225,7 +227,7 @@ class PathArguments:
             if name not in self.keyed:
                 raise TypeError(f"tier {name!r} has the keys of {self.key_of[name]!r}: pause that")
             return name, check_key(name, key)
-        return None, None
+        return self.widest
 
 
 def check_key(tier: str, key: object) -> str:

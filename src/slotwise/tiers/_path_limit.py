@@ -153,6 +153,5 @@ class PathLimit(Limit):
         That is the key of the first tier that has one: for ``tiers.at(host=…)`` only the host is
         paused, not the wider tiers. Without keys everything is paused, as by `Tiers.pause`.
         """
-        await self._tiers._backend.pause(
-            check_pause(seconds), *self._tiers._arguments.narrowest_key(self._path)
-        )
+        where = self._tiers._arguments.narrowest_key(self._path)
+        await self._tiers._backend._control("pause", where, check_pause(seconds))

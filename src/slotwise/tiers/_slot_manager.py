@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from slotwise._core.arguments import check_seconds, check_text
 from slotwise._core.closing import ClosedByBlock
-from slotwise._core.copying import Recipe, SameWhenCopied
+from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.paths import TierStats
 from slotwise._core.redaction import redacted_repr
@@ -39,7 +39,8 @@ _DOWNLOAD: What = ("download",)
 _NO_KEYS = (None,)
 
 
-class SlotManager(SameWhenCopied, ClosedByBlock):
+@same_when_copied
+class SlotManager(ClosedByBlock):
     """Limits concurrent transfers: downloads in total, uploads per user and in total.
 
         async with SlotManager(max_downloads=4) as slots:

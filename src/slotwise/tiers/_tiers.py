@@ -29,7 +29,8 @@ from slotwise._core.arguments import (
     check_timeout,
 )
 from slotwise._core.closing import ClosedByBlock
-from slotwise._core.copying import Recipe, SameWhenCopied
+from slotwise._core.control import WHOLE
+from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.overload import check_max_waiting, check_shed
 from slotwise._core.paths import (
@@ -61,7 +62,8 @@ T = TypeVar("T")
 MAX_IDLE_KEYS = 10_000
 
 
-class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
+@same_when_copied
+class Tiers(OptionAttributes, ClosedByBlock):
     """Limits from narrow to wide; work takes a slot, or several, of each of them::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
@@ -452,14 +454,14 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
             LookupError: the acquisition is unknown, or no longer known.
         """
         self._arguments.check_settle(costs)
-        await self._backend.settle(acquisition_id_of(acquisition_id), costs)
+        await self._backend._control("settle", WHOLE, acquisition_id_of(acquisition_id), costs)
 
     settle_sync = twin(settle)
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
         self._arguments.check_refill(tier, key)
-        await self._backend.refill(tier, key)
+        await self._backend._control("refill", (tier, key))
 
     refill_sync = twin(refill)
 
@@ -469,7 +471,8 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         After a shrink nothing is granted there until what is held fits. A rate is changed to
         another Rate: what is left of it stays, cut to the new burst. An adaptive tier is frozen.
         """
-        await self._backend.resize(tier, self._arguments.check_resize(tier, value, key), key)
+        value = self._arguments.check_resize(tier, value, key)
+        await self._backend._control("resize", (tier, key), value)
 
     resize_sync = twin(resize)
 
@@ -497,14 +500,15 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
             ValueError: it is outside min and max.
             TypeError: the tier has a fixed value.
         """
-        await self._backend.freeze(tier, self._arguments.check_freeze(tier, value, key), key)
+        value = self._arguments.check_freeze(tier, value, key)
+        await self._backend._control("freeze", (tier, key), value)
 
     freeze_sync = twin(freeze)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
         self._arguments.check_adaptive(tier, key)
-        await self._backend.thaw(tier, key)
+        await self._backend._control("thaw", (tier, key))
 
     thaw_sync = twin(thaw)
 
@@ -515,7 +519,8 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         they have. If there are several pauses, the one that ends last counts; `reopen` ends all of
         them. ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
         """
-        await self._backend.pause(check_pause(seconds), *self._arguments.paused_key(key))
+        where = self._arguments.paused_key(key)
+        await self._backend._control("pause", where, check_pause(seconds))
 
     pause_sync = twin(pause)
 
@@ -548,13 +553,13 @@ class Tiers(OptionAttributes, SameWhenCopied, ClosedByBlock):
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         objects made later too; holders may still release.
         """
-        await self._backend.close_everywhere(check_reason(reason))
+        await self._backend._control("close_everywhere", WHOLE, check_reason(reason))
 
     close_everywhere_sync = twin(close_everywhere)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
-        await self._backend.reopen()
+        await self._backend._control("reopen")
 
     reopen_sync = twin(reopen)
 
