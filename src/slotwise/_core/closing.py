@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Self
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
-from slotwise._core.frozen import Frozen
 
 
-class Closure(Frozen):
+@dataclass(frozen=True, slots=True)
+class Closure:
     """A name is closed everywhere, for this reason."""
 
-    __slots__ = _fields = ("reason",)
-
     reason: str | None
-
-    def __init__(self, reason: str | None) -> None:
-        super().__init__(reason=reason)
 
 
 class ClosedByBlock(ABC):
