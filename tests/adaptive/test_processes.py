@@ -13,12 +13,10 @@ from tests import _fresh_processes
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
-from slotwise._core.paths import TierSpec
-from slotwise._ledger.invariants import check
-from slotwise._ledger.paths_invariants import check as check_paths
+from slotwise._core.paths import TierSpec, semaphore_spec
+from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock
 from slotwise.errors import UnknownSemaphore
-from slotwise.processes._path_state import PathState
 from slotwise.processes._state import State
 
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
@@ -44,62 +42,10 @@ def again(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whoever_reads_the_file_at_any_time_has_the_same_value(seed: int) -> None:
-    dice = random.Random(seed)
-    algorithm = dice.choice([Errors(), Latency(0.1, 5)])
-    options = Adaptive(6, 2, 12, algorithm=algorithm)
-    states: list[Any] = [State.new("s", options, "boot") for _ in range(2)]
-    clocks, ids, moved = Clocks(), iter(range(10**6)), set()
-
-    def do(*record: Any) -> None:
-        verb, *args = record
-        line = json.loads(json.dumps([verb, clocks.now, clocks.wall_us, *args]))
-        for state in states:
-            state.apply(line)
-
-    do("declare", options.written)
-    for _ in range(1500):
-        clocks.pass_time(dice.choice([0.0, 0.001, 0.01, 0.05]))
-        state = states[0]
-        holders, full = [*state.holders], state.in_use >= state.value
-        if len(state.waiting) < 3 and dice.random() < (0.3 if full else 0.8):
-            ttl = dice.choice([None, None, 0.3])
-            do("request", f"p1-{next(ids)}", 1, ttl, None, None, 5, None)
-        elif holders and dice.random() < 0.9:
-            ending = [dice.choice(["ok"] * 20 + ["dropped", "ignored"])]
-            ending += [dice.choice([None, 30_000, 50_000 + state.in_use * 10_000])]
-            ending += [dice.choice([0] * 20 + [100_000])]
-            do("release", dice.choice(holders), *ending)
-        else:
-            verb = dice.choice(["expire", "kick", "drop dead", "freeze", "thaw", "thaw", "reboot"])
-            if dice.random() < 0.1:
-                do("pause", clocks.now + 0.05)
-            if verb == "kick" and holders:
-                do("kick", dice.choice(holders))
-            elif verb == "drop dead":
-                do("drop dead", ["p2"])
-            elif verb == "freeze" and dice.random() < 0.2:
-                do("freeze", dice.choice([None, 3, 9]))
-            elif verb == "reboot" and dice.random() < 0.05:
-                do("reboot", f"boot {next(ids)}")
-            elif verb in ("expire", "thaw"):
-                do(verb)
-        moved.add(states[0].value)
-        if dice.random() < 0.05:
-            states[1] = again(states[0])
-        if dice.random() < 0.05:
-            check(states[0])
-        assert options.min <= states[0].value <= options.max
-        assert states[0].value == states[0].adaptation.limit
-    assert states[0].snapshot() == states[1].snapshot()
-    assert len(moved) > 2
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_reads_the_file_of_tiers_has_the_same_values(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwise.processes._path_state._KEPT_KEYS", 3)
+    monkeypatch.setattr("slotwise.processes._state._KEPT_KEYS", 3)
     dice = random.Random(seed)
     narrow = Adaptive(3, 1, 8, algorithm=dice.choice([Errors(), Latency(0.1, 5)]))
     wide = Adaptive(8, 2, 20, algorithm=dice.choice([Errors(), Latency(0.1, 5)]))
@@ -108,7 +54,7 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
         TierSpec("some", 7, False),
         TierSpec("all", 8, False, adaptive=wide, rules=wide.written),
     ]
-    states: list[Any] = [PathState.new("s", (*specs,), "boot") for _ in range(2)]
+    states: list[Any] = [State("s", specs, "boot") for _ in range(2)]
     clocks, ids, moved = Clocks(), iter(range(10**6)), set()
 
     def do(*record: Any) -> None:
@@ -124,7 +70,7 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
         if len(state.waiting) < 5 and dice.random() < 0.5:
             key = dice.choice("aaabcdefgh")
             path = [[key, None, None], None, [], 0, 1.0]
-            do("request", f"p1-{next(ids)}", path, dice.choice([None, 0.3]), None, None, 5, None)
+            do("request", f"p1-{next(ids)}", path, dice.choice([None, 0.3]), None, 5, None)
         elif holders and dice.random() < 0.9:
             ending = [dice.choice(["ok"] * 20 + ["dropped", "ignored"])]
             ending += [dice.choice([None, 30_000, 50_000 + len(holders) * 10_000]), 0]
@@ -134,15 +80,15 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
             if dice.random() < 0.1:
                 do(
                     "pause",
-                    *dice.choice([(0, clocks.now + 0.05, "a"), (2, clocks.now + 0.05, None)]),
+                    *dice.choice([(0, "a", clocks.now + 0.05), (2, None, clocks.now + 0.05)]),
                 )
             key = dice.choice([None, "a", "b", "x"])
             if verb == "kick" and holders:
                 do("kick", dice.choice(holders))
             elif verb == "freeze" and dice.random() < 0.2:
-                do("freeze", 0, dice.choice([None, 2, 5]), key)
+                do("freeze", 0, key, dice.choice([None, 2, 5]))
             elif verb == "resize" and dice.random() < 0.2:
-                do("resize", 2, dice.choice([5, 9]), None)
+                do("resize", 2, None, dice.choice([5, 9]))
             elif verb == "thaw":
                 do("thaw", 0, key)
                 do("thaw", 2, None)
@@ -156,7 +102,7 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
         if dice.random() < 0.05:
             states[1] = again(states[0])
         if dice.random() < 0.05:
-            check_paths(states[0], resized=True)
+            check(states[0], resized=True)
         for tier in states[0].tiers:
             for node in tier.nodes.values():
                 assert node.adaptation is None or node.value == node.adaptation.limit
@@ -168,28 +114,22 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
 
 
 def test_a_reboot_keeps_what_was_learnt() -> None:
-    state: Any = State.new("s", ERRORS, "boot")
-    state.apply(["declare", 5000.0, 10**15, ERRORS.written])
-    state.apply(["request", 5001.0, 10**15, "p1-1", 1, None, None, None, 5, None])
+    state: Any = State("s", [semaphore_spec(ERRORS)], "boot")
+    state.apply(["request", 5001.0, 10**15, "p1-1", [[None]], None, None, 5, None])
     state.apply(["release", 5002.0, 10**15, "p1-1", "dropped", 1000, 50_000_000])
-    assert state.value == 7
+    assert state.value_at(0) == 7
     assert [change.new for _, _, change in state.moved] == [7]
-    assert again(state).adaptation.take_change() is None, "whoever moved it has told of it"
+    known = again(state).tiers[0].nodes[None].adaptation
+    assert known.take_change() is None, "whoever moved it has told of it"
     state.apply(["reboot", 3.0, 10**15, "other"])
-    assert state.value == 7
+    assert state.value_at(0) == 7
     for number in range(30):  # used all the time, by a clock that began anew
-        ids = [f"p2-{number}-{each}" for each in range(state.value)]
+        ids = [f"p2-{number}-{each}" for each in range(state.value_at(0))]
         for each in ids:
-            state.apply(["request", 3.0 + number, 10**15, each, 1, None, None, None, 5, None])
+            state.apply(["request", 3.0 + number, 10**15, each, [[None]], None, None, 5, None])
         for each in ids:
             state.apply(["release", 4.0 + number, 10**15, each, "ok", 1_000_000, 0])
-    assert state.value > 7
-
-
-def test_a_snapshot_of_an_earlier_release_has_no_adaptive_value() -> None:
-    old = State.new("s", 3, "boot").snapshot()
-    del old["adaptation"]
-    assert State.restore(old).adaptation is None
+    assert state.value_at(0) > 7
 
 
 def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:
@@ -234,7 +174,7 @@ def test_one_that_is_found_by_its_name_counts_too(tmp_path: Path) -> None:
 def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None:
     limit = ProcessSemaphore(ERRORS, name="kept", directory=tmp_path)
     limit.freeze_sync(4)
-    state = limit._state
+    state = limit._backend.state
     assert state is not None
     assert state.remembers(clock.now() + 10**6)
     limit.thaw_sync()
@@ -244,10 +184,10 @@ def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None
     tiers = Tiers(Tier("user", ERRORS, keyed=True), url=f"process://{tmp_path}", name="kept")
     tiers.freeze_sync("user", 4, "a")
     of_tiers: Any = tiers._backend
-    assert of_tiers._attachment.state.remembers(clock.now() + 10**6)
+    assert of_tiers.state.remembers(clock.now() + 10**6)
     tiers.thaw_sync("user")
-    assert of_tiers._attachment.state.remembers(clock.now() + 3000)
-    assert not of_tiers._attachment.state.remembers(clock.now() + 3700)
+    assert of_tiers.state.remembers(clock.now() + 3000)
+    assert not of_tiers.state.remembers(clock.now() + 3700)
 
 
 def test_many_keys_come_and_go_and_the_file_stays_small(tmp_path: Path) -> None:
@@ -256,7 +196,7 @@ def test_many_keys_come_and_go_and_the_file_stays_small(tmp_path: Path) -> None:
     for number in range(400):
         with tiers.cm(user=f"user {number}") as acquired:
             acquired.dropped()
-    state: Any = tiers._backend._attachment.state  # type: ignore[attr-defined]
+    state: Any = tiers._backend.state  # type: ignore[attr-defined]
     assert len(state.tiers[0].nodes) == 100
     assert tiers.changes_sync("user", "user 399")
     assert not tiers.changes_sync("user", "user 1")

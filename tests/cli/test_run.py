@@ -436,15 +436,9 @@ def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "slotwise.processes" in imported
     slow = {"asyncio", "hashlib", "lzma", "redis", "slotwise.web"}
-    seldom_used = {"dataclasses", "datetime", "inspect", "pathlib", "secrets", "socket"}
+    seldom_used = {"datetime", "pathlib", "secrets", "socket"}
     for_others = {"slotwise._core.event", "slotwise._core.stats"}
-    for_tiers = {
-        "slotwise.tiers",
-        "slotwise._core.paths",
-        "slotwise._core.rates",
-        "slotwise._ledger.paths",
-    }
-    assert imported & (slow | seldom_used | for_others | for_tiers) == set()
+    assert imported & (slow | seldom_used | for_others | {"slotwise.tiers"}) == set()
 
 
 @pytest.mark.parametrize("name", ["mm", "a b"])

@@ -19,6 +19,7 @@ from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
 from slotwise import BackendError, Limit, SlotwiseError, Tier, Tiers
+from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
@@ -34,16 +35,16 @@ LONG = 20.0  # seconds; nothing here has to wait
 
 def a_history(path: Path) -> None:
     """A file as dead processes leave it: holders, waiters, deadlines, a snapshot and records."""
-    state = State("s", 2, "another boot")
+    state = State("s", [semaphore_spec(2)], "another boot")
     for number, ttl in enumerate((None, 5.0, None)):
-        state.apply(["request", 100.0, 7, f"pabc-{number}", 1, ttl, None, 2, 4711, "a label"])
+        state.apply(["request", 100.0, 7, f"pabc-{number}", [[None]], ttl, None, 4711, "a label"])
     file = LockedFile(OpenDirectory(path.parent), path.name, 77)
     file.open(create=True)
-    journal = Journal(file, State)
+    journal = Journal(file)
     journal.create(state)
-    journal.write(["request", 101.0, 8, "pdef-1", 2, 5.0, 1e9, 2, 4712, None])
+    journal.write(["request", 101.0, 8, "pdef-1", [[None], [2]], 5.0, 1e9, 4712, None])
     journal.write(["release", 102.0, 9, "pabc-0"])
-    journal.write(["resize", 103.0, 9, 3, 2])
+    journal.write(["resize", 103.0, 9, 0, None, 3])
     journal.write(["drop dead", 104.0, 9, ["pdef"]])
     file.close()
     file.directory.close()
@@ -133,7 +134,7 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
         for _ in range(dice.randrange(3)):
             semaphore.release_sync(semaphore.acquire_sync())
         # Not with write_bytes, which would close it and drop the holder's lock.
-        fd = semaphore._attachment.file()._file.fd
+        fd = semaphore._backend.attachment.file()._file.fd
         damaged = garble_anywhere(dice, path.read_bytes())
         os.pwrite(fd, damaged, 0)
         os.ftruncate(fd, len(damaged))
@@ -275,11 +276,11 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
 ) -> None:
     semaphore, tiers = make(1), Tiers(Tier("all", 1), name="s", url=f"process://{directory}")
     limit: Limit = semaphore if kind == "semaphore" else tiers.at()
-    owner: Any = semaphore if kind == "semaphore" else tiers._backend
+    owner: Any = semaphore if kind == "semaphore" else tiers
     limit.acquire_sync()
     other = make(1, name="other")
     held = other.acquire_sync()
-    file = owner._attachment.file()
+    file = owner._backend.attachment.file()
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(limit.acquire_sync, timeout=LONG)
         waiting_elsewhere = threads.submit(other.acquire_sync, timeout=LONG)
@@ -287,7 +288,7 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
         while not (limit.stats_sync().waiting and other.stats_sync().waiting):
             assert time.monotonic() < until
         with file._mutex:
-            journal = Journal(file._file, file._kind)  # with the same descriptor, and its locks
+            journal = Journal(file._file)  # with the same descriptor, and its locks
             journal.catch_up()
             start, end, epoch = journal._start, journal._end, journal._epoch
             if garbage == "record":  # it ends the wait before it fails

@@ -340,7 +340,7 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
 ) -> None:
     semaphore = make()
     held = semaphore.acquire_sync()
-    file = semaphore._attachment.file()
+    file = semaphore._backend.attachment.file()
     wakeups = file.process.wakeups
     checked: list[str] = []
     monkeypatch.setattr(

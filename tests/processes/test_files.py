@@ -18,6 +18,7 @@ import pytest
 from tests import _fresh_processes
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
+from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import filename_of, locate, name_from
@@ -216,7 +217,7 @@ def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Pat
     sound = path.read_bytes()
     locked_file = LockedFile(OpenDirectory(directory), path.name)
     locked_file.open(create=False)
-    journal = Journal(locked_file, State)
+    journal = Journal(locked_file)
     journal.catch_up()
     for at in range(journal._start, journal._end, 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
@@ -379,7 +380,7 @@ def test_a_directory_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
 def test_a_reused_pid_is_not_mistaken_for_the_dead_process(make: Make, directory: Path) -> None:
     semaphore = used(make)
     # A dead holder with the pid of a live process: this one.
-    forged = f"s._attachment.file().process.pid = {os.getpid()}; print(s.acquire_sync())"
+    forged = f"s._backend.attachment.file().process.pid = {os.getpid()}; print(s.acquire_sync())"
     assert "acquisition_id" in in_another_process(directory, forged)
     assert semaphore.try_acquire_sync() is not None
 
@@ -388,14 +389,14 @@ def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
     make: Make, directory: Path
 ) -> None:
     directory.mkdir(mode=0o700)
-    before = State("s", 1, "the boot before")
-    before.apply(["request", 9e9, 1, "pabc-1", 1, 5.0, None, 1, 4711, None])
-    before.apply(["request", 9e9, 1, "pabc-2", 1, None, 9e9, 1, 4711, None])
-    before.apply(["resize", 9e9, 1, 4, None])
-    before.apply(["close everywhere", 9e9, 1, "night"])
+    before = State("s", [semaphore_spec(1)], "the boot before")
+    before.apply(["request", 9e9, 1, "pabc-1", [[None]], 5.0, None, 4711, None])
+    before.apply(["request", 9e9, 1, "pabc-2", [[None]], None, 9e9, 4711, None])
+    before.apply(["resize", 9e9, 1, 0, None, 4])
+    before.apply(["close_everywhere", 9e9, 1, "night"])
     file = LockedFile(OpenDirectory(directory), filename_of("s"), 77)
     file.open(create=True)
-    Journal(file, State).create(before)
+    Journal(file).create(before)
     file.close()
     file.directory.close()
     semaphore = make(1)
@@ -498,3 +499,19 @@ def test_a_limit_for_file_sizes_is_named(directory: Path) -> None:
     assert "ulimit -f" in told
     # Nothing is left that would block others.
     assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")
+
+
+def test_what_was_held_in_a_file_that_was_moved_away_and_back_is_free(
+    make: Make, directory: Path
+) -> None:
+    semaphore = make(1)
+    held = semaphore.acquire_sync()
+    path, away = directory / filename_of("s"), directory / "away"
+    path.rename(away)
+    in_another_file = semaphore.acquire_sync(timeout=20)
+    assert held.lost
+    semaphore.release_sync(in_another_file)
+    path.unlink()
+    away.rename(path)
+    semaphore.release_sync(semaphore.acquire_sync(timeout=20))
+    assert semaphore.stats_sync().acquired_slots == 0

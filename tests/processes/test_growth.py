@@ -76,7 +76,7 @@ def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path
     semaphore = make()
     use(semaphore)
     age(directory / filename_of("s"), 61)
-    file = semaphore._attachment.file()
+    file = semaphore._backend.attachment.file()
     file.process.sweeper._next_own_sweep = 0.0
     file.process.wakeups._check_all(ended=False)  # as its thread does every minute
     assert files(directory) == []
@@ -130,7 +130,7 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    file = semaphore._attachment.file()
+    file = semaphore._backend.attachment.file()
     process = file.process
     del semaphore
     gc.collect()
@@ -148,7 +148,7 @@ def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: 
     semaphore = make()
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
-    assert semaphore._attachment.file().process.wakeups.other_owners() == set()
+    assert semaphore._backend.attachment.file().process.wakeups.other_owners() == set()
 
 
 @pytest.mark.soak

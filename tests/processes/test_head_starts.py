@@ -12,8 +12,10 @@ import pytest
 from tests._effort import seeds
 
 from slotwise import ProcessSemaphore
+from slotwise._core.paths import semaphore_spec
 from slotwise.processes import _journal as journals
 from slotwise.processes._state import State
+from slotwise.processes._views import waiters_of
 
 
 class Queue:
@@ -53,7 +55,8 @@ class Queue:
 @pytest.mark.parametrize("seed", seeds(3, 12))
 def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
     dice = random.Random(seed)
-    state, other, queue = State("s", 3, "boot"), State("s", 3, "boot"), Queue(3)
+    specs = [semaphore_spec(3)]
+    state, other, queue = State("s", specs, "boot"), State("s", specs, "boot"), Queue(3)
     now, wall_us, keys = 100.0, 1_000_000, ["p1-0"]
     for step in range(400):
         passed = dice.choice([0.0, 0.0, 0.000001, 0.25, 1.0])
@@ -62,8 +65,8 @@ def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
             keys.append(f"p1-{step}")
             slots = dice.choice([1, 1, 2, 3])
             head_start = dice.choice([0, 0, 1, -1]) * dice.choice([1, 400_000, 3_000_000])
-            wanted: Any = [slots, head_start] if head_start else slots
-            record = ["request", now, wall_us, keys[-1], wanted, None, None, None, 1, None]
+            wanted: Any = [[None], [slots], [], head_start]
+            record = ["request", now, wall_us, keys[-1], wanted, None, None, 1, None]
             expected = queue.ask(keys[-1], slots, head_start, round(now * 1e6))
         else:
             key = dice.choice(keys[-12:])
@@ -78,8 +81,8 @@ def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
         if dice.random() < 0.3:
             other = State.restore(snapshot)
         turns = [key for _, key, _ in sorted(queue.waiting)]
-        assert [claim.key for claim in state.in_turn()] == turns
-        assert [claim.key for claim in other.in_turn()] == turns
+        assert [each.acquisition_id for each in waiters_of(state)] == turns
+        assert [each.acquisition_id for each in waiters_of(other)] == turns
 
 
 async def test_a_process_that_reads_a_snapshot_knows_the_order(

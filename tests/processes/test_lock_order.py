@@ -37,7 +37,7 @@ def test_a_garbage_collection_under_the_timers_lock_does_not_deadlock(
     change = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync()), daemon=True)
     change.start()
     assert changing.wait(LONG)
-    file = semaphore._attachment.file()
+    file = semaphore._backend.attachment.file()
 
     def collect() -> None:
         with lock:

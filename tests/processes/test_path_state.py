@@ -22,13 +22,14 @@ from slotwise._ledger import path_queue
 from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise.processes import _journal as journals
-from slotwise.processes import _path_state as path_state
+from slotwise.processes import _state as states
+from slotwise.processes._claims import Request as Wanted
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._journal import Journal
 from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._path_claims import PathRequest
-from slotwise.processes._path_state import PathState
-from slotwise.processes._path_values import write_value
+from slotwise.processes._newcomers import takes_at_once
+from slotwise.processes._state import State
+from slotwise.processes._values import write_value
 
 tenants = st.sampled_from(["a", "b", "ü"])
 models = st.sampled_from(["x", "y"])
@@ -58,7 +59,7 @@ class Process(Journal):
     def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
         self.file = LockedFile(directory, "t.tiers", liveness_byte)
         self.file.open(create=True)
-        super().__init__(self.file, PathState)
+        super().__init__(self.file)
 
 
 class TiersFileAgainstModel(RuleBasedStateMachine):
@@ -66,7 +67,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
         self._usual = journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS
-        self._few_nodes, path_state._FEW_NODES = path_state._FEW_NODES, 1
+        self._few_nodes, states._FEW_NODES = states._FEW_NODES, 1
         journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS = SNAPSHOT_AFTER, PATIENCE, 2
         directory = OpenDirectory(Path(self._directory.name))
         self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
@@ -78,7 +79,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS = self._usual
-        path_state._FEW_NODES = self._few_nodes
+        states._FEW_NODES = self._few_nodes
         for process in self.processes:
             process.file.close()
         self.processes[0].file.directory.close()
@@ -96,7 +97,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
             TierSpec("model", limits[1], keyed=True),
             TierSpec("all", limits[2], keyed=False),
         ]
-        self.processes[0].create(PathState("t", specs, "boot"))
+        self.processes[0].create(State("t", specs, "boot"))
         self.model = PathModel(limits, PATIENCE)
 
     # ----------------------------------------------------------- helpers
@@ -136,13 +137,13 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
             until = None if wait is None else self.now + wait
             told = () if self.by_key is None else ((0, self.by_key),)
             self.ids.append(key)
-            wanted = PathRequest(path, needs, told)
+            wanted = Wanted(path, needs, told)
             process = self.processes[actor]
             process.catch_up()
-            at_once = cast("PathState", process.state).takes_at_once(wanted, None)
+            at_once = takes_at_once(cast("State", process.state), wanted, None)
             granted = self.model.request(request, self.now, until)
             assert granted == [key] or not at_once
-            args = (key, PathRequest(path, needs, told), ttl, until, None, 1000 + actor, None)
+            args = (key, wanted.written, ttl, until, 1000 + actor, None)
             assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
 
     @rule(actor=actors, number=which, verb=st.sampled_from(["release", "kick"]))
@@ -185,7 +186,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         assert happened[: len(died)] == died
         assert sorted(happened[len(died) :]) == sorted(("granted", each) for each in granted)
         # A bounded call may leave a grant to the next release, when lower numbers are free.
-        state = cast("PathState", self.processes[actor].state)
+        state = cast("State", self.processes[actor].state)
         for request in self.model.holding:
             if request.key in granted:
                 request.numbers = [*state.holders[request.key].numbers]
@@ -199,7 +200,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.resized = True
         refused, granted = self.model.resize(tier, value, key, key is not None, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", tier, value, key) == happened
+        assert self.do(actor, "resize", tier, key, value) == happened
 
     @precondition(lambda self: not self.closed)
     @rule(actor=actors, likely=st.integers(0, 3))
@@ -209,7 +210,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         waiters = [request.key for request in self.model.waiting]
         self.model.cancel_all(waiters, self.now)
         self.closed = True
-        assert self.do(actor, "close everywhere", "why") == [("closed", key) for key in waiters]
+        assert self.do(actor, "close_everywhere", "why") == [("closed", key) for key in waiters]
 
     @precondition(lambda self: self.closed or self.model.pauses)
     @rule(actor=actors)
@@ -229,7 +230,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.resized = True
         key = None if tier == 2 else key
         self.model.pause((tier, key), self.now + seconds)
-        assert self.do(actor, "pause", tier, self.now + seconds, key) == []
+        assert self.do(actor, "pause", tier, key, self.now + seconds) == []
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:
@@ -245,13 +246,13 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         for process in [*self.processes, Process(self.processes[0].file.directory, 4)]:
             process.catch_up()
             state = process.state
-            assert isinstance(state, PathState)
+            assert isinstance(state, State)
             seen.append(json.dumps(state.snapshot()))
         process.file.close()
         # Not of one that goes on: checking refills buckets.
-        check(PathState.restore(json.loads(seen[0])), self.now, resized=self.resized)
+        check(State.restore(json.loads(seen[0])), self.now, resized=self.resized)
         assert seen[0] == seen[1] == seen[2] == seen[3]
-        assert json.dumps(PathState.restore(json.loads(seen[0])).snapshot()) == seen[0]
+        assert json.dumps(State.restore(json.loads(seen[0])).snapshot()) == seen[0]
         assert state.closed == self.closed
         model = self.model
         numbers = {key: [*claim.numbers] for key, claim in state.holders.items()}
@@ -269,7 +270,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
                     assert level == model.level((tier.index, key))
             else:
                 idle = [node for node in nodes if not node.in_use and not node.waiting]
-                assert len(idle) <= path_state._FEW_NODES, "idle keys are forgotten"
+                assert len(idle) <= states._FEW_NODES, "idle keys are forgotten"
         claims = (*state.holders.values(), *state.waiting.values())
         owners: dict[str, int] = {}
         for claim in claims:
@@ -295,7 +296,7 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
             TierSpec("model", values[1], keyed=True),
             TierSpec("all", values[2], keyed=False),
         ]
-        self.processes[0].create(PathState("t", specs, "boot"))
+        self.processes[0].create(State("t", specs, "boot"))
         self.model = PathModel(values, PATIENCE, self.now)
 
     def is_rate(self, tier: int) -> bool:
@@ -314,20 +315,20 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
         self.resized = True
         refused, granted = self.model.resize(tier, rate, key, key is not None, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", tier, write_value(rate), key) == happened
+        assert self.do(actor, "resize", tier, key, write_value(rate)) == happened
 
     @rule(actor=actors, seconds=st.sampled_from([1 / 8, 0.25, 0.5]))
     def let_time_pass(self, actor: int, seconds: float) -> None:
         """Until just then, or until what the alarm would be set for."""
         state = self.processes[actor].state
-        assert isinstance(state, PathState)
+        assert isinstance(state, State)
         self.advance_time(actor, max(min(seconds, state.next_deadline() - self.now), 0.0))
 
     @rule(actor=actors, number=which, costs=st.tuples(*[st.integers(0, 5)] * 3))
     def charge(self, actor: int, number: int, costs: tuple[int, ...]) -> None:
         key = self.some_id(number)
         state = self.processes[actor].state
-        assert isinstance(state, PathState)
+        assert isinstance(state, State)
         self.processes[actor].catch_up()
         actual = {tier: cost for tier, cost in enumerate(costs) if self.is_rate(tier)}
         granted = self.model.correct(key, actual, self.now)

@@ -176,7 +176,7 @@ async def test_a_file_stays_until_its_buckets_are_full_and_nothing_can_be_settle
         limit = RateLimit("brief", Rate(1, per=100, burst=2), url=url)
         await limit.acquire(cost=2)
         [file] = directory.glob("*.tiers")
-        sweeper = limit._tiers._backend._attachment.file().process.sweeper
+        sweeper = limit._tiers._backend.attachment.file().process.sweeper
         for seconds, stays in ((0, True), (199, True), (2, False)):
             clock.advance(seconds)
             await settle()

@@ -17,12 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests._effort import examples
 from tests.ledger.model import Entry, Model
 
-from slotwise._ledger.invariants import check
+from slotwise._core.paths import semaphore_spec
+from slotwise._ledger.paths_invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _journal as journals
+from slotwise.processes._claims import Request
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._journal import Journal
 from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._newcomers import is_free, never_fits, takes_at_once
 from slotwise.processes._state import State
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])
@@ -42,7 +45,7 @@ class Process(Journal):
     def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
         self.file = LockedFile(directory, "s.slots", liveness_byte)
         self.file.open(create=True)
-        super().__init__(self.file, State)
+        super().__init__(self.file)
 
 
 class FileAgainstModel(RuleBasedStateMachine):
@@ -53,12 +56,13 @@ class FileAgainstModel(RuleBasedStateMachine):
         journals._COMPACT_AFTER = SNAPSHOT_AFTER
         directory = OpenDirectory(Path(self._directory.name))
         self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
-        self.processes[0].create(State("s", 3, "boot"))
+        self.processes[0].create(State("s", [semaphore_spec(3)], "boot"))
         self.model = Model(3)
         self.now = 100.0
         self.wall_us = 1_000_000
         self.fence = 0
         self.ids: list[str] = []
+        self.resized = False
 
     def teardown(self) -> None:
         journals._COMPACT_AFTER = self._usual
@@ -90,7 +94,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     def request(self, actor: int, wanted: int, ttl: float | None, wait: float | None) -> None:
         key = f"p{actor + 1:x}-{len(self.ids)}"
         until = None if wait is None else self.now + wait
-        args = (key, wanted, ttl, until, None, 1000 + actor, None)
+        args = (key, [[None], [wanted]], ttl, until, 1000 + actor, None)
         try:
             granted = self.model.request(Entry(key, wanted, ttl), self.now, until)
         except (ValueError, SemaphoreClosed) as refusal:
@@ -143,15 +147,16 @@ class FileAgainstModel(RuleBasedStateMachine):
     def resize(self, actor: int, value: int) -> None:
         if self.model.closed:
             return  # refused before anything is written
+        self.resized = True
         refused, granted = self.model.resize(value, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", value, None) == happened
+        assert self.do(actor, "resize", 0, None, value) == happened
 
     @rule(actor=actors)
     def close(self, actor: int) -> None:
         refused = self.model.close()
         closed = [("closed", each) for each in refused]
-        assert self.do(actor, "close everywhere", f"at {self.now}") == closed
+        assert self.do(actor, "close_everywhere", f"at {self.now}") == closed
 
     @precondition(lambda self: self.model.closed or self.model.paused_until)
     @rule(actor=actors)
@@ -163,7 +168,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
     def pause(self, actor: int, seconds: float) -> None:
         self.model.pause(self.now + seconds)
-        assert self.do(actor, "pause", self.now + seconds) == []
+        assert self.do(actor, "pause", 0, None, self.now + seconds) == []
 
     @rule(actor=actors)
     def die_while_writing(self, actor: int) -> None:
@@ -187,9 +192,9 @@ class FileAgainstModel(RuleBasedStateMachine):
             process.catch_up()
             state = process.state
             assert state is not None
-            check(state)
             seen.append(state.snapshot())
         process.file.close()
+        check(State.restore(seen[0]), self.now, resized=self.resized)
         assert seen[0] == seen[1] == seen[2] == seen[3]
         assert State.restore(seen[0]).snapshot() == seen[0]
         assert state.fence == self.fence
@@ -197,7 +202,9 @@ class FileAgainstModel(RuleBasedStateMachine):
         assert [e.key for e in state.waiting.values()] == [e.key for e in model.waiting]
         held = {e.key: (e.numbers, e.expires_at) for e in state.holders.values()}
         assert held == {e.key: (tuple(e.numbers), e.deadline) for e in model.holding}
-        assert (state.value, state.closed, state.in_use) == (
+        node = state.tiers[0].nodes.get(None)
+        in_use = 0 if node is None else node.in_use
+        assert (state.value_at(0), state.closed, in_use) == (
             model.value,
             model.closed,
             model.in_use,
@@ -206,13 +213,14 @@ class FileAgainstModel(RuleBasedStateMachine):
         for entry in (*state.holders.values(), *state.waiting.values()):
             owners[entry.owner] = owners.get(entry.owner, 0) + 1
         assert {owner: count for owner, (count, _) in state.owners.items()} == owners
-        for wanted in range(1, 5):  # what is quick to say is what all rules say
-            if state.takes_at_once(wanted, state.value):
-                assert state.is_free(wanted, state.value, self.now)
-                assert state.accepts(state.value)
-                assert state.never_fits(wanted, state.value, "") is None
-                assert not state.closed
-        assert not state.takes_at_once(1, state.value + 1)
+        declared = (semaphore_spec(state.value_at(0)),)
+        assert state.accepts(declared)
+        wanted = Request((None,))
+        if takes_at_once(state, wanted, declared):  # what is quick to say is what all rules say
+            assert is_free(state, wanted, declared, self.now)
+            assert never_fits(state, wanted, declared, "") is None
+            assert not state.closed
+        assert not takes_at_once(state, wanted, (semaphore_spec(state.value_at(0) + 1),))
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase

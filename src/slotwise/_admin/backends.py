@@ -210,16 +210,17 @@ class _DirectoryBackend(Backend):
 
     def stats(self, names: Collection[str] | None = None) -> Found:
         from slotwise.processes._filenames import SUFFIX, locate
-        from slotwise.processes._inspect import read_each, stats_of
+        from slotwise.processes._inspect import read_each
+        from slotwise.processes._views import stats_of_semaphore
 
         asked = self.names() if names is None else names
-        found, errors = read_each(locate(self.directory), asked, SUFFIX, stats_of)
+        found, errors = read_each(locate(self.directory), asked, SUFFIX, stats_of_semaphore)
         return found, [*errors.values()]
 
     def tiers(
         self, names: Collection[str] | None = None
     ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
-        from slotwise.processes._path_survey import survey_tiers
+        from slotwise.processes._survey import survey_tiers
 
         found, errors = survey_tiers(names, self.directory)
         return found, [*errors]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
@@ -30,10 +30,12 @@ from slotwise._core.paths import (
     subject_of,
     title_of,
 )
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
-from slotwise._core.totals import with_totals
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.twins import run_here, twin
 from slotwise.errors import AcquireTimeout, BackendError, SemaphoreClosed
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant, SemaphoreStats
 
 T = TypeVar("T")
 
@@ -80,7 +82,10 @@ class PathBackend(Controlled):
         return closed_error(subject, closure, self._make_closed_error)
 
     def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
-        return with_totals(stats, self.scope, self.reported_name)
+        from slotwise._core.totals import with_totals  # not needed to acquire
+
+        name, scope = self._reported
+        return with_totals(stats, scope, name)
 
     # --------------------------------------------------------------- telling
 
@@ -88,11 +93,11 @@ class PathBackend(Controlled):
         self, acquisition_id: str, needs: Needs | None, now: float, path: Sequence[object], /
     ) -> None:
         """Tell the hooks that a request begins."""
-        values = slot_values(self._specs)
+        values = self._slot_values()
         if len(values) < len(self._specs):
-            events.note_rates(self.reported_name, self.scope, self)
+            events.note_rates(*self._reported, self)
         events.requested(
-            *(acquisition_id, self.reported_name, self.scope, now),
+            *(acquisition_id, *self._reported, now),
             slots=slots_needed(self._specs, needs),
             keys=keys_by_name(self._specs, path),
             values=values,
@@ -100,11 +105,15 @@ class PathBackend(Controlled):
             needs=needs_by_name(self._specs, needs),
         )
 
+    def _slot_values(self) -> dict[str, int]:
+        """Return how many slots the tiers have that have some, by name; 0 means unlimited."""
+        return slot_values(self._specs)
+
     def _tell_adapted(self, index: int, key: str | None, value: int, reason: str) -> None:
         """Tell the hooks that the value of a tier, or of one key of it, moved by itself."""
         tier = self._specs[index]
         keys = {tier.name: key} if tier.keyed and key is not None else {}
-        events.adapted(*self._reported, value, reason, tier.name, keys)
+        events.adapted(*self._reported, value, reason, tier.name or None, keys)
 
     @property
     def _reported(self) -> tuple[str | None, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import check_limit
@@ -16,8 +16,10 @@ from slotwise._core.messages import display
 from slotwise._core.priorities import check_weight
 from slotwise._core.rates import EXACT, RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import SemaphoreStats
 from slotwise.errors import ValueConflict
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import SemaphoreStats
 
 # One entry for each tier, narrow to wide: its key, or None for a tier without keys.
 Path: TypeAlias = tuple[str | None, ...]
@@ -27,9 +29,10 @@ Needs: TypeAlias = tuple[int, ...]
 
 
 class RankedNeeds(tuple[int, ...]):
-    """What a request needs of each tier, if it has a head start, in microseconds."""
+    """What a request needs of each tier, if it has a head start or replaces holders."""
 
-    head_start: int = 0
+    head_start: int = 0  # in microseconds
+    replaces: bool = False  # only of a semaphore
 
 
 def head_start_of(needs: Needs | None) -> int:
@@ -205,8 +208,8 @@ def keys_by_name(specs: Sequence[TierSpec], path: Sequence[object]) -> dict[str,
 
 
 def needs_by_name(specs: Sequence[TierSpec], needs: Needs | None) -> dict[str, int]:
-    """What is needed of each tier, by its name; nothing for one slot of each."""
-    if needs is None:
+    """What is needed of each tier, by its name; nothing for one slot of each, or a semaphore."""
+    if needs is None or is_semaphore(specs):
         return {}
     return {spec.name: need for spec, need in zip(specs, needs, strict=True)}
 
@@ -231,6 +234,22 @@ class KeyStats:
     frozen: bool = field(default=False, repr=False, compare=False, kw_only=True)
 
 
+# The only tier of a semaphore, which is a path with one node. No `Tier` can be called like that.
+SEMAPHORE_TIER = ""
+SEMAPHORE_PATH: Path = (None,)
+
+
+def semaphore_spec(value: int | Adaptive) -> TierSpec:
+    if isinstance(value, Adaptive):
+        rules = value.written
+        return TierSpec(SEMAPHORE_TIER, value.start, keyed=False, adaptive=value, rules=rules)
+    return TierSpec(SEMAPHORE_TIER, value, keyed=False)
+
+
+def is_semaphore(tiers: Sequence[TierSpec]) -> bool:
+    return bool(tiers) and tiers[0].name == SEMAPHORE_TIER
+
+
 def is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
     """Whether these are the tiers of a `RateLimit`: a single one, which nobody has named."""
     first = tiers[0]
@@ -238,7 +257,9 @@ def is_rate_limit(tiers: Sequence[TierSpec]) -> bool:
 
 
 def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
-    """Return the name of tiers in messages, or of the one tier of a `RateLimit`."""
+    """Return the name of tiers in messages, or of a semaphore or a `RateLimit`."""
+    if is_semaphore(tiers):
+        return display(name)
     if is_rate_limit(tiers):
         return "a private rate" if name is None else f"the rate {display(name)}"
     names = ", ".join(tier.name for tier in tiers)
@@ -247,18 +268,23 @@ def title_of(tiers: Sequence[TierSpec], name: str | None) -> str:
 
 def subject_of(tiers: Sequence[TierSpec], name: str | None) -> str:
     """Return `title_of` followed by its verb."""
-    return f"{title_of(tiers, name)} {'is' if is_rate_limit(tiers) else 'are'}"
+    return f"{title_of(tiers, name)} {'is' if _is_single(tiers) else 'are'}"
+
+
+def _is_single(tiers: Sequence[TierSpec]) -> bool:
+    """Whether messages name the limit, and not its tier."""
+    return is_semaphore(tiers) or is_rate_limit(tiers)
 
 
 def part_of(tiers: Sequence[TierSpec], name: str | None, index: int, key: object) -> str:
-    """Return the name of one key of a tier in messages; a `RateLimit` has only one."""
+    """Return the name of one key of a tier in messages."""
     title = title_of(tiers, name)
-    return title if is_rate_limit(tiers) else f"{tiers[index].node(key)} of {title}"
+    return title if _is_single(tiers) else f"{tiers[index].node(key)} of {title}"
 
 
 def blame(tiers: Sequence[TierSpec], index: int, key: object, why: str) -> str:
-    """Return which tier has no room, and why; a `RateLimit` has only one."""
-    return why if is_rate_limit(tiers) else f"{tiers[index].node(key)}: {why}"
+    """Return which tier has no room, and why."""
+    return why if _is_single(tiers) else f"{tiers[index].node(key)}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +335,7 @@ class PathStats:
     closed: bool = False
     closure: Closure | None = None
     scope: str = "memory"  # unless the backend has another one
+    frozen: bool = False  # whether the adaptive value of a semaphore is
 
     @property
     def locked(self) -> bool:
@@ -323,6 +350,8 @@ class PathStats:
 
     def tightest(self) -> SemaphoreStats:
         """Return the statistics of the tier with the fewest free slots, or of the widest one."""
+        from slotwise._core.stats import SemaphoreStats  # not needed to acquire
+
         limited = [node for node in self.nodes if node.value]
         node = min(limited, key=lambda node: node.value - node.active, default=self.nodes[-1])
         reason = None if self.closure is None else self.closure.reason
@@ -330,6 +359,7 @@ class PathStats:
             *(node.active, node.value, node.waiting, self.closure is not None, reason),
             scope=self.scope,
             paused_for=self.paused_for,
+            frozen=self.frozen,
         )
 
 

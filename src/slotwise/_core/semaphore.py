@@ -16,6 +16,7 @@ from slotwise._core.arguments import (
     Shed,
     Unset,
     WaitOrReplace,
+    check_count,
     check_flag,
     check_label,
     check_name,
@@ -26,26 +27,29 @@ from slotwise._core.arguments import (
     check_timeout,
     check_value,
 )
-from slotwise._core.control import WHOLE, Controlled
+from slotwise._core.control import WHOLE, Controlled, Verb, Where
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
 from slotwise._core.messages import closed_error, display
 from slotwise._core.overload import overload_of
+from slotwise._core.paths import SEMAPHORE_PATH, SEMAPHORE_TIER, RankedNeeds
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.twins import Wider, twin
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
-    from slotwise._core.adaptive import Change
+    from slotwise._core.adaptive import Change, Outcome
     from slotwise._core.closing import Closure
     from slotwise._core.explain import Explanation
     from slotwise._core.overload import Overload
+    from slotwise._core.path_backend import PathBackend
+    from slotwise._core.paths import Needs
     from slotwise._core.stats import Claimant, SemaphoreStats
 
 
 class Semaphore(Controlled, Limit):
-    """A named limit with a queue.
+    """A named limit with a queue: a path with one tier.
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain
     threads. Slots taken by one may be released by the other, from any task,
@@ -85,6 +89,8 @@ class Semaphore(Controlled, Limit):
         self._overload = overload_of(max_waiting, shed)
 
     _overload: Overload | None  # whom it refuses at once
+
+    _backend: PathBackend  # where slots are taken; of a driver that has one
 
     def _tell_requested(
         self,
@@ -202,7 +208,6 @@ class Semaphore(Controlled, Limit):
     # Drivers write the signature of `acquire` out again: calling it through another coroutine would
     # cost each acquisition. tests/contract/test_calls.py compares them.
 
-    @abstractmethod
     async def acquire(
         self,
         slots: int = 1,
@@ -223,10 +228,12 @@ class Semaphore(Controlled, Limit):
         than that much earlier or, if it is negative, after those that arrive within that time.
         Nobody who has waited longer than the difference is passed.
         """
+        needs = _needs(slots, on_full, priority)
+        seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
+        return await self._backend.begin(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
     acquire_sync = Wider(acquire, waits=True).twin
 
-    @abstractmethod
     async def try_acquire(
         self, slots: int = 1, *, label: str | None = None, priority: float = 0
     ) -> AcquisitionResult | None:
@@ -234,8 +241,15 @@ class Semaphore(Controlled, Limit):
 
         With ``priority`` it may come before waiters, as in `acquire`.
         """
+        needs = _needs(slots, "wait", priority)
+        return await self._backend.try_acquire(SEMAPHORE_PATH, check_label(label), needs)
 
     try_acquire_sync = Wider(try_acquire).twin
+
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
+        return await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
 
     def cm(
         self,
@@ -258,15 +272,24 @@ class Semaphore(Controlled, Limit):
 
     # ------------------------------------------------------------ inspecting
 
-    @abstractmethod
+    async def _locked(self) -> bool:
+        return (await self._backend.stats_of(SEMAPHORE_PATH)).locked
+
+    async def stats(self) -> SemaphoreStats:
+        return self._with_totals((await self._backend.stats_of(SEMAPHORE_PATH)).tightest())
+
+    async def estimate(self, slots: int = 1) -> float | None:
+        return await self._backend.estimate(SEMAPHORE_PATH, (check_count("slots", slots),))
+
     async def holders(self) -> list[Claimant]:
         """Return who holds slots now, the longest first."""
+        return await self._backend.holders()
 
     holders_sync = twin(holders)
 
-    @abstractmethod
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of the queue."""
+        return await self._backend.waiters()
 
     waiters_sync = twin(waiters)
 
@@ -290,7 +313,9 @@ class Semaphore(Controlled, Limit):
 
     # ----------------------------------------------------------- controlling
 
-    @abstractmethod
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        return await self._backend._apply(verb, where, *args)
+
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition; False if it had ended.
 
@@ -298,6 +323,7 @@ class Semaphore(Controlled, Limit):
         ``slotwise run`` keeps them until it has ended its command, or for its grace. A
         request that still waits is left alone.
         """
+        return await self._backend.kick(acquisition_id_of(acquisition_id))
 
     kick_sync = twin(kick)
 
@@ -314,13 +340,13 @@ class Semaphore(Controlled, Limit):
 
     resize_sync = twin(resize)
 
-    @abstractmethod
     async def changes(self) -> list[Change]:
         """Return how an adaptive value has moved, oldest first, without short probes.
 
         Raises:
             TypeError: the value is fixed.
         """
+        return await self._backend.changes(SEMAPHORE_TIER)
 
     changes_sync = twin(changes)
 
@@ -345,7 +371,6 @@ class Semaphore(Controlled, Limit):
 
     thaw_sync = twin(thaw)
 
-    @abstractmethod
     async def close(self) -> None:
         """Close every instance of the name that this process has made so far.
 
@@ -353,6 +378,7 @@ class Semaphore(Controlled, Limit):
         An instance made afterwards works once the earlier holders of this process have
         left. Other processes don't notice. Closing again does no harm.
         """
+        await self._backend.close()
 
     close_sync = twin(close)
 
@@ -374,3 +400,15 @@ class Semaphore(Controlled, Limit):
         await self._control("reopen")
 
     reopen_sync = twin(reopen)
+
+
+def _needs(slots: int, on_full: WaitOrReplace, priority: float) -> Needs | None:
+    """Return what a request needs of its tier; None, as for most, is one slot in its turn."""
+    if slots != 1 or type(slots) is not int:  # True equals 1, but is not a number of slots
+        check_count("slots", slots)
+    head_start, replaces = check_priority(priority), check_on_full(on_full)
+    if slots == 1 and not head_start and not replaces:
+        return None
+    needs = RankedNeeds((slots,))
+    needs.head_start, needs.replaces = head_start, replaces
+    return needs

@@ -46,6 +46,7 @@ from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.claims import LineGrant, SlotClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
+from slotwise._ledger.replacing import longest_holders
 from slotwise._ledger.slots import NumberedSlots
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
@@ -240,13 +241,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         missing = slots + self.in_use - self.value
         if self.line or self.waiting:
             missing = max(missing, slots)
-        chosen = []
-        for each in holders:
-            if missing <= 0:
-                break
-            chosen.append(each)
-            missing -= each.slots
-        return [] if missing > 0 else chosen
+        return longest_holders(holders, missing)
 
     def release(self, key: Hashable, now: float = 0.0) -> list[C]:
         """End a holder's claim; an ended or unknown one is left alone."""

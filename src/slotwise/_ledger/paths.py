@@ -236,8 +236,10 @@ class PathLedger(BaseLedger[C]):
     @property
     def max_slots(self) -> int:
         """The value of the widest tier with a limit."""
-        values = [tier.value for tier in self.tiers if not isinstance(tier, RateTier)]
-        return next((value for value in reversed(values) if value), 0)
+        values = (
+            tier.value_of(None) for tier in reversed(self.tiers) if not isinstance(tier, RateTier)
+        )
+        return next((value for value in values if value), 0)
 
     # ------------------------------------------------------------ the verbs
 

@@ -15,11 +15,11 @@ from slotwise._core.twins import is_blocking
 from slotwise.processes import _messages
 from slotwise.processes import _process as processes
 from slotwise.processes import _semaphore_file as semaphore_file
-from slotwise.processes._base_state import AnyState
 from slotwise.processes._errors import Busy, Missing, Retired
 from slotwise.processes._filenames import PRIVATE_SUFFIXES, SUFFIX
 from slotwise.processes._in_thread import in_thread
 from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._state import State
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Attachment:
         return self._made_in
 
     @property
-    def state(self) -> AnyState | None:
+    def state(self) -> State | None:
         """The state of the semaphore, as this process last read it."""
         return None if self._file is None else self._file.state
 

@@ -1,4 +1,4 @@
-"""Read what there is in a directory: names, statistics, holders, waiters."""
+"""Read what there is in a directory: names, statistics, locks that are stuck."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.arguments import check_count, check_name, check_names
-from slotwise._wait import clock
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _log, _operations
 from slotwise.processes._attachment import Attachment
-from slotwise.processes._base_state import ProcessClaim
 from slotwise.processes._filenames import SUFFIX, filename_of, name_from
 from slotwise.processes._messages import stuck_error, unknown
 from slotwise.processes._process import LocalProcess, process_for
-from slotwise.processes._state import SemaphoreClaim, State
+from slotwise.processes._views import stats_of_semaphore
 
 if TYPE_CHECKING:
-    from slotwise._core.stats import Claimant, SemaphoreStats
+    from slotwise._core.stats import SemaphoreStats
 
 T = TypeVar("T")
 
@@ -68,7 +66,7 @@ def get_acquired_stats(
     asked = None if wanted is None else list(wanted)
     for name in asked or ():
         check_name(name)
-    found, errors = read_each(directory, asked, SUFFIX, stats_of)
+    found, errors = read_each(directory, asked, SUFFIX, stats_of_semaphore)
     for name, error in errors.items():
         _log.unreadable(name, error)
     return fullest(found, limit, idle_too=wanted is not None)
@@ -125,51 +123,3 @@ def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
         return process.file(name, suffix).lock_holder()
     except BackendError:
         return None  # whoever reads it gets the error
-
-
-def stats_of(state: State) -> SemaphoreStats:
-    from slotwise._core.stats import SemaphoreStats  # not needed to acquire
-
-    reason = None if state.closure is None else state.closure.reason
-    waiting = len(state.waiting)
-    return SemaphoreStats(
-        *(state.in_use, state.value, waiting, state.closed, reason),
-        scope="process",
-        paused_for=state.paused_for(clock.now()),
-        frozen=state.adaptation is not None and state.adaptation.frozen,
-    )
-
-
-def holders_of(state: State) -> list[Claimant]:
-    return [
-        _claimant(claim, claim.granted_us, claim._slot_number) for claim in state.holders.values()
-    ]
-
-
-def waiters_of(state: State) -> list[Claimant]:
-    return [_claimant(claim, claim.requested_us, None) for claim in state.in_turn()]
-
-
-def _claimant(claim: SemaphoreClaim, since_us: int, slot_number: int | None) -> Claimant:
-    return claimant_of(claim, claim.slots, since_us, slot_number)
-
-
-def claimant_of(
-    claim: ProcessClaim, slots: int, since_us: int, slot_number: int | None, **of_path: Any
-) -> Claimant:
-    """Return a holder or waiter as callers see it; ``of_path`` is what only tiers know."""
-    from datetime import UTC, datetime
-
-    from slotwise._core.stats import Claimant
-
-    return Claimant(
-        claim.key,
-        slots,
-        datetime.fromtimestamp(since_us / 1e6, UTC),
-        os.uname().nodename,
-        claim.pid,
-        claim.label,
-        slot_number,
-        ttl=claim.ttl,
-        **of_path,
-    )

@@ -24,15 +24,16 @@ from zlib import crc32
 
 from slotwise.errors import BackendError
 from slotwise.processes import _lock_queue
-from slotwise.processes._base_state import AnyState, ClaimEvent, Record
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import newer_release, older_release, os_error
+from slotwise.processes._state import ClaimEvent, Record, State
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _MAGIC = b"slotwise"
 VERSION = 1
+RULES = State.RULES
 
 # magic, version, rules, sequence number, epoch, where the snapshot starts, where the records end
 _ROOT = struct.Struct("<8sHHQQQQ16x")
@@ -59,15 +60,13 @@ class Journal:
     """The contents of one semaphore's file, as far as this process has read them."""
 
     __slots__ = (
-        *("_end", "_epoch", "_file", "_head", "_kind", "_rules", "_sequence", "_snapshot_size"),
+        *("_end", "_epoch", "_file", "_head", "_sequence", "_snapshot_size"),
         *("_start", "in_sync", "state"),
     )
 
-    def __init__(self, file: LockedFile, kind: type[AnyState]) -> None:
+    def __init__(self, file: LockedFile) -> None:
         self._file = file
-        self._kind = kind
-        self._rules = kind.RULES
-        self.state: AnyState | None = None  # as last read; None if there was none
+        self.state: State | None = None  # as last read; None if there was none
         # Whether `state` is what the file said up to `_sequence`. The owner of the file clears it
         # when it closes the file.
         self.in_sync = False
@@ -114,7 +113,7 @@ class Journal:
             ):
                 self.in_sync = False
                 (snapshot, *records), size = self._read(start, end, epoch)
-                state = self._kind.restore(snapshot)
+                state = State.restore(snapshot)
                 self._snapshot_size = size
                 events = None
             else:
@@ -130,7 +129,7 @@ class Journal:
             raise  # not about a record: a signal handler that raises TimeoutError comes here, too
         except Exception as error:
             self.state = None  # it may be half changed
-            if written_in != (VERSION, self._rules):
+            if written_in != (VERSION, RULES):
                 raise older_release(self._file.path, *self._formats(written_in)) from error
             # The checksums are right, but slotwise wouldn't have written this.
             raise Damaged(f"invalid record: {type(error).__name__}: {error}") from error
@@ -156,7 +155,7 @@ class Journal:
             (checksum,) = _CHECKSUM.unpack_from(root, _ROOT_SIZE - _CHECKSUM.size)
             if checksum != crc32(root[: -_CHECKSUM.size]):
                 continue
-            if (version, rules) > (VERSION, self._rules):
+            if (version, rules) > (VERSION, RULES):
                 raise newer_release(self._file.path, *self._formats((version, rules)))
             if best is None or sequence > best[0]:
                 best = sequence, epoch, start, end, (version, rules)
@@ -168,7 +167,7 @@ class Journal:
 
     def _formats(self, theirs: tuple[int, int]) -> tuple[str, str]:
         """Return how messages write their format and ours."""
-        return f"{theirs[0]}.{theirs[1]}", f"{VERSION}.{self._rules}"
+        return f"{theirs[0]}.{theirs[1]}", f"{VERSION}.{RULES}"
 
     def _read(self, start: int, end: int, epoch: int) -> tuple[list[Any], int]:
         """Return the records between two offsets, of this epoch, and the length of the first."""
@@ -195,7 +194,7 @@ class Journal:
     # ---------------------------------------------------------------- writing
     # Only under the lock, after `catch_up`.
 
-    def create(self, state: AnyState) -> None:
+    def create(self, state: State) -> None:
         """Write the first state into a new file."""
         try:
             if hasattr(os, "posix_fallocate"):
@@ -229,7 +228,7 @@ class Journal:
             self._compact(state)
         return events
 
-    def _compact(self, state: AnyState) -> None:
+    def _compact(self, state: State) -> None:
         """Replace the snapshot and the records by a new snapshot."""
         try:
             self._write_snapshot(state, self._end)
@@ -239,7 +238,7 @@ class Journal:
         except (BackendError, OSError):
             pass  # the disk is full; the old snapshot and its records are kept for now
 
-    def _write_snapshot(self, state: AnyState, end: int) -> None:
+    def _write_snapshot(self, state: State, end: int) -> None:
         """Write it in front of what is in use if it fits there, otherwise after it, at ``end``."""
         snapshot = _encode(state.snapshot())
         fits = _HEAD_SIZE + _FRAME.size + len(snapshot) <= self._start
@@ -255,7 +254,7 @@ class Journal:
         length = len(framed)
         end = at + length
         sequence = self._sequence + 1
-        root = _ROOT.pack(_MAGIC, VERSION, self._rules, sequence, epoch, start, end)
+        root = _ROOT.pack(_MAGIC, VERSION, RULES, sequence, epoch, start, end)
         root += _CHECKSUM.pack(crc32(root))
         head = self._head
         fd = self._file.fd
@@ -283,10 +282,10 @@ class Journal:
             data, at = data[written:], at + written
 
 
-def read_name(directory: OpenDirectory, filename: str, kind: type[AnyState]) -> str | None:
+def read_name(directory: OpenDirectory, filename: str) -> str | None:
     """Return the name of the semaphore in a file that this process doesn't have open."""
     file = LockedFile(directory, filename)
-    journal = Journal(file, kind)
+    journal = Journal(file)
     try:
         if not file.open(create=False):
             return None

@@ -14,10 +14,11 @@ from slotwise._core import fork
 from slotwise._core.messages import cancelled_after_ttl
 from slotwise._ledger import NEVER
 from slotwise._wait.woken import Woken
-from slotwise.processes import _log, _messages
+from slotwise.processes import _log, _messages, _newcomers
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._base_state import AnyState, ClaimEvent, ProcessClaim
+from slotwise.processes._claims import ProcessClaim
 from slotwise.processes._errors import Busy
+from slotwise.processes._state import ClaimEvent, State
 
 if TYPE_CHECKING:
     from slotwise.errors import BackendError
@@ -61,7 +62,7 @@ class LocalClaims:
     def apply(
         self,
         events: Iterable[ClaimEvent],
-        state: AnyState,
+        state: State,
         after: AfterUnlock,
         *,
         written_here: bool = False,
@@ -97,9 +98,7 @@ class LocalClaims:
         for acquisition in list(self.by_id.values()):
             self._end(acquisition, "ended" if acquisition.holds else "file gone", None, after)
 
-    def fail_overdue(
-        self, state: AnyState, after: AfterUnlock, lock_error: Busy | None
-    ) -> list[str]:
+    def fail_overdue(self, state: State, after: AfterUnlock, lock_error: Busy | None) -> list[str]:
         """End the waits whose time is up, although the file can't be changed; return the ids."""
         overdue = [
             acquisition
@@ -119,7 +118,7 @@ class LocalClaims:
             acquisition.failure = type(error)(*error.args)  # each raises its own
         return [acquisition.acquisition_id for acquisition in waits]
 
-    def fail_closed(self, state: AnyState, after: AfterUnlock) -> list[str]:
+    def fail_closed(self, state: State, after: AfterUnlock) -> list[str]:
         """End the waits of instances that this process closed; return the ids."""
         closed = [
             acquisition
@@ -134,7 +133,7 @@ class LocalClaims:
         self,
         acquisition: ProcessAcquisition,
         event: str,
-        state: AnyState | None,
+        state: State | None,
         after: AfterUnlock,
     ) -> None:
         del self.by_id[acquisition.acquisition_id]
@@ -153,7 +152,7 @@ class LocalClaims:
         acquisition: ProcessAcquisition,
         event: str,
         claim: ProcessClaim,
-        state: AnyState,
+        state: State,
         after: AfterUnlock,
     ) -> None:
         if event == "kicked" and claim.key in state.holders:
@@ -176,7 +175,7 @@ class LocalClaims:
         after.wake.append(acquisition)
 
     def _failure(
-        self, acquisition: ProcessAcquisition, event: str, state: AnyState | None
+        self, acquisition: ProcessAcquisition, event: str, state: State | None
     ) -> Exception:
         if event == "closed":
             if state is None or acquisition.generation.closed:
@@ -185,7 +184,7 @@ class LocalClaims:
         if state is not None and event == "timed out":
             return _messages.timed_out(acquisition, state)
         if state is not None and event == "too many":
-            never = state.never_fits(acquisition.wanted, None, self._name)
+            never = _newcomers.never_fits(state, acquisition.wanted, None, self._name)
             return never or _messages.wait_lost(self._path)
         return _messages.wait_lost(self._path)
 
@@ -249,13 +248,13 @@ class LocalClaims:
         _log.lost(acquisition, event, reason)
 
 
-def _likely_event(acquisition: ProcessAcquisition, state: AnyState, now: float) -> str:
+def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> str:
     """Return what probably ended an acquisition whose records are gone."""
     if acquisition.holds:
         ttl = acquisition.ttl
         return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
-    if state.never_fits(acquisition.wanted, None, None) is not None:
+    if _newcomers.never_fits(state, acquisition.wanted, None, None) is not None:
         return "too many"
     return "closed" if state.closed else "owner died"

@@ -20,11 +20,12 @@ from slotwise.errors import (
     UnknownSemaphore,
 )
 from slotwise.processes._filenames import FIFOS
+from slotwise.processes._newcomers import fullness
 
 if TYPE_CHECKING:
     from slotwise.processes._acquisition import ProcessAcquisition
-    from slotwise.processes._base_state import AnyState
     from slotwise.processes._errors import Busy
+    from slotwise.processes._state import State
 
 _LOST_REASONS = {  # by the event that ended the hold
     "kicked": KICKED,
@@ -176,12 +177,12 @@ def unknown(directory: str, name: str) -> UnknownSemaphore:
 
 def timed_out(
     acquisition: ProcessAcquisition,
-    state: AnyState,
+    state: State,
     lock_error: Busy | None = None,
 ) -> AcquireTimeout:
     """``lock_error``: the file could not be changed either when the time was up."""
     timeout = acquisition.timeout or 0.0
-    full = state.fullness(acquisition.wanted, clock.now())
+    full = fullness(state, acquisition.wanted, clock.now())
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
         return wait_failed(LockTaken, acquisition.title, timeout, full)

@@ -7,25 +7,27 @@ caller may ask at all, and remove the claims of dead processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.adaptive import Outcome
 from slotwise._core.control import Verb, Where
 from slotwise._core.messages import fixed_value, limit_full
 from slotwise._core.overload import Overload, too_late
+from slotwise._core.paths import is_semaphore
 from slotwise._ledger.times import microseconds
 from slotwise.errors import BackendError
-from slotwise.processes import _log
+from slotwise.processes import _log, _newcomers
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
-from slotwise.processes._base_state import AnyState
+from slotwise.processes._claims import Request
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._local_claims import AfterUnlock
 from slotwise.processes._messages import is_stopped
 from slotwise.processes._semaphore_file import LOCK_TIMEOUT, SemaphoreFile
-from slotwise.processes._state import State
+from slotwise.processes._state import Declared, State
+from slotwise.processes._values import write_value
 
 if TYPE_CHECKING:
-    from slotwise.processes._limit import ProcessLimit
+    from slotwise.processes._backend import ProcessBackend
 
 T = TypeVar("T")
 
@@ -38,7 +40,7 @@ _LOCK_TIMEOUT_IF_STOPPED = 1.0  # seconds: no change takes that long
 def request(
     file: SemaphoreFile,
     acquisition: ProcessAcquisition,
-    declared: Any,
+    declared: Declared,
     make_waker: MakeWaker | None,
     lock_timeout: float | None,
 ) -> bool:
@@ -63,14 +65,16 @@ def _request(
     after: AfterUnlock,
     file: SemaphoreFile,
     acquisition: ProcessAcquisition,
-    declared: Any,
+    declared: Declared,
     make_waker: MakeWaker | None,
 ) -> bool:
     state = file.current_state()
     wanted = acquisition.wanted
     claims = file.claims
     if not (
-        state.takes_at_once(wanted, declared)  # the usual case: there is nothing else to check
+        _newcomers.takes_at_once(
+            state, wanted, declared
+        )  # the usual case: there is nothing else to check
         and acquisition.generation.admits(claims.by_id.__contains__)
         and acquisition.overload is None
     ) and not _may_request(after, file, state, acquisition, declared, make_waker):
@@ -83,10 +87,9 @@ def _request(
     claims.by_id[acquisition_id] = acquisition
     arguments = [
         acquisition_id,
-        state.wanted_to_record(wanted),
+        wanted.written,
         acquisition.ttl,
         acquisition.wait_until,
-        state.value_to_record(declared),
         file.process.pid,
         acquisition.label,
     ]
@@ -109,9 +112,9 @@ def _request(
 def _may_request(
     after: AfterUnlock,
     file: SemaphoreFile,
-    state: AnyState,
+    state: State,
     acquisition: ProcessAcquisition,
-    declared: Any,
+    declared: Declared,
     make_waker: MakeWaker | None,
 ) -> bool:
     """Check a request; return False if it would have to wait, and doesn't want to.
@@ -120,12 +123,12 @@ def _may_request(
         SemaphoreClosed, LimitFull, ValueConflict, ValueError: it can't be granted, or not now.
     """
     wanted = acquisition.wanted
-    if not state.is_free(wanted, declared, after.now):
+    if not _newcomers.is_free(state, wanted, declared, after.now):
         file.drop_dead(after)
         if (
             make_waker is None
-            and not state.is_free(wanted, declared, after.now)
-            and not (acquisition.replaces and _replaces_at_once(cast("State", state), wanted))
+            and not _newcomers.is_free(state, wanted, declared, after.now)
+            and not (acquisition.replaces and _replaces_at_once(state, wanted))
         ):
             _admit(file, state, acquisition, declared, after.now)
             return False
@@ -136,17 +139,17 @@ def _may_request(
     return True
 
 
-def _replaces_at_once(state: State, wanted: int) -> bool:
+def _replaces_at_once(state: State, wanted: Request) -> bool:
     """Return whether there is somebody to replace, and none of them has a grace period."""
-    replaced = state.replaceable(wanted)
+    replaced = state.replaceable(1 if wanted.needs is None else wanted.needs[0])
     return bool(replaced) and not any(claim.grace for claim in replaced)
 
 
 def _admit(
     file: SemaphoreFile,
-    state: AnyState,
+    state: State,
     acquisition: ProcessAcquisition,
-    declared: Any,
+    declared: Declared,
     now: float,
 ) -> None:
     """Raise if it can never be granted."""
@@ -154,41 +157,41 @@ def _admit(
         raise acquisition.closed_error()
     if state.closed:
         raise acquisition.closed_error(state.closure)
-    if not state.accepts(declared) and not state.is_idle(now):
-        raise state.conflict(declared)
-    never = state.never_fits(acquisition.wanted, declared, file.public_name)
+    if declared is not None and not state.accepts(declared) and not state.is_idle(now):
+        raise _newcomers.conflict(state, declared)
+    never = _newcomers.never_fits(state, acquisition.wanted, declared, file.public_name)
     if never is not None:
         raise never
 
 
 def _refuse_overload(
-    state: AnyState,
+    state: State,
     acquisition: ProcessAcquisition,
     overload: Overload,
-    declared: Any,
+    declared: Declared,
     now: float,
 ) -> None:
     """Raise if it would have to wait, and may not."""
     state.times_all = state.times_all or overload.sheds
     wanted = acquisition.wanted
-    if state.is_free(wanted, declared, now):
+    if _newcomers.is_free(state, wanted, declared, now):
         return
-    at_nodes = state.waiting_at(wanted)
+    at_nodes = _newcomers.waiting_at(state, wanted)
     waiting, timeout = overload.exceeded(len(state.waiting), at_nodes), None
     if waiting is None and not overload.sheds:
         return
-    estimate = state.estimate(wanted, now)
+    estimate = _newcomers.estimate(state, wanted, now)
     if waiting is None:
-        waiting, timeout = max(at_nodes, default=len(state.waiting)), acquisition.timeout
+        waiting, timeout = max(at_nodes), acquisition.timeout
         if not too_late(estimate, timeout):
             return
-    full = state.fullness(wanted, now)
+    full = _newcomers.fullness(state, wanted, now)
     raise limit_full(acquisition.title, full, waiting=waiting, estimate=estimate, timeout=timeout)
 
 
-def _declare(file: SemaphoreFile, state: AnyState, declared: Any, after: AfterUnlock) -> None:
+def _declare(file: SemaphoreFile, state: State, declared: Declared, after: AfterUnlock) -> None:
     """Write the values that the caller declares, if the limit is idle and has others."""
-    declaration = state.declaration(declared, after.now)
+    declaration = _newcomers.declaration(state, declared, after.now)
     if declaration is not None:
         file.write(after, "declare", declaration)
 
@@ -231,7 +234,7 @@ def _release(
     acquisition = by_id.get(acquisition_id)
     try:
         by_id.pop(acquisition_id, None)  # so that it isn't reported as lost
-        if state.adapts or (acquisition is not None and acquisition._outcomes is not None):
+        if state.has_adaptive or (acquisition is not None and acquisition._outcomes is not None):
             ending = _end_adaptive(after, file, state, acquisition, outcome)
             file.write(after, "release", acquisition_id, *ending)
         else:
@@ -248,18 +251,18 @@ def _release(
 def _end_adaptive(
     after: AfterUnlock,
     file: SemaphoreFile,
-    state: AnyState,
+    state: State,
     acquisition: ProcessAcquisition | None,
     outcome: Outcome | None,
 ) -> tuple[Any, ...]:
     """Pause what its service asked to; return what the record of the release has to say."""
-    ending = _ending(acquisition, outcome, after.now) if state.adapts else ()
+    ending = _ending(acquisition, outcome, after.now) if state.has_adaptive else ()
     outcomes = None if acquisition is None else acquisition._outcomes
     if acquisition is not None and outcomes is not None and not state.closed:
         acquisition._state_outcome(outcome)
-        seconds = outcomes.pauses_for if state.adapts else 0.0
-        for which in acquisition.paused() if seconds else ():  # before anybody else is served
-            file.write(after, "pause", *which[:1], after.now + seconds, *which[1:])
+        seconds = outcomes.pauses_for if state.has_adaptive else 0.0
+        for tier, key in acquisition.paused() if seconds else ():  # before anybody else is served
+            file.write(after, "pause", tier, key, after.now + seconds)
     return ending
 
 
@@ -305,7 +308,7 @@ def control(
     verb: Verb,
     where: Where,
     args: Sequence[Any],
-    limit: ProcessLimit,
+    backend: ProcessBackend,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> Any:
     """Write the record of a verb; return what `Controlled._apply` has to.
@@ -314,98 +317,65 @@ def control(
     """
 
     def work(after: AfterUnlock) -> Any:
-        state: Any = file.current_state()
+        state = file.current_state()
         if verb in _NEED_OPEN:
-            if limit._generation.closed or state.closed:
-                raise limit._closed_error(None if limit._generation.closed else state.closure)
-            _declare(file, state, limit._declared, after)
-        return _CONTROLS[verb](after, file, state, limit, where, *args)
+            _may_change(file, state, verb, backend, after)
+        if verb == "close_everywhere":
+            file.drop_dead(after)
+            file.write(after, verb, *args)
+        elif verb == "reopen":
+            if state.closed or state.paused:
+                file.write(after, verb)
+        elif verb == "refill":
+            index = state.index_of_rate(where[0])
+            if index is not None:
+                file.write(after, verb, index, where[1])
+        else:
+            index = backend.index_of(where)
+            record = _of_record(verb, args, backend, after)
+            if record is not None:
+                file.write(after, verb, index, where[1], *record)
+            if verb == "freeze":
+                return state.value_at(index, where[1])
+        return None
 
     needed = verb in _NEED_OPEN or verb == "close_everywhere"
     try:
-        return file.change(work, limit._declared if needed else None, lock_timeout)
+        return file.change(work, backend.declared if needed else None, lock_timeout)
     except Missing:
         return None
 
 
-def _resize(
-    after: AfterUnlock, file: SemaphoreFile, _: Any, limit: ProcessLimit, *change: Any
+def _may_change(
+    file: SemaphoreFile, state: State, verb: Verb, backend: ProcessBackend, after: AfterUnlock
 ) -> None:
-    where, value = change
-    file.write(after, "resize", *limit._resized(where, value))
+    """Raise if a limit can't be changed like that now; declare it, if nobody uses it.
+
+    Any instance may resize or pause a semaphore in use, whatever value it was made with.
+    """
+    declared = backend.declared
+    if backend.generation.closed or state.closed:
+        raise backend._closed_error(None if backend.generation.closed else state.closure)
+    moves = verb in ("freeze", "thaw")
+    if moves or not is_semaphore(state.specs) or state.is_idle(after.now):
+        _declare(file, state, declared, after)
+    if moves and not state.has_adaptive:
+        raise fixed_value(backend._title)
 
 
-def _pause(
-    after: AfterUnlock,
-    file: SemaphoreFile,
-    _: Any,
-    limit: ProcessLimit,
-    where: Where,
-    seconds: float,
-) -> None:
-    if seconds > 0:
-        tier, key = limit._located(where)
-        file.write(after, "pause", *tier, after.now + seconds, *key)
-
-
-def _freeze(
-    after: AfterUnlock,
-    file: SemaphoreFile,
-    state: Any,
-    limit: ProcessLimit,
-    where: Where,
-    value: Any,
-) -> int:
-    _check_adapts(state, limit)
-    tier, key = limit._located(where)
-    file.write(after, "freeze", *tier, value, *key)
-    frozen: int = state.value_at(*tier, *key)
-    return frozen
-
-
-def _thaw(
-    after: AfterUnlock, file: SemaphoreFile, state: Any, limit: ProcessLimit, where: Where
-) -> None:
-    _check_adapts(state, limit)
-    tier, key = limit._located(where)
-    file.write(after, "thaw", *tier, *key)
-
-
-def _check_adapts(state: Any, limit: ProcessLimit) -> None:
-    if not state.accepts(limit._declared):
-        raise state.conflict(limit._declared)
-    if not state.adapts:
-        raise fixed_value(limit._title)
-
-
-def _refill(after: AfterUnlock, file: SemaphoreFile, state: Any, _: Any, where: Where) -> None:
-    tier, key = where
-    index = state.index_of_rate(tier)
-    if index is not None:
-        file.write(after, "refill", index, key)
-
-
-def _close_everywhere(
-    after: AfterUnlock, file: SemaphoreFile, _: Any, __: Any, ___: Any, reason: str | None
-) -> None:
-    file.drop_dead(after)
-    file.write(after, "close everywhere", reason)
-
-
-def _reopen(after: AfterUnlock, file: SemaphoreFile, state: Any, _: Any, __: Any) -> None:
-    if state.closed or state.is_paused:
-        file.write(after, "reopen")
-
-
-_CONTROLS: dict[str, Callable[..., Any]] = {
-    "resize": _resize,
-    "pause": _pause,
-    "freeze": _freeze,
-    "thaw": _thaw,
-    "refill": _refill,
-    "close_everywhere": _close_everywhere,
-    "reopen": _reopen,
-}
+def _of_record(
+    verb: Verb, args: Sequence[Any], backend: ProcessBackend, after: AfterUnlock
+) -> Sequence[Any] | None:
+    """Return what the record of a verb says besides the tier and its key; None writes none."""
+    if verb == "pause":
+        [seconds] = args
+        return (after.now + seconds,) if seconds > 0 else None
+    if verb == "resize":
+        [value] = args
+        declared = backend.declared
+        is_known = declared is not None and is_semaphore(declared) and not declared[0].rules
+        return write_value(value), *((declared[0].slots,) if declared and is_known else ())
+    return args
 
 
 def charge(
@@ -436,30 +406,30 @@ def finish_pending(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOU
 
 def estimate(
     file: SemaphoreFile,
-    wanted: Any,
-    limit: ProcessLimit,
+    wanted: Request,
+    backend: ProcessBackend,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> float | None:
     """Return when a newcomer would be granted what it wants; None if unknown.
 
     If it is in use with other values, those count, as for whoever inspects it.
     """
-    declared = limit._declared
+    declared = backend.declared
 
     def work(after: AfterUnlock) -> float | None:
         file.drop_dead(after)
         state = file.current_state()
         is_accepted = state.accepts(declared)
         is_declared_anew = not is_accepted and state.is_idle(after.now)
-        if not is_accepted and not is_declared_anew and not state.is_same_shape(declared):
-            raise state.conflict(declared)
+        if declared is not None and not is_declared_anew and not state.is_same_shape(declared):
+            raise _newcomers.conflict(state, declared)
         counting = declared if is_accepted or is_declared_anew else None
-        never = state.never_fits(wanted, counting, file.public_name)
+        never = _newcomers.never_fits(state, wanted, counting, file.public_name)
         if never is not None:
             raise never
-        if limit._generation.closed:
+        if backend.generation.closed:
             return None
-        return 0.0 if is_declared_anew else state.estimate(wanted, after.now)
+        return 0.0 if is_declared_anew else _newcomers.estimate(state, wanted, after.now)
 
     return file.change(work, declared, lock_timeout)
 
@@ -467,7 +437,7 @@ def estimate(
 def inspect(
     file: SemaphoreFile,
     read: Callable[..., T],
-    declared: Any,
+    declared: Declared,
     lock_timeout: float | None = LOCK_TIMEOUT,
 ) -> T:
     """Return what ``read`` finds in the state, without dead processes and expired claims.
@@ -496,7 +466,7 @@ def inspect(
 def delete_if_idle(file: SemaphoreFile, *, forget: bool = False) -> None:
     """Delete the file if nobody uses it and, unless ``forget``, it has nothing to remember."""
 
-    def is_unused(state: AnyState, now: float) -> bool:
+    def is_unused(state: State, now: float) -> bool:
         return state.is_idle(now) and (forget or not state.remembers(now))
 
     _delete_if(file, is_unused)
@@ -511,7 +481,7 @@ def delete_private(file: SemaphoreFile, *, at_exit: bool) -> None:
 def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bool:
     """Delete the file, with all that it remembers; return False if somebody uses it."""
 
-    def is_unused(state: AnyState, now: float) -> bool:
+    def is_unused(state: State, now: float) -> bool:
         return state.is_idle(now) and not state.can_be_settled(now)
 
     return _delete_if(file, is_unused, lock_timeout)
@@ -519,7 +489,7 @@ def forget(file: SemaphoreFile, lock_timeout: float | None = LOCK_TIMEOUT) -> bo
 
 def _delete_if(
     file: SemaphoreFile,
-    is_unused: Callable[[AnyState, float], bool],
+    is_unused: Callable[[State, float], bool],
     lock_timeout: float | None = 0.0,
 ) -> bool:
     def work(after: AfterUnlock) -> bool:

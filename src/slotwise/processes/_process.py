@@ -23,11 +23,9 @@ from slotwise.processes._filenames import (
     filename_of,
     key_from,
     key_of,
-    suffix_from,
     true_path,
 )
 from slotwise.processes._journal import read_name
-from slotwise.processes._kinds import kind_of
 from slotwise.processes._operations import delete_private
 from slotwise.processes._semaphore_file import SemaphoreFile
 from slotwise.processes._sweeping import Sweeper
@@ -82,7 +80,7 @@ class LocalProcess:
             if file is not None:
                 return file.name
             # Only because it isn't open here: closing it drops this process's locks on it.
-            return read_name(self.directory, filename, kind_of(suffix_from(filename)))
+            return read_name(self.directory, filename)
 
     def is_open(self, filename: str) -> bool:
         """Return whether this process has a file open, or is about to open it."""

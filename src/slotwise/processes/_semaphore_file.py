@@ -29,14 +29,14 @@ from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError
 from slotwise.processes import _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._base_state import AnyState, ProcessClaim
+from slotwise.processes._claims import ProcessClaim
 from slotwise.processes._errors import Busy, Interrupted, Missing, Retired
 from slotwise.processes._filenames import PRIVATE_SUFFIXES, filename_of, key_of
 from slotwise.processes._journal import Damaged, Journal
-from slotwise.processes._kinds import kind_of
 from slotwise.processes._local_claims import AfterUnlock, LocalClaims
 from slotwise.processes._lock_queue import LockQueue
 from slotwise.processes._locked_file import LockedFile
+from slotwise.processes._state import State
 
 if TYPE_CHECKING:
     from slotwise.processes._process import LocalProcess
@@ -69,12 +69,11 @@ class SemaphoreFile:
         self.name = name
         self.suffix = suffix
         self.public_name = None if suffix in PRIVATE_SUFFIXES else name
-        self._kind = kind_of(suffix)
         self.retired = False
         filename = filename_of(name, suffix)
         self._file = LockedFile(process.directory, filename, process.liveness_byte)
         self._lock_queue = LockQueue(self._file)
-        self._journal = Journal(self._file, self._kind)
+        self._journal = Journal(self._file)
         self.claims = LocalClaims(process, key_of(name, suffix), self.public_name, self._file.path)
         self._mutex = fork.new_lock()
         self._changing = False
@@ -92,7 +91,7 @@ class SemaphoreFile:
         return self._file.path
 
     @property
-    def state(self) -> AnyState | None:
+    def state(self) -> State | None:
         """The state as this process last read it."""
         return self._journal.state
 
@@ -304,7 +303,7 @@ class SemaphoreFile:
                 self.claims.end_all(after)
                 raise Missing
             self._replaced = self._created = True
-            journal.create(self._kind.new(self.name, declared, self.process.boot))
+            journal.create(State(self.name, declared, self.process.boot))
             # If it replaces a file that was deleted, the holders of that have to notice.
             after.notify = self.process.wakeups.other_owners()
         state = self.current_state()
@@ -313,7 +312,7 @@ class SemaphoreFile:
             # If this file was moved away and back, it may contain claims that have just ended.
             own = self.process.owner
             claims = (*state.holders.values(), *state.waiting.values())
-            self._withdraw_next(each.acquisition_id for each in claims if each.owner == own)
+            self._withdraw_next(each.key for each in claims if each.owner == own)
             self._replaced = False
         if events is None:
             self.claims.reconcile(state, after)
@@ -328,7 +327,7 @@ class SemaphoreFile:
             self._pending.popleft()
         return True
 
-    def current_state(self) -> AnyState:
+    def current_state(self) -> State:
         """Return the state; *in a change*, or after one."""
         state = self._journal.state
         assert state is not None, "only in a change"

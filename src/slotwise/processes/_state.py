@@ -1,430 +1,633 @@
-"""State: the ledger of one semaphore, as its file has it."""
+"""State: apply the records of a journal to the ledger of a limit.
+
+Every process that uses the limit applies the same records in the same order and so reaches the
+same state: nothing here may depend on anything but the records. It reads no clock and no file,
+and doesn't know who is alive. What a newcomer is told is in `_newcomers`.
+
+A node is kept only while somebody holds or waits for something of it, or while what was taken
+of its rate has not come back: a file is as long as its claims, however many keys come and go. A
+value that is a function of the key comes with the request, so that every process applies the same.
+
+Processes of different releases share files. So a change of these rules, or of the ledger's,
+that gives another result for the same records needs another `RULES`.
+"""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Hashable, Sequence
-from heapq import heappop, heappush
-from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, ClassVar, Self, TypeAlias
 
-from slotwise._core.adaptive import Adaptive
+from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.messages import (
-    NAMED_HOLDERS,
-    display,
-    occupancy,
-    oldest_holders,
-    rules_conflict,
-    too_many_slots,
-    value_conflict,
-)
-from slotwise._core.outcomes import too_many_for_adaptive
-from slotwise._ledger import Claim, Ledger
-from slotwise._ledger.estimates import HoldTimes, slots_in, total
+from slotwise._core.paths import TierSpec, fair_tiers
+from slotwise._core.rates import Rate
+from slotwise._ledger.estimates import HoldTimes
+from slotwise._ledger.path_nodes import Node
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.replacing import FIRST, longest_holders
 from slotwise._ledger.times import microseconds
-from slotwise.errors import ValueConflict
-from slotwise.processes._adaptations import read_adaptation, write_adaptation
-from slotwise.processes._base_state import CLAIM_SLOTS, BaseState, ClaimEvent, ProcessClaim
+from slotwise.processes._claims import EndedClaims, ProcessClaim
+from slotwise.processes._values import read_specs, read_value
 
-if TYPE_CHECKING:
-    from slotwise._ledger.adaptation import Adaptation
+# Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
+Record: TypeAlias = "list[Any]"
 
-# The value that somebody declares; None accepts any.
-Declared: TypeAlias = "int | Adaptive | None"
+# What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
+# "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
+ClaimEvent: TypeAlias = "tuple[str, ProcessClaim]"
 
+# What a caller thinks the tiers are, narrow to wide; None accepts any.
+Declared: TypeAlias = "tuple[TierSpec, ...] | None"
 
-class RankedSlots(int):
-    """A number of slots, and the head start with which they are wanted, in microseconds."""
+# Keep at most this many unused nodes of a tier: making one takes time.
+_FEW_NODES = 100
 
-    head_start: int = 0
+# Remember what at most this many keys of an adaptive tier have learnt, those used last.
+_KEPT_KEYS = 100
 
-
-class SemaphoreClaim(ProcessClaim, Claim):
-    """The claim of a holder or waiter of slots."""
-
-    __slots__ = (*CLAIM_SLOTS, "head_start", "replaces")
-
-    head_start: int
-    replaces: bool  # it replaces a holder, and waits for it to leave
-
-    @property
-    def wanted(self) -> int | list[int]:
-        return [self.slots, self.head_start] if self.head_start else self.slots
-
-    def _want(self, wanted: int | list[int]) -> None:
-        self.slots, self.head_start = (wanted, 0) if isinstance(wanted, int) else wanted
-        self.replaces = False
+# How many buckets a change checks, to forget the full ones: more than one, so that they become
+# fewer.
+_FORGET_AT_ONCE = 64
 
 
-class State(BaseState[SemaphoreClaim], Ledger[SemaphoreClaim]):
-    """What the file of a semaphore has. What is wanted and declared are numbers of slots."""
+class State(PathLedger[ProcessClaim]):
+    """The ledger behind a name, and what else the file remembers of it."""
 
     __slots__ = (
-        *("adaptation", "boot", "closure", "ending", "fence", "holds", "moved", "name", "owners"),
-        *("times_all", "wall_us"),
+        *("_accepted", "at", "boot", "closure", "ending", "fence", "former_values", "has_rates"),
+        *("holds", "holds_nothing", "moved", "name", "owners", "specs", "times_all", "wall_us"),
     )
 
-    adaptation: Adaptation | None
+    # Between any two calls, beside the ledger's own invariants:
+    #   S1  owners counts the holders and waiters of each process
+    #   S2  it is closed if and only if it has a closure
+    #   S3  fence is the largest token that was ever issued
 
-    RULES = 7
-    CLAIM = SemaphoreClaim
+    RULES = 8
 
-    def __init__(self, name: str, value: int, boot: str) -> None:
-        Ledger.__init__(self, value)
-        self._set_up(name, boot)
-        self.adaptation = None
+    def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
+        self.name = name
+        self.boot = boot  # of the machine: its monotonic clock restarts with each
+        self.closure: Closure | None = None
+        self.fence = 0
+        self.owners: dict[str, tuple[int, int]] = {}  # number of claims, and the pid
+        # Timed only while somebody waits, or with `times_all`, which each process decides for
+        # itself: nothing that is granted depends on it.
+        self.holds = HoldTimes()
+        self.times_all = False
+        # While an adaptive value may be moved by a hold that ends: how that ended, for how long it
+        # was held if its process knows, and the service's retry_after, in microseconds.
+        self.ending: tuple[Outcome, int | None, int] | None = None
+        # How adaptive values were moved by the last record: the tier, its key, and the change.
+        self.moved: list[tuple[int, Any, Change]] = []
+        self.at = 0.0  # the times of the last record
+        self.wall_us = 0
+        self._start(specs)
 
-    @classmethod
-    def new(cls, name: str, declared: int | Adaptive, boot: str) -> Self:
-        # The first request declares how the value moves.
-        return cls(name, declared.start if isinstance(declared, Adaptive) else declared, boot)
+    def _start(self, specs: Sequence[TierSpec]) -> None:
+        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
+        PathLedger.__init__(self, values, *fair_tiers(specs))
+        self.recent = EndedClaims(spec.value for spec in specs if isinstance(spec.value, Rate))
+        for tier in self.tiers:
+            # A full bucket is forgotten at its time, everything else when nobody uses it.
+            tier.keeps_idle = isinstance(tier, RateTier)
+        self.has_rates = self.refills is not None
+        self.holds_nothing = self.queue.widest is None
+        self.specs = tuple(specs)  # as they were declared
+        # What each tier was resized from, and is still accepted.
+        self.former_values: list[list[int | Rate]] = [[] for _ in specs]
+        self._accepted: Declared = None  # what was accepted last
 
-    @property
-    def adapts(self) -> bool:
-        return self.adaptation is not None
+    # ------------------------------------------------------------- its tiers
 
     @property
     def is_resized(self) -> bool:
-        if self.adaptation is not None:
-            return self.adaptation.frozen
-        return Ledger.is_resized.fget(self)  # type: ignore[attr-defined,no-any-return]
+        pairs = zip(self.tiers, self.specs, strict=True)
+        return any(
+            tier.own_values
+            or tier.is_frozen
+            or tier.frozen_keys
+            or (not spec.by_key and tier.value != spec.value)
+            for tier, spec in pairs
+        )
 
-    def remembers(self, now: float) -> bool:
-        known = self.adaptation
-        has_learnt = known is not None and known.is_worth_keeping(microseconds(now))
-        return self.is_resized or self.closed or self.is_paused or has_learnt
-
-    @property
-    def is_paused(self) -> bool:
-        return self.paused_until > 0
-
-    def paused_for(self, now: float) -> float:
-        """Return in how many seconds a pause ends; 0.0 if there is none."""
-        return max(self.paused_until - now, 0.0) if self.paused_until else 0.0
-
-    # ------------------------------------------------------------- requests
+    def is_same_shape(self, declared: Sequence[TierSpec]) -> bool:
+        """Return whether these tiers have the same names, and keys where they have."""
+        return [*map(_shape, declared)] == [*map(_shape, self.specs)]
 
     def accepts(self, declared: Declared) -> bool:
-        if isinstance(declared, Adaptive):
-            known = self.adaptation
-            return known is not None and known.options.written == declared.written
-        return declared is None if self.adapts else Ledger.accepts(self, declared)
-
-    def declaration(self, declared: Declared, now: float) -> str | None:
-        if not isinstance(declared, Adaptive) or self.accepts(declared):
-            return None  # a request carries its value
-        if not self.is_idle(now):
-            raise self.conflict(declared)
-        return declared.written
-
-    def value_to_record(self, declared: Declared) -> int | None:
-        return None if isinstance(declared, Adaptive) else declared
-
-    def is_free(self, wanted: int, declared: Declared, now: float) -> bool:
-        if self.paused_until > now:
-            return False
-        if declared != self.value and not self.accepts(declared):
-            return self.is_idle(now)
-        if self.in_use + wanted > self.value:
-            return False
-        if not self.waiting:
+        """Return whether somebody who declares these tiers may use it."""
+        if declared is None or declared is self._accepted:
             return True
-        return (isinstance(wanted, RankedSlots) or self.ranks is not None) and self._passes(
-            wanted, now
+        if not self.is_same_shape(declared):
+            return False
+        for spec, own, tier, former in zip(
+            declared, self.specs, self.tiers, self.former_values, strict=True
+        ):
+            if spec.rules != own.rules:
+                return False
+            if not spec.by_key and spec.value not in (tier.value, own.value, *former):
+                return False
+        self._accepted = declared
+        return True
+
+    def value_at(self, tier: int, key: str | None = None) -> Any:
+        """Return the value of a tier, or of one key of it; None if that is unknown."""
+        return self.tiers[tier].value_of(key)
+
+    def index_of_rate(self, name: str | None) -> int | None:
+        """Return which tier has the rate of that name, if one has."""
+        rates = (spec.name if isinstance(spec.value, Rate) else None for spec in self.specs)
+        return next((index for index, each in enumerate(rates) if each == name), None)
+
+    # ------------------------------------------------------------ its use
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nobody uses it; a bucket that is not full is in use."""
+        is_used = self.holders or self.waiting
+        return not is_used and (self.refills is None or self.is_full(now))
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a deadline has passed, a pause is over, or a bucket has enough."""
+        has_times = self.deadlines is not None or bool(self.refills) or self.paused
+        return has_times and self.next_deadline() <= now
+
+    def remembers(self, now: float) -> bool:
+        """Return whether its file has to be kept while nobody uses it."""
+        if self.is_resized or self.closed or self.paused or self.can_be_settled(now):
+            return True
+        return self.has_adaptive and any(
+            node.adaptation is not None and node.adaptation.is_worth_keeping(microseconds(now))
+            for tier in self.tiers
+            for node in tier.nodes.values()
         )
 
-    def takes_at_once(self, wanted: int, declared: Declared) -> bool:
-        return (
-            not self.attention  # so it is open, not paused, and nobody waits
-            and declared == self.value
-            and self.adaptation is None
-            and type(wanted) is int
-            and wanted <= len(self.free)
-        )
+    def can_be_settled(self, now: float) -> bool:
+        """Return whether what some ended claim took of a rate can still be corrected."""
+        newest = next(reversed(self.recent.values()), None)
+        return newest is not None and newest.until > now
 
-    def _passes(self, wanted: int, now: float) -> bool:
-        """Whether a newcomer comes before all waiters, by its head start or theirs."""
-        claim = SemaphoreClaim("", self.wanted_to_record(wanted), None, 0, None, 0)
-        return self._comes_first(claim, now)
+    def can_settle(self, acquisition_id: str, now: float) -> bool:
+        """Return whether the costs of an acquisition can be corrected."""
+        ended = self.recent.get(acquisition_id)
+        return acquisition_id in self.holders or (ended is not None and ended.until > now)
 
-    def wanted_to_record(self, wanted: int) -> int | list[int]:
-        if type(wanted) is int:
-            return wanted
-        head_start = wanted.head_start if isinstance(wanted, RankedSlots) else 0
-        return [int(wanted), head_start] if head_start else int(wanted)
+    # --------------------------------------------------------------- records
 
-    def never_fits(self, wanted: int, declared: Declared, name: str | None) -> ValueError | None:
-        title = display(name)
-        if declared == self.value and self.adaptation is None:  # the usual case, sooner
-            return too_many_slots(title, wanted, self.value) if wanted > self.value else None
-        accepted = declared == self.value or self.accepts(declared)
-        adapting = self.adaptation.options if accepted and self.adaptation is not None else declared
-        if isinstance(adapting, Adaptive):
-            return too_many_for_adaptive(title, wanted, adapting) if wanted > adapting.min else None
-        value = self.value if accepted or adapting is None else adapting
-        return too_many_slots(title, wanted, value) if wanted > value else None
+    def apply(self, record: Record) -> list[ClaimEvent]:
+        """Apply a record, and return the events.
 
-    def conflict(self, declared: Declared) -> ValueConflict:
-        known = None if self.adaptation is None else self.adaptation.options
-        if known is not None or isinstance(declared, Adaptive):
-            given = declared if isinstance(declared, Adaptive) else None
-            return rules_conflict(self.name, given, known, self.value)
-        return value_conflict(
-            self.name, declared, value=self.value, held=self.in_use, waiting=len(self.waiting)
-        )
+        Raises:
+            ValueError, SemaphoreClosed: the ledger refused, and nothing has changed.
+        """
+        verb, now, wall_us, *args = record
+        self.wall_us = wall_us
+        if self.moved:
+            self.moved.clear()
+        events = self.VERBS[verb](self, now, wall_us, *args)
+        if self.attention:
+            while self.unfinished:  # nobody else can continue it
+                events += self._granted(self.serve(now), now, wall_us)
+            if self.has_rates:
+                self._forget_full(now)
+        claim: Any
+        for event, claim in events:
+            if event != "granted":
+                self._forget_idle(claim.nodes)
+        self.at = now
+        return events
 
-    def estimate(self, wanted: int, now: float) -> float | None:
-        if self.closed:
-            return None
-        paused_for = self.paused_for(now)
-        if not self.waiting and self.in_use + wanted <= self.value:
-            return paused_for
-        ahead = total((claim.slots for claim in self.waiting.values()), len(self.waiting))
-        missing = self.in_use + ahead + wanted - self.value
-        seconds = slots_in(missing, self.value, self.holds.mean)
-        return max(seconds or 0.0, paused_for) if paused_for else seconds
-
-    def fullness(self, wanted: int, now: float) -> str:  # noqa: ARG002 - tiers need it
-        return occupancy(
-            value=self.value,
-            held=self.in_use,
-            waiting=len(self.waiting),
-            oldest=self._oldest_holders(),
-            paused_for=self.paused_for(now),
-        )
-
-    def _oldest_holders(self) -> str:
-        host, now = os.uname().nodename, time.time()
-        return oldest_holders(
-            (host, claim.pid, claim.label, max(now - claim.granted_us / 1e6, 0.0))
-            for claim in islice(self.holders.values(), NAMED_HOLDERS)
-        )
-
-    def _enter(
-        self, claim: SemaphoreClaim, value: int | None, now: float, wait_until: float | None
-    ) -> list[SemaphoreClaim]:
-        if claim.slots == 1 and self.free and self._is_quick and value in (None, self.value):
-            # `request` while nobody waits, in fewer steps: the take of the quick lane.
-            self._file(claim, heappop(self.free), now)
-            return [claim]
-        if value is not None and not self.accepts(value) and self.is_idle(now):
-            self.adaptation = None
-            self.start_anew(value, now)
-        return self.request(claim, now, wait_until=wait_until)
-
-    def release(self, key: Hashable, now: float = 0.0) -> list[SemaphoreClaim]:
-        claim = self.holders.get(key)
-        if claim is None or claim.slots != 1 or not self._is_quick:
-            return super().release(key, now)
-        # In fewer steps: the give of the quick lane. Nobody waits, so nobody is to be served.
-        del self.holders[key]
-        if self.deadlines is not None:
-            self.deadlines.discard(key)
-        heappush(self.free, claim._slot_number)
+    def _declare(self, now: float, _wall_us: int, specs: Any) -> list[ClaimEvent]:
+        """Replace the tiers; nobody holds or waits, and every bucket is full."""
+        closed = self.closed
+        pauses = {spec.name: tier.pauses for spec, tier in zip(self.specs, self.tiers, strict=True)}
+        self._start(read_specs(specs))
+        for spec, tier in zip(self.specs, self.tiers, strict=True):
+            for key, until in pauses.get(spec.name, {}).items():
+                self.pause(tier.index, until, key)
+        if closed:
+            self.close(now)
         return []
 
-    @property
-    def _is_quick(self) -> bool:
-        """Whether the quick lane is open, and nothing is learnt from what is held."""
-        return not self.attention and self.adaptation is None
+    def _request(
+        self,
+        now: float,
+        wall_us: int,
+        acquisition_id: str,
+        wanted: Sequence[Any],
+        ttl: float | None,
+        wait_until: float | None,
+        pid: int,
+        label: str | None,
+        grace: float = 0.0,
+    ) -> list[ClaimEvent]:
+        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        return self._enter(claim, now, wall_us, wait_until)
 
-    def _cancel_all(self, waiters: Sequence[SemaphoreClaim], now: float) -> list[SemaphoreClaim]:
-        # In reverse order: then the head, whose end alone can let others in, is the last.
-        return [each for claim in reversed(waiters) for each in self.cancel(claim.key, now)]
+    def _enter(
+        self, claim: ProcessClaim, now: float, wall_us: int, wait_until: float | None
+    ) -> list[ClaimEvent]:
+        """Grant a newcomer what it wants, or queue it."""
+        for tier, of_key in claim.values:
+            self.learn(tier, claim.path[tier], of_key, now)
+        if not self.attention and claim.needs is None and self._take_at_once(claim, now):
+            granted = [claim]
+        else:
+            granted = self.request(
+                claim, claim.path, now, wait_until=wait_until, weight=claim.weight
+            )
+        self._count(claim)
+        return self._granted(granted, now, wall_us)
 
-    # ------------------------------------------------------------ replacing
-
-    def replaceable(self, wanted: int) -> list[SemaphoreClaim]:
-        """Return whose slots a newcomer would take over, the longest hold first."""
-        holders = (claim for claim in self.holders.values() if not claim.is_kicked)
-        return self.to_replace(holders, wanted)
+    def _take_at_once(self, claim: ProcessClaim, now: float) -> bool:
+        """Do what `request` does while nobody waits, in fewer steps; False if a tier is full."""
+        nodes: list[Any] = []
+        number = 0
+        for tier, key in zip(self.tiers, claim.path, strict=True):
+            node = tier.nodes.get(key) or tier.make(key, now)
+            taken = node.take_one()
+            if taken is None:
+                for other in nodes:
+                    other.put_back_one(number)
+                return False
+            number = taken
+            nodes.append(node)
+        claim.nodes = nodes
+        self.queue.last_ticket += 1
+        self._file(claim, number, now)
+        return True
 
     def _replace(
         self,
         now: float,
         wall_us: int,
         acquisition_id: str,
-        wanted: int | list[int],
+        wanted: Sequence[Any],
         ttl: float | None,
         wait_until: float | None,
-        value: int | None,
         pid: int,
         label: str | None,
         grace: float = 0.0,
     ) -> list[ClaimEvent]:
-        """Kick the longest holders, and give a newcomer their slots, now or after the grace."""
-        if not isinstance(wanted, int):
-            wanted = wanted[0]  # a request that replaces comes before all head starts
-        if wanted > self.value or self.closed or self.is_free(wanted, value, now):
-            args = acquisition_id, wanted, ttl, wait_until, value, pid, label, grace
-            return self._request(now, wall_us, *args)
-        claim = SemaphoreClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        claim.replaces = True
+        """Kick the longest holders, and give a newcomer their slots, now or after their grace."""
+        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
+        claim.head_start = FIRST
+        replaced = self.replaceable(claim.slots)
+        # It takes what is free, and those that waited for that get what the others give back.
+        granted = self._enter(claim, now, wall_us, wait_until)
         events: list[ClaimEvent] = []
-        for each in self.replaceable(wanted):
+        for each in replaced:
             if each.grace:
                 events += self._kick(now, wall_us, each.key)
                 continue
             self._note_hold(each, wall_us)
             del self.holders[each.key]
-            if self.deadlines is not None:
-                self.deadlines.discard(each.key)
             self._free(each, now)
             self._uncount(each)
             events.append(("kicked", each))
-        granted = self.request_first(claim, now, wait_until=wait_until)
-        self._count(claim)
-        return [*events, *self._granted(granted, now, wall_us)]
+        return [*events, *granted, *self._granted(self.serve(now), now, wall_us)]
 
-    # ------------------------------------------------------------- adapting
+    def replaceable(self, slots: int) -> list[ProcessClaim]:
+        """Return whose slots a newcomer would take over, the longest hold first."""
+        [node] = self.tiers[0].nodes.values() or [None]
+        if self.paused or node is None:
+            return []
+        missing = slots + node.in_use - node.value
+        if self.waiting:  # what is free is left to them
+            missing = max(missing, slots)
+        return longest_holders(
+            (claim for claim in self.holders.values() if not claim.is_kicked), missing
+        )
 
-    def _declare(self, now: float, _wall_us: int, written: str) -> list[ClaimEvent]:
-        """Make the value adaptive; nobody holds or waits."""
-        from slotwise._ledger.adaptation import adaptation  # most values are fixed
-
-        options = Adaptive.read(written)
-        self.adaptation = None
-        self.start_anew(options.start, now)
-        self.adaptation = adaptation(options, microseconds(now))
+    def release(self, key: Hashable, now: float = 0.0) -> list[ProcessClaim]:
+        claim = self.holders.get(key)
+        if self.attention or claim is None or claim.needs is not None:
+            return super().release(key, now)
+        del self.holders[key]  # nobody waits, so nobody is to be looked for
+        if self.deadlines is not None:
+            self.deadlines.discard(key)
+        for node in claim.nodes:
+            node.put_back_one(claim._slot_number)
         return []
 
-    def _free(self, claim: SemaphoreClaim, now: float) -> None:
-        if self.adaptation is not None:
-            self.adaptation.epoch_us = self.wall_us - microseconds(now)
-        Ledger._free(self, claim, now)
+    def _release(
+        self,
+        now: float,
+        wall_us: int,
+        acquisition_id: str,
+        outcome: Outcome = "ok",
+        held_us: int | None = None,
+        retry_after_us: int = 0,
+    ) -> list[ClaimEvent]:
+        self.ending = outcome, held_us, retry_after_us
+        try:
+            return self._end_hold(now, wall_us, acquisition_id, "released")
+        finally:
+            self.ending = None
 
-    def _follow(self) -> None:
-        Ledger._follow(self)
-        assert self.adaptation is not None
-        change = self.adaptation.take_change()
-        if change is not None:
-            self.moved.append((0, None, change))
+    def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[ClaimEvent]:
+        """End a hold; if it has a grace, its holder is told, and has that long to release it."""
+        claim = self.holders.get(acquisition_id)
+        if claim is None or not claim.grace:
+            return self._end_hold(now, wall_us, acquisition_id, "kicked")
+        ends_at = now + claim.grace
+        if claim.expires_at is None or ends_at < claim.expires_at:
+            claim.expires_at = ends_at
+            self.timed().set(acquisition_id, ends_at)
+        claim.is_kicked = True
+        return [("kicked", claim)]
 
-    def _freeze(self, now: float, wall_us: int, value: int | None) -> list[ClaimEvent]:
-        """Freeze it at a value, or at the current one."""
-        assert self.adaptation is not None
-        now_us = microseconds(now)
-        self.adaptation.epoch_us = wall_us - now_us
-        self.adaptation.freeze(now_us, value)
-        refused, granted = self.adapt(self.adaptation.limit, now)
-        return self._refused(refused, granted, now, wall_us)
+    def _end_hold(
+        self, now: float, wall_us: int, acquisition_id: str, event: str
+    ) -> list[ClaimEvent]:
+        claim = self.holders.get(acquisition_id)
+        if claim is None:
+            return []
+        self._note_hold(claim, wall_us)
+        granted = self.release(acquisition_id, now)
+        self._uncount(claim)
+        if not granted:
+            return [(event, claim)]
+        return [(event, claim), *self._granted(granted, now, wall_us)]
 
-    def _thaw(self, now: float, _wall_us: int) -> list[ClaimEvent]:
-        assert self.adaptation is not None
-        self.adaptation.thaw(microseconds(now))
-        return []
+    def _withdraw(
+        self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
+    ) -> list[ClaimEvent]:
+        """End a wait, or a hold if it was granted meanwhile.
 
-    def _reboot(self, now: float, wall_us: int, boot: str) -> list[ClaimEvent]:
-        """Keep what was learnt over a reboot, except what was measured by the old clock."""
-        if self.adaptation is not None:
-            self.adaptation.change_clock(microseconds(now))
-            self.value = self.adaptation.limit
-        return super()._reboot(now, wall_us, boot)
+        What an ``undelivered`` grant took of rates goes back: nobody has seen it.
+        """
+        claim = self.waiting.get(acquisition_id)
+        event = "cancelled"
+        if claim is not None:
+            granted = self.cancel(acquisition_id, now)
+        elif undelivered:
+            claim, event = self.holders.get(acquisition_id), "released"
+            granted = self.undo_grant(acquisition_id, now)
+        else:
+            return self._end_hold(now, wall_us, acquisition_id, "released")
+        ended = []
+        if claim is not None:
+            self._uncount(claim)
+            ended.append((event, claim))
+        return [*ended, *self._granted(granted, now, wall_us)]
 
-    # ---------------------------------------------------------- controlling
+    def _expire(self, now: float, wall_us: int) -> list[ClaimEvent]:
+        """End the holds and waits whose deadline has passed."""
+        waited = bool(self.waiting)
+        self.ending = "dropped", None, 0
+        try:
+            holders, waiters, granted = self.expire(now)
+        finally:
+            self.ending = None
+        for claim in holders:
+            self._note_hold(claim, wall_us, waited=waited)
+        for claim in (*holders, *waiters):
+            self._uncount(claim)
+        return [
+            *(("expired", claim) for claim in holders),
+            *(("timed out", claim) for claim in waiters),
+            *self._granted(granted, now, wall_us),
+        ]
+
+    def _drop_dead(
+        self, now: float, wall_us: int, owners: list[str], undelivered: Sequence[str] = ()
+    ) -> list[ClaimEvent]:
+        """End the holds and waits of dead processes; some were granted after their process died."""
+        dead = frozenset(owners)
+        waiters = [claim for claim in self.waiting.values() if claim.owner in dead]
+        holders = [claim for claim in self.holders.values() if claim.owner in dead]
+        # Waiters first, so that none of them is granted anything.
+        granted = self.cancel_all([claim.key for claim in waiters], now)
+        for acquisition_id in undelivered:
+            granted += self.undo_grant(acquisition_id, now)
+        for claim in holders:
+            if claim.key in self.holders:
+                granted += self.release(claim.key, now)
+        for claim in (*waiters, *holders):
+            self._uncount(claim)
+        return [
+            *(("owner died", claim) for claim in (*waiters, *holders)),
+            *self._granted(granted, now, wall_us),
+        ]
+
+    def _charge(
+        self, now: float, wall_us: int, acquisition_id: str, costs: list[tuple[int, int]]
+    ) -> list[ClaimEvent]:
+        """Correct what an acquisition took of rates: tiers, and what it took of them."""
+        return self._granted(self.charge(acquisition_id, dict(costs), now), now, wall_us)
+
+    def _refill(self, now: float, wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
+        return self._granted(self.refill_tier(tier, key, now), now, wall_us)
 
     def _resize(
-        self, now: float, wall_us: int, value: int, declared: int | None
+        self,
+        now: float,
+        wall_us: int,
+        tier: int,
+        key: str | None,
+        written: Any,
+        declared: int | None = None,
     ) -> list[ClaimEvent]:
-        if self.adapts:
-            return self._freeze(now, wall_us, value)
-        refused, granted = self.resize(value, now, declared=declared)
-        return self._refused(refused, granted, now, wall_us)
+        """Change a value; ``declared`` is what the caller thought it was."""
+        which, value = self.tiers[tier], read_value(written)
+        if which.adaptive is not None:
+            return self._freeze(now, wall_us, tier, key, value)
+        former = self.former_values[tier]
+        for known in (which.value, declared) if key is None else ():
+            if known is not None and known not in former:
+                former.append(known)
+        refused, granted = self.resize(tier, value, key, now, one=key is not None)
+        self._accepted = None
+        for claim in refused:
+            self._uncount(claim)
+        return [
+            *(("too many", claim) for claim in refused),
+            *self._granted(granted, now, wall_us),
+        ]
 
-    def _pause(self, _now: float, _wall_us: int, until: float) -> list[ClaimEvent]:
-        self.pause(until)
+    def _freeze(
+        self, now: float, wall_us: int, tier: int, key: str | None, value: int | None
+    ) -> list[ClaimEvent]:
+        """Keep the value of a tier, of all its keys, or of one."""
+        which = self.tiers[tier]
+        if key not in which.nodes and (key is not None or not self.specs[tier].keyed):
+            which.make(key, now)  # before it is told the time
+        self._tell_wall_clock(which.nodes.values(), now)
+        granted = self.freeze(tier, value, key, now, one=key is not None)
+        return self._granted(granted, now, wall_us)
+
+    def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
+        self.tiers[tier].thaw(key, now, one=key is not None)
         return []
 
-    def _shut(self, now: float) -> list[SemaphoreClaim]:  # noqa: ARG002 - tiers need it
-        return self.close()
+    def _pause(
+        self, _now: float, _wall_us: int, tier: int, key: str | None, until: float
+    ) -> list[ClaimEvent]:
+        self.pause(tier, until, key)
+        return []
 
-    def _open(self, now: float) -> list[SemaphoreClaim]:
-        return self.reopen(now)
+    def _close(self, now: float, _wall_us: int, reason: str | None) -> list[ClaimEvent]:
+        self.closure = Closure(reason)
+        waiters = self.close(now)
+        for claim in waiters:
+            self._uncount(claim)
+        return [("closed", claim) for claim in waiters]
 
-    def _forget_all(self) -> None:
-        self.reset()
+    def _reopen(self, now: float, wall_us: int) -> list[ClaimEvent]:
+        self.closure = None
+        self.reopen()
+        return self._granted(self.end_pauses(now), now, wall_us)
+
+    def _reboot(self, now: float, _wall_us: int, boot: str) -> list[ClaimEvent]:
+        """End everything: no process survived, and the clock of the deadlines restarted.
+
+        What was changed or closed stays so, and so does what was learnt, except what was measured
+        by the old clock. What was taken of rates comes back from now on.
+        """
+        from slotwise.processes._snapshots import keep_rates, put_adapted_back, take_adapted
+
+        ended = [*self.holders.values(), *self.waiting.values()]
+        for claim in self.holders.values():
+            self.recent.remember(claim, self.at)
+        put_back, adapted = keep_rates(self), take_adapted(self)
+        values = [(tier.value, tier.own_values) for tier in self.tiers]
+        former_values = self.former_values
+        self._start(self.specs)
+        self.former_values = former_values
+        for tier, (value, own_values) in zip(self.tiers, values, strict=True):
+            tier.value, tier.own_values = value, own_values
+        if self.closure is not None:
+            self.close(now)
+        self.owners = {}
+        self.boot = boot
+        put_back(now)
+        put_adapted_back(self, adapted)
+        for tier in self.tiers:
+            for node in tier.nodes.values():
+                if node.adaptation is not None:
+                    node.adaptation.change_clock(microseconds(now))
+                    node.value = node.adaptation.limit
+        return [("owner died", claim) for claim in ended]
 
     VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
-        **BaseState.VERBS,
+        "charge": _charge,
+        "close_everywhere": _close,
         "declare": _declare,
+        "drop dead": _drop_dead,
+        "expire": _expire,
         "freeze": _freeze,
+        "kick": _kick,
+        "pause": _pause,
         "reboot": _reboot,
+        "refill": _refill,
+        "release": _release,
+        "reopen": _reopen,
         "replace": _replace,
+        "request": _request,
         "resize": _resize,
         "thaw": _thaw,
-        "pause": _pause,
+        "withdraw": _withdraw,
     }
 
-    # -------------------------------------------------------------- snapshots
+    # ------------------------------------------------------------ bookkeeping
+
+    def _granted(
+        self, claims: Iterable[ProcessClaim], now: float, wall_us: int
+    ) -> list[ClaimEvent]:
+        """Issue the fencing tokens, in the order of the grants."""
+        events: list[ClaimEvent] = []
+        for claim in claims:
+            self.fence = claim.token = max(self.fence + 1, wall_us)
+            claim.granted_at = now
+            claim.granted_us = wall_us
+            claim.expires_at = None if claim.ttl is None else now + claim.ttl
+            events.append(("granted", claim))
+            if self.holds_nothing:
+                self._uncount(claim)
+        return events
+
+    def _note_hold(self, claim: ProcessClaim, wall_us: int, *, waited: bool = False) -> None:
+        """Note that a hold ends: its length counts if somebody waits, or did until now."""
+        if self.waiting or waited or self.times_all:
+            self.holds.note((wall_us - claim.granted_us) / 1e6)
+
+    def _count(self, claim: ProcessClaim) -> None:
+        count, _ = self.owners.get(claim.owner, (0, 0))
+        self.owners[claim.owner] = count + 1, claim.pid
+
+    def _uncount(self, claim: ProcessClaim) -> None:
+        count, pid = self.owners[claim.owner]
+        if count == 1:
+            del self.owners[claim.owner]
+        else:
+            self.owners[claim.owner] = count - 1, pid
+
+    def _ending_of(self, claim: ProcessClaim, now: float) -> tuple[int, Outcome, int]:  # noqa: ARG002
+        outcome, held_us, retry_after_us = self.ending or ("ignored", None, 0)
+        if claim.is_kicked:
+            outcome = "ignored"  # its grace ended, and not its ttl
+        if held_us is None:
+            held_us = max(self.wall_us - claim.granted_us, 0)
+        return held_us, outcome, retry_after_us
+
+    def _count_end(self, claim: ProcessClaim, now: float) -> None:
+        self._tell_wall_clock(claim.nodes, now)
+        super()._count_end(claim, now)
+
+    def _follow(self, node: Node) -> None:
+        super()._follow(node)
+        assert node.adaptation is not None
+        change = node.adaptation.take_change()
+        if change is not None:
+            self.moved.append((node.tier, node.key, change))
+
+    def _tell_wall_clock(self, nodes: Iterable[Any], now: float) -> None:
+        """Give changes the record's wall clock time."""
+        epoch_us = self.wall_us - microseconds(now)
+        for node in nodes:
+            if node.adaptation is not None:
+                node.adaptation.epoch_us = epoch_us
+
+    def _forget_full(self, now: float) -> None:
+        """Forget buckets that have filled up, and costs that can't be corrected any more."""
+        self.recent.forget_old(now)
+        for tier in self.tiers:
+            if isinstance(tier, RateTier):
+                tier.forget(now, now, 0, _FORGET_AT_ONCE)
+
+    def _forget_idle(self, nodes: Iterable[Any]) -> None:
+        """Forget nodes that nobody uses, unless few are known: they may be used again soon.
+
+        Where each key has its own value, that comes with the next request.
+        """
+        for node in nodes:
+            tier = self.tiers[node.tier]
+            if tier.adaptive is not None:
+                # Every process forgets the same: what a key has learnt is in snapshots.
+                tier.keep_adapted(node, _KEPT_KEYS)
+            elif len(tier.nodes) > _FEW_NODES or tier.value is None:
+                tier.drop_if_idle(node)
+
+    # --------------------------------------------------------------- snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "value": self.value,
-            "former": self.former_values,
-            "boot": self.boot,
-            "closure": None if self.closure is None else [self.closure.reason],
-            "paused": self.paused_until or None,
-            "fence": self.fence,
-            "holds": self.written_holds,
-            "adaptation": None if self.adaptation is None else write_adaptation(self.adaptation),
-            "holders": [
-                [
-                    *claim.arguments(),
-                    *(claim.granted_us, claim.token, claim.expires_at, claim.numbers),
-                ]
-                for claim in self.holders.values()
-            ],
-            "replacing": [claim.key for claim in self.waiting.values() if claim.replaces],
-            "arrived": [claim.arrived for claim in self.waiting.values()],
-            # Once somebody has a head start: the last ticket, and those of all who wait.
-            "tickets": None
-            if self.ranks is None
-            else [self.ranks.last_ticket, *self.ranks.tickets(self.waiting)],
-            "waiting": [
-                [
-                    *claim.arguments(),
-                    self.deadline_of(claim.key),
-                ]
-                for claim in self.waiting.values()
-            ],
-        }
+        """Return all of it as plain values."""
+        from slotwise.processes._snapshots import take_snapshot
 
-    def value_at(self) -> int:
-        return self.value
+        return take_snapshot(self)
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
-        state = cls(snapshot["name"], snapshot["value"], snapshot["boot"])
-        state.former_values = tuple(snapshot["former"])
-        adaptation = snapshot.get("adaptation")
-        state.adaptation = None if adaptation is None else read_adaptation(adaptation)
-        state.fence = snapshot["fence"]
-        state.holds = HoldTimes(*snapshot.get("holds", ()))
-        held = []
-        for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
-            claim = SemaphoreClaim(*fields)
-            claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
-            held.append((claim, numbers, expires_at))
-            state._count(claim)
-        state.restore_holders(held)
-        if snapshot["paused"] is not None:
-            state.pause(snapshot["paused"])
-        if snapshot["closure"] is not None:
-            state.closure = Closure(*snapshot["closure"])
-            state.close()
-        replacing = {*snapshot.get("replacing", ())}
-        waiting = []
-        for (*fields, wait_until), arrived in zip(
-            snapshot["waiting"], snapshot["arrived"], strict=True
-        ):
-            claim = SemaphoreClaim(*fields)
-            claim.replaces = claim.key in replacing
-            waiting.append((claim, arrived, wait_until))
-            state._count(claim)
-        last_ticket, *tickets = snapshot["tickets"] or [0]
-        # No waiter fits, or it would have been granted: so this grants nothing.
-        state.restore_waiting(waiting, tickets if snapshot["tickets"] else None, last_ticket)
+        """Return the state that a snapshot was taken of."""
+        from slotwise.processes._snapshots import fill_from_snapshot
+
+        state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
+        fill_from_snapshot(state, snapshot)
         return state
+
+
+def _shape(spec: TierSpec) -> tuple[object, ...]:
+    is_rate = isinstance(spec.value, Rate)
+    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate

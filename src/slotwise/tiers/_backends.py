@@ -29,9 +29,9 @@ def choose_backend(
     if url is None or url == "memory://":
         return MemoryPaths(specs, name=name, **passed_on)
     if isinstance(url, str):
-        from slotwise.processes._paths import ProcessPaths
+        from slotwise.processes._backend import ProcessBackend
 
-        return ProcessPaths(specs, name=name, directory=directory_of(url), **passed_on)
+        return ProcessBackend(specs, name=name, directory=directory_of(url), **passed_on)
     from slotwise.redis._paths import RedisPaths
 
     if options.heartbeat_max_interval is not None:

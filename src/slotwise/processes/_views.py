@@ -1,39 +1,45 @@
-"""Read statistics, holders and waiters from the state of tiers."""
+"""Read statistics, holders and waiters from a state.
+
+Nothing here reads a file: `_operations.inspect` does, and calls this.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from slotwise._core.adaptive import Change
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import (
+    SEMAPHORE_PATH,
     KeyStats,
     Path,
     PathStats,
     TierSpec,
     TierStats,
+    is_semaphore,
     keys_by_name,
     most_of,
     needs_by_name,
     slots_needed,
 )
-from slotwise._core.results import Claimant
 from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paused_for, tier_stats
-from slotwise._ledger.path_nodes import BaseNode
+from slotwise._ledger.path_nodes import BaseNode, tie_of
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._wait import clock
-from slotwise.processes._inspect import claimant_of
-from slotwise.processes._path_claims import ProcessPathClaim
-from slotwise.processes._path_state import PathState
+from slotwise.processes._claims import ProcessClaim
+from slotwise.processes._state import Declared, State
+
+if TYPE_CHECKING:
+    from slotwise._core.stats import Claimant, SemaphoreStats
 
 
-def stats_of(
-    state: PathState, declared: tuple[TierSpec, ...], idle: IdleKeys
-) -> dict[str, TierStats]:
+def stats_of(state: State, declared: tuple[TierSpec, ...], idle: IdleKeys) -> dict[str, TierStats]:
     """Return statistics by tier; ``idle`` are keys that are remembered besides those in use."""
     if not state.is_same_shape(declared):  # somebody else's tiers
-        state = PathState(state.name, declared, state.boot)
+        state = State(state.name, declared, state.boot)
     now = clock.now()
     nodes = [
         [
@@ -68,46 +74,71 @@ def stats_of(
 
 
 def path_stats_of(
-    state: PathState, declared: tuple[TierSpec, ...], path: Path, *, closed_here: bool
+    state: State, declared: Declared, path: Path = SEMAPHORE_PATH, *, closed_here: bool = False
 ) -> PathStats:
     """Return how full the tiers of one path are; ``closed_here``: by this process."""
     closure = state.closure
-    if not state.is_same_shape(declared):
-        state = PathState(state.name, declared, state.boot)
-    return PathStats(path_stats(state, path, clock.now()), closed_here, closure)
+    if declared is not None and not state.is_same_shape(declared):  # somebody else's tiers
+        state = State(state.name, declared, state.boot)
+    frozen = is_semaphore(state.specs) and is_frozen(state.tiers[0], None)
+    nodes = path_stats(state, path, clock.now())
+    return PathStats(nodes, closed_here, closure, "process", frozen)
 
 
-def changes_of(state: PathState, index: int, key: str | None) -> list[Change]:
-    """Return how the value of an adaptive tier's key has moved; nothing for an unknown key."""
-    node = state.tiers[index].nodes.get(key) if index < len(state.tiers) else None
-    return [] if node is None or node.adaptation is None else [*node.adaptation.changes]
+def stats_of_semaphore(state: State) -> SemaphoreStats:
+    return path_stats_of(state, None).tightest()
 
 
-def holders_of(state: PathState) -> list[Claimant]:
+def changes_of(state: State, index: int, key: str | None) -> list[Change] | None:
+    """Return how the value of an adaptive tier's key has moved; nothing for an unknown key.
+
+    None for a value that is fixed.
+    """
+    if index >= len(state.tiers) or state.tiers[index].adaptive is None:
+        return None
+    node = state.tiers[index].nodes.get(key)
+    return [] if node is None else [*node.adaptation.changes]
+
+
+def holders_of(state: State) -> list[Claimant]:
     return [
         _claimant(claim, state.specs, claim.granted_us, claim._slot_number)
         for claim in state.holders.values()
     ]
 
 
-def waiters_of(state: PathState) -> list[Claimant]:
+def waiters_of(state: State) -> list[Claimant]:
+    waiting = [*state.waiting.values()]
+    if is_semaphore(state.specs):
+        waiting.sort(key=lambda claim: (claim.rank, tie_of(claim)))
     return [
         _claimant(claim, state.specs, claim.requested_us, None, claim.group.parked_at)
-        for claim in state.waiting.values()
+        for claim in waiting
     ]
 
 
 def _claimant(
-    claim: ProcessPathClaim,
+    claim: ProcessClaim,
     specs: Sequence[TierSpec],
     since_us: int,
     slot_number: int | None,
     lacks: BaseNode | None = None,
 ) -> Claimant:
-    slots = slots_needed(specs, claim.needs)
-    return claimant_of(
-        *(claim, slots, since_us, slot_number),
+    """Return a holder or waiter as callers see it."""
+    from datetime import UTC, datetime  # not needed to acquire
+
+    from slotwise._core.stats import Claimant
+
+    return Claimant(
+        claim.key,
+        slots_needed(specs, claim.needs),
+        datetime.fromtimestamp(since_us / 1e6, UTC),
+        os.uname().nodename,
+        claim.pid,
+        claim.label,
+        slot_number,
+        ttl=claim.ttl,
         keys=keys_by_name(specs, claim.path),
         needs=needs_by_name(specs, claim.needs),
-        lacks=None if lacks is None else specs[lacks.tier].name,
+        lacks=None if lacks is None else specs[lacks.tier].name or None,
     )

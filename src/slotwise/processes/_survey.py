@@ -10,10 +10,10 @@ from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
 from slotwise._wait import clock
 from slotwise.errors import BackendError
+from slotwise.processes._backend import ProcessBackend
 from slotwise.processes._filenames import TIERS_SUFFIX, locate
 from slotwise.processes._inspect import read_each
-from slotwise.processes._path_state import PathState
-from slotwise.processes._paths import ProcessPaths
+from slotwise.processes._state import State
 
 
 def survey_tiers(
@@ -24,12 +24,12 @@ def survey_tiers(
     read, errors = read_each(path, names, TIERS_SUFFIX, _read)
     found = {}
     for name, (specs, holders, waiters, closure, drained) in read.items():
-        paths = ProcessPaths(specs, name=name, directory=directory)
+        paths = ProcessBackend(specs, name=name, directory=directory)
         found[name] = FoundTiers(name, specs, paths, holders, waiters, closure, drained)
     return found, list(errors.values())
 
 
-def _read(state: PathState) -> tuple[tuple[TierSpec, ...], int, int, Closure | None, bool]:
+def _read(state: State) -> tuple[tuple[TierSpec, ...], int, int, Closure | None, bool]:
     now = clock.now()
     drained = not state.is_full(now) or state.can_be_settled(now)
     return state.specs, len(state.holders), len(state.waiting), state.closure, drained

@@ -1,4 +1,4 @@
-"""Convert a PathState to the plain values of a snapshot, or back.
+"""Convert a State to the plain values of a snapshot, or back.
 
 A restored state decides everything as the written one does. Full buckets are left out: an unknown
 one is full.
@@ -21,11 +21,11 @@ from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import CHANGES_OF_A_KEY
 from slotwise._ledger.times import microseconds
 from slotwise.processes._adaptations import read_adaptation, write_adaptation
-from slotwise.processes._path_claims import ProcessPathClaim
-from slotwise.processes._path_values import read_value, write_specs, write_value
+from slotwise.processes._claims import ProcessClaim
+from slotwise.processes._values import read_value, write_specs, write_value
 
 if TYPE_CHECKING:
-    from slotwise.processes._path_state import PathState
+    from slotwise.processes._state import State
 
 
 class _KeyAlone:
@@ -37,7 +37,7 @@ class _KeyAlone:
         self.key = key
 
 
-def _write_numbers(claim: ProcessPathClaim) -> list[tuple[int, int]]:
+def _write_numbers(claim: ProcessClaim) -> list[tuple[int, int]]:
     if claim.needs is None:
         return [(claim._slot_number, claim._slot_number + 1)]
     return [(numbers.start, numbers.stop) for numbers in claim.ranges]
@@ -46,7 +46,7 @@ def _write_numbers(claim: ProcessPathClaim) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------------- snapshots
 
 
-def take_snapshot(state: PathState) -> dict[str, Any]:
+def take_snapshot(state: State) -> dict[str, Any]:
     """Return all of a state as plain values."""
     return {
         "name": state.name,
@@ -69,7 +69,7 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
         "boot": state.boot,
         "closure": None if state.closure is None else [state.closure.reason],
         "fence": state.fence,
-        "holds": state.written_holds,
+        "holds": [state.holds.busy, state.holds.ended],
         "ticket": state.queue.last_ticket,
         "at": state.at,
         "settle_for": state.recent.remembered_for,
@@ -101,10 +101,10 @@ def take_snapshot(state: PathState) -> dict[str, Any]:
     }
 
 
-def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
+def fill_from_snapshot(state: State, snapshot: dict[str, Any]) -> None:
     """Fill a new state with what a snapshot says."""
     state.fence = snapshot["fence"]
-    state.holds = HoldTimes(*snapshot.get("holds", ()))
+    state.holds = HoldTimes(*snapshot["holds"])
     state.queue.last_ticket = snapshot["ticket"]
     state.at = snapshot["at"]
     state.recent.remembered_for = snapshot["settle_for"]
@@ -119,15 +119,15 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
     for index, key, until in snapshot["pauses"]:
         state.pause(index, until, key)
     for *fields, granted_us, token, until in snapshot["recent"]:
-        claim = ProcessPathClaim(*fields)
+        claim = ProcessClaim(*fields)
         claim.granted_us, claim.token, claim.until = granted_us, token, until
         claim._slot_number = 0
         claim.nodes = [_KeyAlone(key) for key in claim.path]
         state.recent[claim.key] = claim
-    put_adapted_back(state, snapshot.get("adapted", ()))
+    put_adapted_back(state, snapshot["adapted"])
     held = []
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
-        claim = ProcessPathClaim(*fields)
+        claim = ProcessClaim(*fields)
         claim.granted_us, claim.token, claim.expires_at = granted_us, token, expires_at
         held.append((claim, claim.path, [range(*each) for each in numbers], expires_at))
         state._count(claim)
@@ -138,7 +138,7 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
         state.close()
     waiting = []
     for *fields, ticket, wait_until in snapshot["waiting"]:
-        claim = ProcessPathClaim(*fields)
+        claim = ProcessClaim(*fields)
         waiting.append((claim, claim.path, ticket, wait_until))
         state._count(claim)
     restore_waiters(state, waiting, snapshot["parked"], snapshot["turns"])
@@ -147,7 +147,7 @@ def fill_from_snapshot(state: PathState, snapshot: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- adaptive values
 
 
-def take_adapted(state: PathState) -> list[list[Any]]:
+def take_adapted(state: State) -> list[list[Any]]:
     """Return what adaptive tiers have learnt, in the order in which their keys were last used."""
     return [
         [
@@ -159,7 +159,7 @@ def take_adapted(state: PathState) -> list[list[Any]]:
     ]
 
 
-def put_adapted_back(state: PathState, adapted: Sequence[Sequence[Any]]) -> None:
+def put_adapted_back(state: State, adapted: Sequence[Sequence[Any]]) -> None:
     """Restore the nodes of adaptive tiers; there are none yet."""
     for index, is_frozen, frozen_at, frozen_keys, nodes in adapted:
         tier = state.tiers[index]
@@ -175,7 +175,7 @@ def put_adapted_back(state: PathState, adapted: Sequence[Sequence[Any]]) -> None
 # ------------------------------------------------------------------------- rates
 
 
-def _write_buckets(state: PathState) -> list[list[Any]]:
+def _write_buckets(state: State) -> list[list[Any]]:
     """Return those that were not full at the time of the last record."""
     return [
         [tier.index, key, node.level, node.at]
@@ -186,14 +186,14 @@ def _write_buckets(state: PathState) -> list[list[Any]]:
     ]
 
 
-def _read_buckets(state: PathState, buckets: Sequence[Sequence[Any]]) -> None:
+def _read_buckets(state: State, buckets: Sequence[Sequence[Any]]) -> None:
     for index, key, level, at in buckets:
         tier = state.tiers[index]
         node = tier.nodes.get(key) or tier.make(key, 0.0)
         node.level, node.at = level, at
 
 
-def keep_rates(state: PathState) -> Callable[[float], None]:
+def keep_rates(state: State) -> Callable[[float], None]:
     """Return a function that restores the rates as they are now, in a state that forgot everything.
 
     It is called with the time, by a clock that may have started anew.
