@@ -61,11 +61,11 @@ def test_redis_urls_name_a_server_and_perhaps_a_namespace(scheme):
     )
     assert isinstance(semaphore, RedisSemaphore)
     assert "example.org:7000" in repr(semaphore)
-    assert semaphore._config.namespace == "shop"
-    assert semaphore._config.attempts == 2
+    assert semaphore.config.namespace == "shop"
+    assert semaphore.config.attempts == 2
     given = slotwise.semaphore("api", 1, "redis://x?namespace=shop", namespace="lab")
     assert isinstance(given, RedisSemaphore)
-    assert given._config.namespace == "lab"
+    assert given.config.namespace == "lab"
 
 
 @pytest.mark.parametrize(

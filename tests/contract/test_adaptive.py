@@ -301,8 +301,8 @@ async def test_statistics_say_whether_a_value_is_frozen(
 
 def where(limit: Any) -> dict[str, Any]:
     """What `get_acquired_stats` needs to find it."""
-    if hasattr(limit, "_config"):
-        return {"config": limit._config}
+    if hasattr(limit, "config"):
+        return {"config": limit.config}
     return {"directory": limit.directory} if hasattr(limit, "directory") else {}
 
 

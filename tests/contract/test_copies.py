@@ -111,7 +111,7 @@ def shared(request: pytest.FixtureRequest, name: str) -> Semaphore:
 async def test_a_pickled_semaphore_is_the_same_one_in_another_process(shared: Semaphore) -> None:
     asks = "got = thing.try_acquire_sync(); print(got is not None); got and thing.release_sync(got)"
     if isinstance(shared, RedisSemaphore):  # which may be slow to answer on a busy machine
-        asks = f"from slotwise.redis import _semaphore; _semaphore.TRY_LIMIT = 60\n{asks}"
+        asks = f"from slotwise.redis import _backend; _backend.TRY_LIMIT = 60\n{asks}"
     assert in_another_process(shared, asks) == "True"
     async with shared:
         assert in_another_process(shared, asks) == "False"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, until
 
 from slotwise._cli.doctor_redis import examine
@@ -59,13 +60,13 @@ async def use_everything(semaphore: RedisSemaphore, client: redis.Redis) -> None
     await until(lambda: client.zcard(WAITING) == 1, "the waiter")
     assert len(await semaphore.holders()) == 1
     assert len(await semaphore.waiters()) == 1
-    config = semaphore._config
+    config = semaphore.config
     assert "x" in await RedisSemaphore.get_acquired_stats(config=config)
     await semaphore.resize(4)
     next_one = await waiting
     several = await semaphore.acquire(2)
     before = client.zscore("adv-sem:semaphore_main:x", held.acquisition_id)
-    semaphore._shared.heartbeat_thread.heartbeat_soon()
+    shared_of(semaphore).heartbeat_thread.heartbeat_soon()
     await until(
         lambda: client.zscore("adv-sem:semaphore_main:x", held.acquisition_id) > before,
         "a heartbeat",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._inside import shared_of
 from tests.redis._window import read_window
 
 import slotwise
@@ -150,7 +151,7 @@ async def test_a_release_of_another_process_counts_since_the_grant(
 ) -> None:
     limit = RedisSemaphore(Adaptive(10, 2, 20), name="s", config=config)
     acquired = await limit.acquire()
-    holders = limit._attached()[0].holders
+    holders = shared_of(limit).holders
     holder = holders.pop(acquired.acquisition_id)
     monkeypatch.setattr("slotwise.redis._adaptive.has_issued", lambda _: False)
     assert await limit.release(acquired.acquisition_id, outcome="dropped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.redis._inside import shared_of
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -13,7 +14,7 @@ async def test_what_cannot_be_sent_or_counted_is_refused_before_it_is_asked_for(
     semaphore = RedisSemaphore(value=1, config=config)
     with pytest.raises(ValueError, match="surrogates not allowed"):
         await semaphore.acquire(label="\ud800")
-    assert not semaphore._shared.waiters
+    assert not shared_of(semaphore).waiters
     with pytest.raises(ValueError, match="at most"):
         RedisSemaphore(value=10**20, config=config)
     with pytest.raises(ValueError, match="at most"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._eval import evaluate
+from tests.redis._inside import record_of
 from tests.redis._server import FAKE_CLOCK, Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -25,7 +26,7 @@ from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 
 
-def record_of(name: str) -> NameRecord:
+def record_named(name: str) -> NameRecord:
     return NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", name))
 
 
@@ -38,9 +39,9 @@ def test_heartbeats_travel_in_calls_of_bounded_cost_and_none_is_left_out() -> No
     holders = [f"sw-p-{n}" for n in range(3_000)]
     parts = _parts("sw-p-7*10000", 10_000)
     waiters = [f"sw-p-{n}" for n in range(3_000, 5_000)]
-    many = (record_of("many"), 1.0)
+    many = (record_named("many"), 1.0)
     entries: list[Any] = [(many, (holders, waiters)), *((many, ([part], [])) for part in parts)]
-    entries += [((record_of(f"name{n}"), 1.0), ([f"sw-n-{n}"], [])) for n in range(500)]
+    entries += [((record_named(f"name{n}"), 1.0), ([f"sw-n-{n}"], [])) for n in range(500)]
     batches = list(_batches(entries, apart=False))
     assert max(len(batch) for batch in batches) <= 15
     assert max(members_of(batch) for batch in batches) <= 1_500
@@ -55,7 +56,7 @@ def test_the_parts_of_a_wide_holder_are_planned_one_by_one() -> None:
     """Two that were just renewed wait behind the names and the parts that were not."""
 
     def holder(name: str, slots: int, heard_at: float) -> Any:
-        record = record_of(name)
+        record = record_named(name)
         record.heartbeat_at = heard_at
         count = f"*{slots}" if slots > 1 else ""
         return SimpleNamespace(
@@ -204,7 +205,7 @@ async def test_many_names_do_not_cost_those_of_a_short_interval_their_slots(
         others = await asyncio.gather(*(each.acquire() for each in many))
         short = RedisSemaphore(1, name="short", heartbeat_max_interval=6, config=config)
         held = await short.acquire()
-        names: list[NameRecord] = [each._record for each in many]
+        names: list[NameRecord] = [record_of(each) for each in many]
         since = time.monotonic()
 
         def all_were_heard() -> bool:

@@ -189,7 +189,7 @@ async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
     semaphore = RedisSemaphore(1, name="s", config=config)
     held = await semaphore.acquire()
     await semaphore.close_everywhere()
-    again = semaphore._new_acquisition(1, None)
+    again = semaphore._backend._new_acquisition(1, None)
     again._acquisition_id = held.acquisition_id
     again.send_request(wait=True, again=True)
     await asyncio.wait_for(again.future, 30)

@@ -10,6 +10,7 @@ from importlib import metadata
 
 import pytest
 import redis
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -49,7 +50,7 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
     for semaphore in semaphores:
         await in_line(semaphore, 51)
     await RedisSemaphore.get_acquired_stats(config=counted)
-    semaphores[0]._shared.heartbeat_thread.heartbeat_soon()
+    shared_of(semaphores[0]).heartbeat_thread.heartbeat_soon()
     assert connections(client) == 2
 
     stay = threading.Event()
@@ -76,10 +77,10 @@ async def test_one_loop_has_two_connections_and_each_further_loop_one_more(
         await semaphore.release(acquired)
     for each in asyncio.as_completed([*waiting, *threads]):
         acquired = await each
-        owner = next(s for s in semaphores if s._record is acquired.record)  # type: ignore[attr-defined]
+        owner = next(s for s in semaphores if record_of(s) is acquired.record)  # type: ignore[attr-defined]
         await owner.release(acquired)
     # The next one to come closes what closed loops left open; so does the heartbeat thread.
-    semaphores[0]._shared.heartbeat_thread.heartbeat_soon()
+    shared_of(semaphores[0]).heartbeat_thread.heartbeat_soon()
     await until(lambda: connections(client) == 2, "the closed loops' connections are closed")
     assert_nothing_left(client)
 
@@ -112,7 +113,7 @@ async def test_configurations_with_other_limits_share_their_thread_and_connectio
     paths = [await each.acquire(user="u") for each in tiers]
     in_threads = [asyncio.to_thread(each.stats_sync) for each in semaphores]
     assert {stats.acquired_slots for stats in await asyncio.gather(*in_threads)} == {1}
-    assert len({each._shared for each in semaphores}) == 1
+    assert len({shared_of(each) for each in semaphores}) == 1
     assert heartbeat_threads() <= before + 1
     assert connections(client) == 2  # of this loop, and of the heartbeat thread
     for semaphore, acquired in zip(semaphores, held, strict=True):
@@ -159,7 +160,7 @@ async def test_a_connection_is_opened_without_reading_the_metadata_of_packages(
 
 
 async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:
-    thread = semaphore._shared.heartbeat_thread._thread
+    thread = shared_of(semaphore).heartbeat_thread._thread
     await until(lambda: connections(client) == 0, "no connection")
     await until(lambda: thread is None or not thread.is_alive(), "no thread")
 

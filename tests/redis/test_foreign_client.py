@@ -15,6 +15,7 @@ import pytest
 import redis
 from tests.redis._document import SCRIPTS
 from tests.redis._eval import evaluate
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import BUSY, Server, until
 from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -212,7 +213,7 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
         at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
         at_once.execute()
     # A check, which serves whoever fits.
-    semaphore._shared.heartbeat_thread.checks.schedule(semaphore._record, 0)
+    shared_of(semaphore).heartbeat_thread.checks.schedule(record_of(semaphore), 0)
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )
@@ -250,7 +251,7 @@ async def test_keys_that_a_stranger_lets_expire_are_kept_while_ours_hold(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the heartbeat: with ours of 200 s, the stranger's 1 + 10 s must not end it."""
-    assert ours(server, 2, NEVER)._ping_interval == 5
+    assert ours(server, 2, NEVER).ping_interval == 5
     monkeypatch.setattr(unreachable, "_LONGEST_PING", 0.2)
     semaphore = RedisSemaphore(
         2, name="s", ttl=NEVER, heartbeat_max_interval=NEVER, config=RedisConfig(server.url)
@@ -343,11 +344,11 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
     await semaphore.release(held.pop(2))  # a gap among the numbers
     waiting = [asyncio.create_task(semaphore.acquire(slots)) for slots in (4, 1)]
     await in_line(semaphore, 2)
-    for waiter in list(semaphore._shared.waiters.values()):
+    for waiter in list(shared_of(semaphore).waiters.values()):
         before = waiter.alive_at
         waiter.confirm()
         await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
-    assert semaphore._record not in semaphore._shared.heartbeat_thread._lists._until
+    assert record_of(semaphore) not in shared_of(semaphore).heartbeat_thread._lists._until
     for each in held:
         await semaphore.release(each)
     for task in waiting:
@@ -366,7 +367,7 @@ async def test_a_user_who_may_not_block_is_woken_all_the_same(
     claim_id = await asyncio.to_thread(stranger.acquire)
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    await until(lambda: semaphore._shared.heartbeat_thread._lists._refused, "a refusal")
+    await until(lambda: shared_of(semaphore).heartbeat_thread._lists._refused, "a refusal")
     stranger.release(claim_id)
     await semaphore.release(await asyncio.wait_for(waiting, 20))
     client.execute_command("ACL", "DELUSER", "meek")

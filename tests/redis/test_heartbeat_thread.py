@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.redis._inside import shared_of
 from tests.redis._server import as_another_process, until
 
 from slotwise import RedisSemaphore
@@ -42,7 +43,7 @@ async def test_a_shorter_interval_that_comes_while_the_next_heartbeat_is_schedul
         for ping in (5, 0.5)
     )
     held = await slow.acquire()
-    thread = slow._shared.heartbeat_thread
+    thread = shared_of(slow).heartbeat_thread
     loop = asyncio.get_running_loop()
     listed = HeartbeatThread._acquisitions
     newcomers: list[asyncio.Task[object]] = []
@@ -81,7 +82,7 @@ async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_o
     semaphore = RedisSemaphore(
         1, name="s", config=config, heartbeat_max_interval=3600, ping_interval=5
     )
-    shared = semaphore._shared
+    shared = shared_of(semaphore)
     loop = asyncio.get_running_loop()
     close_idle = SharedClient.close_idle
     acquired: list[object] = []
@@ -113,7 +114,7 @@ async def test_no_heartbeat_misses_a_waiter_that_becomes_a_holder(
 ) -> None:
     """It is among the holders before it leaves the waiters, which are read first."""
     semaphore = RedisSemaphore(1, name="s", config=config)
-    shared = semaphore._shared
+    shared = shared_of(semaphore)
     seen: list[bool] = []
 
     class Watched(dict):  # type: ignore[type-arg]
@@ -135,7 +136,7 @@ async def test_a_blocking_call_in_the_heartbeat_thread_does_not_block_it(
 ) -> None:
     """The garbage collector runs finalizers in any thread, also in this one."""
     semaphore = RedisSemaphore(2, name="s", config=config)
-    thread = semaphore._shared.heartbeat_thread
+    thread = shared_of(semaphore).heartbeat_thread
     kept, dropped = await semaphore.acquire(), await semaphore.acquire()
     errors: list[str] = []
 
@@ -183,7 +184,7 @@ async def test_a_hook_that_exits_ends_the_thread_but_not_the_heartbeats(
 ) -> None:
     semaphore = RedisSemaphore(2, name="s", config=config, heartbeat_max_interval=60)
     expiring = RedisSemaphore(2, name="t", config=config, ttl=0.1)
-    thread = semaphore._shared.heartbeat_thread
+    thread = shared_of(semaphore).heartbeat_thread
 
     def leave(event: Event) -> None:
         if event.kind == "expired" and threading.current_thread() is first:
@@ -241,7 +242,7 @@ async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) ->
     async def block() -> None:
         time.sleep(1.6)  # noqa: ASYNC251 - as a hook, a log handler or a busy machine does
 
-    await asyncio.to_thread(semaphore._shared.heartbeat_thread.run, block())
+    await asyncio.to_thread(shared_of(semaphore).heartbeat_thread.run, block())
     await asyncio.wait_for(held.lost, 30)
     reason = held.lost.reason or ""
     assert re.match(r"no heartbeat got through for [\d.]+ s: the heartbeat thread did not", reason)
@@ -257,7 +258,7 @@ async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats
     semaphore = RedisSemaphore(
         40, name="s", config=config, heartbeat_max_interval=60, ping_interval=5
     )
-    thread = semaphore._shared.heartbeat_thread
+    thread = shared_of(semaphore).heartbeat_thread
     starts = 0
     main = HeartbeatThread._main
 
@@ -295,7 +296,7 @@ class StopsMeanwhile:
 
 
 def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(config: RedisConfig) -> None:
-    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.ensure_running()
     thread, loop = heartbeat_thread._thread, heartbeat_thread._loop
     assert thread is not None
@@ -308,7 +309,7 @@ def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(config: Re
 
 async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: RedisConfig) -> None:
     """It had stopped by itself before: nobody would have ended the next one."""
-    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.end()
     heartbeat_thread.ensure_running()
     assert heartbeat_thread._thread is None
@@ -316,7 +317,7 @@ async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: Redi
 
 def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisConfig) -> None:
     """A task that its own timeout has cancelled goes on after that."""
-    heartbeat_thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
 
     async def wait() -> None:
         loop = asyncio.get_running_loop()

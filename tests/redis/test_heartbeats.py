@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._inside import shared_of
 from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -93,7 +94,7 @@ async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
             await asyncio.sleep(60)
 
     task = asyncio.create_task(work())
-    holders = semaphore._shared.holders
+    holders = shared_of(semaphore).holders
     await until(lambda: any(each.record.name == "s" for each in holders.values()), "a holder")
     [holder] = [each for each in holders.values() if each.record.name == "s"]
     thread = asyncio.create_task(asyncio.to_thread(holder.lost.wait, 20))
@@ -221,7 +222,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     """As when a process ends just after it has closed its last semaphore."""
     semaphore = RedisSemaphore(1, name="s", config=as_another_process(config))
     await semaphore.release(await semaphore.acquire())
-    heartbeats = semaphore._shared.heartbeat_thread
+    heartbeats = shared_of(semaphore).heartbeat_thread
     thread, begun = heartbeats._thread, threading.Event()
     ended: list[bool] = []
 
@@ -246,7 +247,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
 async def test_a_release_in_the_background_ends_with_the_thread_though_its_attempt_has_just_failed(
     config: RedisConfig,
 ) -> None:
-    thread = RedisSemaphore(1, name="s", config=config)._shared.heartbeat_thread
+    thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     replies: list[asyncio.Future[None]] = []
 
     async def attempt() -> None:

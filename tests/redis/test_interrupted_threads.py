@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._inside import record_of, shared_of
 from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import until
 
@@ -35,7 +36,7 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     semaphore = RedisSemaphore(name="x", value=1, config=config)
-    heartbeat_thread = semaphore._shared.heartbeat_thread
+    heartbeat_thread = shared_of(semaphore).heartbeat_thread
     run = heartbeat_thread.run
 
     def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -47,8 +48,8 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
         with pytest.raises(KeyboardInterrupt):
             take()
         asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was given back"))
-        held = semaphore._shared.holders.values()
-        assert [each for each in held if each.record is semaphore._record] == []
+        held = shared_of(semaphore).holders.values()
+        assert [each for each in held if each.record is record_of(semaphore)] == []
 
 
 def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
@@ -57,11 +58,11 @@ def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
     """By a real signal, which comes before the heartbeat thread was told of it."""
     semaphore = RedisSemaphore(name="x", value=1, config=config)
     held = semaphore.acquire_sync()
-    heartbeat_thread = semaphore._shared.heartbeat_thread
+    heartbeat_thread = shared_of(semaphore).heartbeat_thread
     with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
         semaphore.release_sync(held)
     asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
-    assert held.acquisition_id not in semaphore._shared.holders
+    assert held.acquisition_id not in shared_of(semaphore).holders
     assert not held.lost.is_set()
 
 
@@ -69,7 +70,7 @@ def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = uploads(config)
-    heartbeat_thread = paths._shared.heartbeat_thread
+    heartbeat_thread = shared_of(paths).heartbeat_thread
     run = heartbeat_thread.run
 
     def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -89,8 +90,8 @@ def test_a_thread_with_a_path_that_is_interrupted_before_its_release_began_has_r
     paths = uploads(config)
     held = paths.acquire_sync(ALICE, timeout=None)
     assert client.zcard(HOLDERS) == 1
-    heartbeat_thread = paths._shared.heartbeat_thread
+    heartbeat_thread = shared_of(paths).heartbeat_thread
     with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
         paths.release_sync(held.acquisition_id)
     asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
-    assert held.acquisition_id not in paths._shared.holders
+    assert held.acquisition_id not in shared_of(paths).holders

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import redis
+from tests.redis._inside import shared_of
 from tests.redis._server import as_another_process
 from tests.redis.test_semaphore import in_line
 
@@ -37,7 +38,7 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
     assert client.zscore(MAIN, granted.acquisition_id) == deadline, "the server's end of patience"
 
     assert isinstance(granted, RedisAcquisition)
-    heartbeat_thread = semaphore._shared.heartbeat_thread
+    heartbeat_thread = shared_of(semaphore).heartbeat_thread
     ends_at = granted.alive_at + interval
     instant = 1e-6  # of which several passed between the two
     assert granted.since > granted.alive_at + 5 * instant

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import redis
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import Server, as_another_process, until
 from tests.redis.test_semaphore import in_line
 
@@ -66,8 +67,8 @@ async def test_malformed_messages_mute_nothing_and_are_logged_once(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    waiter = only_waiter(semaphore._shared)
-    strangers = Strangers(client, semaphore._shared)
+    waiter = only_waiter(shared_of(semaphore))
+    strangers = Strangers(client, shared_of(semaphore))
     for message in MALFORMED:
         strangers.say(message, about=waiter)
         strangers.say(message, about=held)  # type: ignore[arg-type]
@@ -88,8 +89,8 @@ async def test_a_forged_grant_of_a_slot_is_not_believed(
     held = await semaphore.acquire()
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    strangers = Strangers(client, semaphore._shared)
-    waiter = only_waiter(semaphore._shared)
+    strangers = Strangers(client, shared_of(semaphore))
+    waiter = only_waiter(shared_of(semaphore))
     for message in ("granted {id} 1 2", "closed {id}", "refused {id} 1", "gone {id}"):
         strangers.say(message, about=waiter)
         await strangers.heard(waiter)
@@ -108,8 +109,8 @@ async def test_a_forged_grant_of_a_path_is_not_believed(
     paths = RedisPaths((TierSpec("all", 1, keyed=False),), name="p", config=config)
     held = await paths.acquire((None,), timeout=None)
     waiting = asyncio.create_task(paths.acquire((None,), timeout=None))
-    await until(lambda: client.zcard(paths._record.keys.all[2]) == 1, "a waiter")
-    strangers, waiter = Strangers(client, paths._shared), only_waiter(paths._shared)
+    await until(lambda: client.zcard(record_of(paths).keys.all[2]) == 1, "a waiter")
+    strangers, waiter = Strangers(client, shared_of(paths)), only_waiter(shared_of(paths))
     await strangers.heard(waiter)
     assert not waiting.done()
     await paths.release(held.acquisition_id)
@@ -123,7 +124,7 @@ async def test_a_listener_can_forge_no_other_message(
     """The proof of one message proves nothing else, and never again after a loss."""
     semaphore = RedisSemaphore(name="s", value=1, config=config)
     elsewhere = RedisSemaphore(name="s", value=1, config=as_another_process(config))
-    strangers = Strangers(client, semaphore._shared)
+    strangers = Strangers(client, shared_of(semaphore))
     with client.pubsub() as listening:
         listening.subscribe(strangers.channel)
         assert listening.get_message(timeout=10)["type"] == "subscribe"
@@ -137,7 +138,7 @@ async def test_a_listener_can_forge_no_other_message(
     assert (word, acquisition_id) == ("granted", held.acquisition_id)
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    waiter = only_waiter(semaphore._shared)
+    waiter = only_waiter(shared_of(semaphore))
     strangers.say(f"kicked {acquisition_id} {proof}", about=waiter)
     strangers.say(overheard.replace(acquisition_id, waiter.acquisition_id), about=waiter)
     await strangers.heard(waiter)
@@ -154,5 +155,5 @@ async def test_nobody_is_shown_the_secret_that_messages_are_proved_with(
     held = await semaphore.acquire(label="work")
     [holder] = await semaphore.holders()
     assert holder.label == "work"
-    assert semaphore._shared._secret.decode() not in repr(holder) + repr(held) + repr(semaphore)
+    assert shared_of(semaphore)._secret.decode() not in repr(holder) + repr(held) + repr(semaphore)
     await semaphore.release(held)

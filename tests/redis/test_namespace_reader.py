@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import until
 
 from slotwise import Tier, Tiers
@@ -136,8 +137,8 @@ async def test_heartbeats_note_again_what_was_lost(
     held = await semaphore.acquire()
     await noted(client, "semaphore long")
     client.delete("adv-sem:names")
-    semaphore._record.noted_until = 0.0  # half a minute later
-    semaphore._shared.heartbeat_thread.heartbeat_soon()
+    record_of(semaphore).noted_until = 0.0  # half a minute later
+    shared_of(semaphore).heartbeat_thread.heartbeat_soon()
     await noted(client, "semaphore long")
     await semaphore.release(held)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import redis
+from tests.redis._inside import shared_of
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._scripts import load
@@ -60,6 +61,6 @@ async def test_releasing_an_id_of_another_name_leaves_its_holder_alone(
     other = RedisSemaphore(name="other", value=1, config=config)
     held = await one.acquire()
     assert await other.release(held) is False
-    assert held.acquisition_id in one._shared.holders
+    assert held.acquisition_id in shared_of(one).holders
     assert (await one.stats()).acquired_slots == 1
     assert await one.release(held) is True

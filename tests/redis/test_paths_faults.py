@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.redis._client import Worker
+from tests.redis._inside import shared_of
 from tests.redis._server import FAKE_CLOCK, LOAD, Server, until
 from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
 from tests.redis.test_paths import (
@@ -430,7 +431,7 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
         loop = asyncio.new_event_loop()
         task = loop.create_task(paths.acquire(("a", None), timeout=None))
         deadline = time.monotonic() + 20
-        while not any(waiter.queued for waiter in list(paths._shared.waiters.values())):
+        while not any(waiter.queued for waiter in list(shared_of(paths).waiters.values())):
             assert time.monotonic() < deadline
             loop.run_until_complete(asyncio.sleep(0.01))
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -438,7 +439,7 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
 
     await asyncio.to_thread(wait_and_vanish)
     await in_line(paths, 1)
-    paths._shared.forget_closed_loops()
+    shared_of(paths).forget_closed_loops()
     await in_line(paths, 0)
     await paths.release(held.acquisition_id)
 

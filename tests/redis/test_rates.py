@@ -10,6 +10,7 @@ import time
 
 import pytest
 import pytest_asyncio
+from tests.redis._inside import shared_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
 from slotwise.redis import RedisConfig
@@ -344,7 +345,7 @@ async def test_a_heartbeat_that_overtakes_the_reply_of_a_grant_takes_nothing_bac
     """Of a rate nothing is held, so that a heartbeat finds neither a holder nor a waiter."""
     limit = RateLimit(f"rates-{os.getpid()}-{next(_names)}", SLOW, url=RedisConfig(server.url))
     await limit.acquire()  # connected
-    waiters = limit._tiers._backend._shared.waiters
+    waiters = shared_of(limit._tiers).waiters
     waiting = asyncio.create_task(limit.acquire())
     while not any(each.needs_heartbeat for each in waiters.values()):
         await asyncio.sleep(0)

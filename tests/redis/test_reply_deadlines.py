@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from tests.redis._inside import shared_of
 from tests.redis._server import BUSY
 
 from slotwise._core.limit import EXIT_LIMIT
@@ -73,7 +74,7 @@ async def test_one_late_reply_of_a_server_that_answers_others_is_no_outage(
     """As in a crowd of 10,000: the last one waits behind the replies to all others."""
     semaphore = RedisSemaphore(1, name="crowd", config=config)
     await semaphore.stats()
-    client = semaphore._shared.client()
+    client = shared_of(semaphore).client()
     never = asyncio.get_running_loop().create_future()
     late = asyncio.create_task(reply_within(EXIT_LIMIT, never, client, None))
     while not late.done():

@@ -8,6 +8,7 @@ import socket
 import pytest
 import redis
 from tests.redis._client import Worker
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import Freezes, IsSlow
 from tests.redis.test_semaphore import in_line
@@ -42,7 +43,7 @@ async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_me
 
         async def slots_come_free() -> None:
             """While this loop is in the middle of a tick, and two requests linger."""
-            assert len(semaphore._shared.client().pending_requests[semaphore._record]) == 2
+            assert len(shared_of(semaphore).client().pending_requests[record_of(semaphore)]) == 2
             for _ in range(2):
                 worker.tell("release")
                 assert worker.hears() == "released True"
@@ -64,7 +65,7 @@ async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
     held = [await semaphore.acquire() for _ in range(5)]
     early = [asyncio.create_task(semaphore.acquire()) for _ in range(3)]
     await in_line(semaphore, 3)
-    loop_client, sent = semaphore._shared.client(), []
+    loop_client, sent = shared_of(semaphore).client(), []
     submit = loop_client.submit
 
     def submit_noted(call: Call) -> None:
@@ -94,7 +95,7 @@ async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     client.config_set("min-replicas-to-write", 1)  # NOREPLICAS for all that write
     try:
         first = [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(3)]
-        line = semaphore._shared.client().reconnector_to(None)
+        line = shared_of(semaphore).client().reconnector_to(None)
         # Not while they are under way: they could be refused, and later ones not any more.
         await until(lambda: line._pausing is not None, "a refusal")
     finally:
@@ -118,7 +119,7 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     try:
         calls = [semaphore.release(held), semaphore.release(ended), semaphore.kick(ended)]
         tasks = [asyncio.create_task(call) for call in calls]
-        line = semaphore._shared.client().reconnector_to(None)
+        line = shared_of(semaphore).client().reconnector_to(None)
         await until(lambda: line._pausing is not None, "a refusal")
     finally:
         client.config_set("min-replicas-to-write", 0)
@@ -136,13 +137,13 @@ async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server
             held = await limit.acquire()
             before = slow.round_trips
             releasing = asyncio.create_task(limit.release(held))
-            while not semaphore._shared.client().awaited:
+            while not shared_of(semaphore).client().awaited:
                 await asyncio.sleep(0)  # until it is sent
             again = await limit.acquire()
             assert slow.round_trips == before + 1
             assert await releasing is True
             await limit.release(again)
-        connection = semaphore._shared.client().connection_for(None)
+        connection = shared_of(semaphore).client().connection_for(None)
         assert connection is not None
         # Nor does TCP hold it back until the receipt of the release has come.
         assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 import pytest
+from tests.redis._inside import shared_of
 
 from slotwise import AcquireTimeout, BackendError, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -24,7 +25,7 @@ async def test_a_cancel_during_the_clean_up_of_a_timeout_is_not_swallowed(
             except AcquireTimeout:
                 pass
 
-    waiting = semaphore._shared.waiters
+    waiting = shared_of(semaphore).waiters
     for _ in range(5):
         task = asyncio.create_task(insist())
         while not waiting:

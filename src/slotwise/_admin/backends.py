@@ -261,7 +261,7 @@ class _RedisBackend(Backend):
 
     def found(self, name: str, stats: SemaphoreStats) -> Semaphore:
         semaphore = self._driver(name=name, value=stats.max_slots, config=self.config)
-        semaphore._is_found = True
+        semaphore._backend.accepts_any = True
         return semaphore
 
     def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:

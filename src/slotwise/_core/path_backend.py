@@ -54,10 +54,12 @@ class PathBackend(Controlled):
         closed_error: makes what acquiring raises once it is closed.
     """
 
-    __slots__ = ("_indexes", "_make_closed_error", "_specs")
+    __slots__ = ("_indexes", "_make_closed_error", "_specs", "grace", "reported_as")
 
     _does_io: bool = True  # as of a `Limit`
     scope: str  # as events name it
+    reported_as: str | None  # how events name it, where it isn't by `reported_name`
+    grace: float  # how long what it acquires keeps its slots after a kick; of semaphores
 
     def __init__(
         self, tiers: Sequence[TierSpec], closed_error: Callable[..., SemaphoreClosed]
@@ -188,7 +190,9 @@ class PathBackend(Controlled):
         return await self.acquire(path, timeout=0, label=label, needs=needs)
 
     @abstractmethod
-    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """Release all tiers at once; False if the acquisition had ended before."""
 
     release_sync = twin(release, completes=True)

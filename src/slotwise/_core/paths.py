@@ -340,6 +340,8 @@ class PathStats:
     @property
     def locked(self) -> bool:
         """Whether a newcomer would have to wait, or would be refused."""
+        if self.scope == "open":
+            return self.closed
         full = any(node.value and node.active + node.kept >= node.value for node in self.nodes)
         return full or self.closed or self.closure is not None or self.paused_for > 0
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from slotwise._core import events
 from slotwise._core.arguments import (
     UNSET,
     Shed,
@@ -39,6 +38,8 @@ from slotwise._core.twins import Wider, twin
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from slotwise._core.adaptive import Change, Outcome
     from slotwise._core.closing import Closure
     from slotwise._core.explain import Explanation
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from slotwise._core.path_backend import PathBackend
     from slotwise._core.paths import Needs
     from slotwise._core.stats import Claimant, SemaphoreStats
+
+
+T = TypeVar("T")
 
 
 class Semaphore(Controlled, Limit):
@@ -60,14 +64,9 @@ class Semaphore(Controlled, Limit):
     name, made with the same arguments. A private one is its own copy, and can't be pickled.
     """
 
-    __slots__ = (
-        *("_cancel_task_after_ttl", "_kick_grace", "_max_acquire_time", "_name", "_overload"),
-        *("_reported_name", "_ttl"),
-    )
+    __slots__ = ("_cancel_task_after_ttl", "_max_acquire_time", "_name", "_overload", "_ttl")
 
     _scope: ClassVar[str]  # who shares it, as events name it
-
-    _reported_name: str | None  # how events name one limit of a template: by the template
 
     # Whether a server keeps it: an inspection takes a round trip, and a dead process isn't seen.
     _has_a_server: ClassVar[bool] = False
@@ -92,17 +91,6 @@ class Semaphore(Controlled, Limit):
 
     _backend: PathBackend  # where slots are taken; of a driver that has one
 
-    def _tell_requested(
-        self,
-        acquisition_id: str,
-        slots: int,
-        now: float,
-        path: object = None,  # noqa: ARG002 - tiers have one
-        /,
-    ) -> None:
-        """Tell the hooks that a request begins."""
-        events.requested(acquisition_id, *self._reported, now, slots=slots, values={"": self.value})
-
     def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
         from slotwise._core.totals import with_totals  # not needed to acquire
 
@@ -111,13 +99,28 @@ class Semaphore(Controlled, Limit):
 
     @property
     def _reported(self) -> tuple[str | None, str]:
-        return getattr(self, "_reported_name", self._name), self._scope
+        return self._reported_name, self._scope
 
-    def _tell_adapted(self, value: int, reason: str) -> None:
-        """Tell the hooks that the value has moved by itself."""
-        events.adapted(*self._reported, value, reason)
+    @property
+    def _reported_name(self) -> str | None:
+        """How events name it: one limit of a template by the template."""
+        return self._backend.reported_as
 
-    _kick_grace: float  # for `slotwise run`: how long its holds keep their slots after a kick
+    @_reported_name.setter
+    def _reported_name(self, name: str | None) -> None:
+        self._backend.reported_as = name
+
+    @property
+    def _kick_grace(self) -> float:
+        """For `slotwise run`: how long its holds keep their slots after a kick."""
+        return self._backend.grace
+
+    @_kick_grace.setter
+    def _kick_grace(self, seconds: float) -> None:
+        self._backend.grace = seconds
+
+    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
+        return self._backend._run(start, completes=completes)
 
     async def _acquire_at_once(
         self,
@@ -228,7 +231,7 @@ class Semaphore(Controlled, Limit):
         than that much earlier or, if it is negative, after those that arrive within that time.
         Nobody who has waited longer than the difference is passed.
         """
-        needs = _needs(slots, on_full, priority)
+        needs = semaphore_needs(slots, on_full, priority)
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         return await self._backend.begin(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
@@ -241,7 +244,7 @@ class Semaphore(Controlled, Limit):
 
         With ``priority`` it may come before waiters, as in `acquire`.
         """
-        needs = _needs(slots, "wait", priority)
+        needs = semaphore_needs(slots, "wait", priority)
         return await self._backend.try_acquire(SEMAPHORE_PATH, check_label(label), needs)
 
     try_acquire_sync = Wider(try_acquire).twin
@@ -249,7 +252,10 @@ class Semaphore(Controlled, Limit):
     async def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
-        return await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
+        return await self._backend.release(acquisition_id, outcome=outcome)
+
+    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
+        await self._backend._release_on_exit(acquired)
 
     def cm(
         self,
@@ -402,7 +408,9 @@ class Semaphore(Controlled, Limit):
     reopen_sync = twin(reopen)
 
 
-def _needs(slots: int, on_full: WaitOrReplace, priority: float) -> Needs | None:
+def semaphore_needs(
+    slots: int, on_full: WaitOrReplace = "wait", priority: float = 0
+) -> Needs | None:
     """Return what a request needs of its tier; None, as for most, is one slot in its turn."""
     if slots != 1 or type(slots) is not int:  # True equals 1, but is not a number of slots
         check_count("slots", slots)

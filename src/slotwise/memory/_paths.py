@@ -29,7 +29,7 @@ from slotwise._core.paths import (
     tiers_conflict,
     weight_for,
 )
-from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
@@ -184,7 +184,10 @@ class MemoryPaths(Waiting[MemoryPathAcquisition], PathBackend):
 
     # ---------------------------------------------------------------- giving
 
-    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
+        acquisition_id = acquisition_id_of(acquisition_id)
         key = key_of(acquisition_id)
         if key is None:
             _log.unknown_id(acquisition_id, self.reported_name)

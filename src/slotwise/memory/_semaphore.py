@@ -16,6 +16,7 @@ from logging import DEBUG
 from types import TracebackType
 from typing import Any, cast
 
+from slotwise._core import events
 from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome
 from slotwise._core.arguments import (
     MOST_SLOTS,
@@ -33,7 +34,7 @@ from slotwise._core.arguments import (
     check_value,
 )
 from slotwise._core.control import Verb, Where
-from slotwise._core.limit import AcquisitionContext
+from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
 from slotwise._core.outcomes import Outcomes, not_replaceable, too_many_for_adaptive
@@ -87,8 +88,10 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
     __slots__ = (
         "_adaptive",
         "_is_plain",
+        "_kick_grace",
         "_lane",
         "_numbers",
+        "_reported_name",
         "_tracker",
         "_value",
         "_waits_in_line",
@@ -97,6 +100,10 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
     _does_io = False
     _scope = "memory"
 
+    _kick_grace: float  # not used: whoever is kicked here knows at once
+    _reported_name: str | None  # set if it isn't its name
+    _release_on_exit = Limit._release_on_exit
+    _run = Limit._run
     _tracker: Tracker
 
     def __init__(
@@ -155,6 +162,18 @@ class MemorySemaphore(Waiting[MemoryAcquisition], Semaphore):
         self._lane = tracker if self._is_plain else _attachment.DETACHED
         if self._overload is not None and self._overload.sheds:
             tracker.time_all_holds()
+
+    @property
+    def _reported(self) -> tuple[str | None, str]:
+        return getattr(self, "_reported_name", self._name), self._scope
+
+    def _tell_requested(self, acquisition_id: str, slots: int, now: float) -> None:
+        """Tell the hooks that a request begins."""
+        events.requested(acquisition_id, *self._reported, now, slots=slots, values={"": self.value})
+
+    def _tell_adapted(self, value: int, reason: str) -> None:
+        """Tell the hooks that the value has moved by itself."""
+        events.adapted(*self._reported, value, reason)
 
     def __repr__(self) -> str:
         return f"<MemorySemaphore {display(self._name)} value={self.value}>"

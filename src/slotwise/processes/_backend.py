@@ -38,7 +38,7 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import redact
-from slotwise._core.results import AcquisitionResult
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.twins import is_blocking
 from slotwise._wait import clock
 from slotwise.errors import SemaphoreClosed
@@ -87,7 +87,7 @@ class ProcessBackend(PathBackend):
     __slots__ = (
         *("__weakref__", "_by_key", "_cancel_task_after_ttl", "_generation_key", "_has_weights"),
         *("_holds_nothing", "_idle", "_idle_in", "_is_keyed", "_max_idle_keys", "_options"),
-        *("_overload", "_ttl", "attachment", "declared", "generation", "grace", "reported_as"),
+        *("_overload", "_ttl", "attachment", "declared", "generation"),
     )
 
     scope = "process"
@@ -120,8 +120,8 @@ class ProcessBackend(PathBackend):
         self._overload = overload
         self._options = options_of(tiers)  # of adaptive ones
         self._idle_in: object = None
-        self.grace = 0.0  # how long what it acquires keeps its slots after a kick
-        self.reported_as: str | None = None  # how events name it, if not by its name
+        self.grace = 0.0
+        self.reported_as = name
         if is_semaphore(tiers):
             suffix = PRIVATE_SUFFIX if name is None else SUFFIX
         else:
@@ -171,7 +171,7 @@ class ProcessBackend(PathBackend):
 
     @property
     def _reported(self) -> tuple[str | None, str]:
-        return self.reported_as or self.reported_name, self.scope
+        return self.reported_as, self.scope
 
     def _slot_values(self) -> dict[str, int]:
         if is_semaphore(self._specs):
@@ -254,8 +254,11 @@ class ProcessBackend(PathBackend):
 
     # ------------------------------------------------------------- releasing
 
-    async def release(self, acquisition_id: str, *, outcome: Outcome | None = None) -> bool:
+    async def release(
+        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
+    ) -> bool:
         """A signal handler that raises meanwhile doesn't prevent it."""
+        acquisition_id = acquisition_id_of(acquisition_id)
         if outcome is not None:
             check_outcome(outcome)
         if self._holds_nothing or processes.is_inherited(acquisition_id):

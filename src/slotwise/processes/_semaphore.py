@@ -176,22 +176,6 @@ class ProcessSemaphore(Semaphore):
         state = self._backend.state
         return state is not None and state.is_resized
 
-    @property
-    def _kick_grace(self) -> float:
-        return self._backend.grace
-
-    @_kick_grace.setter
-    def _kick_grace(self, seconds: float) -> None:
-        self._backend.grace = seconds
-
-    @property
-    def _reported_name(self) -> str | None:
-        return self._backend.reported_as or self._name
-
-    @_reported_name.setter
-    def _reported_name(self, name: str | None) -> None:
-        self._backend.reported_as = name
-
     async def _holders_within(self, at_most: float | None) -> list[Claimant]:
         return await self._backend.look(holders_of, at_most)
 

@@ -30,8 +30,8 @@ from slotwise.redis._wait_for_grant import TimedOut
 
 if TYPE_CHECKING:
     from slotwise._core.paths import Needs, Path
+    from slotwise.redis._backend import RedisBackend
     from slotwise.redis._dialect import Released
-    from slotwise.redis._limit import RedisLimit
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
@@ -141,7 +141,7 @@ class RedisAcquisition(AcquisitionResult):
 
     def __init__(
         self,
-        limit: RedisLimit,
+        limit: RedisBackend,
         slots: int,
         label: str,
         path: Path = (),

@@ -24,7 +24,7 @@ from slotwise.redis._wait_for_grant import wait_for_grant
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._limit import RedisLimit
+    from slotwise.redis._backend import RedisBackend
     from slotwise.redis._shared_client import NameRecord
 
 # Which part of ``unreachable_after`` is enough for a caller whose own time is up: trying has a
@@ -141,7 +141,7 @@ class Fallback:
         self._local_key = repr(made_with.local_value)
         self._make_local = make_local
 
-    def is_used(self, limit: RedisLimit) -> bool:
+    def is_used(self, limit: RedisBackend) -> bool:
         """Whether the server is away; to be called in an event loop."""
         shared, record = limit._attached()
         return is_away(shared.client().server(record.keys.slot), self.after)
@@ -155,7 +155,7 @@ class Fallback:
 
     async def acquire(
         self,
-        limit: RedisLimit,
+        limit: RedisBackend,
         send: Callable[[], RedisAcquisition],
         timeout: float | None,
         instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],

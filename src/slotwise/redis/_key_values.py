@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import Path, TierSpec, weight_for
-from slotwise.redis._limit import check_max_value
+from slotwise.redis._backend import check_max_value
 from slotwise.redis._path_keys import write_node
 
 

@@ -14,7 +14,7 @@ from slotwise.redis._diagnosis import logger
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._limit import RedisLimit
+    from slotwise.redis._backend import RedisBackend
 
 
 _perhaps_wanted = log.cached_levels(logger)
@@ -44,7 +44,7 @@ def released(holder: RedisAcquisition) -> None:
         log.released(logger, holder, holder.limit.name, holder.limit.value, held_time)
 
 
-def released_nothing(limit: RedisLimit, acquisition_id: str, *, issued_here: bool) -> None:
+def released_nothing(limit: RedisBackend, acquisition_id: str, *, issued_here: bool) -> None:
     log.released_nothing(logger, acquisition_id, limit.name, issued_here=issued_here)
 
 

@@ -6,19 +6,15 @@ gets a path; they mirror `slotwise._ledger.paths`, where the rules are written d
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 from slotwise._core.adaptive import Change, Outcome
-from slotwise._core.arguments import check_flag, check_name, check_seconds
 from slotwise._core.control import Where
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.messages import unknown_acquisition
-from slotwise._core.overload import Overload
-from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import (
     Needs,
     NodeStats,
@@ -28,21 +24,20 @@ from slotwise._core.paths import (
     TierStats,
     check_costs,
     most_of,
-    options_of,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.unreachable import UnreachableOptions, local_specs
-from slotwise.errors import SemaphoreClosed, SlotwiseError
+from slotwise.errors import SlotwiseError
 from slotwise.redis import _path_stats
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._adaptive import read_changes, sample_of_other_process
+from slotwise.redis._backend import RedisBackend, check_max_value
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import GARBAGE, not_ours
 from slotwise.redis._dialect import read_estimate
-from slotwise.redis._fallback import Fallback, is_fallback_id, settle_fallback
+from slotwise.redis._fallback import is_fallback_id, settle_fallback
 from slotwise.redis._key_values import KeyValues
-from slotwise.redis._limit import RedisLimit, check_max_value
 from slotwise.redis._path_dialect import PATHS, never_fits
 from slotwise.redis._path_inspect import read_path_claimants, read_path_stats
 from slotwise.redis._path_keys import (
@@ -55,7 +50,6 @@ from slotwise.redis._path_keys import (
 )
 from slotwise.redis._path_shape import read_tiers_conflict, write_shape
 from slotwise.redis._scripts import load
-from slotwise.redis._wait_for_grant import wait_for_grant
 
 _MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
 
@@ -66,30 +60,13 @@ _INSPECT = load("tiers/inspect_path")
 _SETTLE = load("tiers/settle")
 
 
-class RedisPaths(RedisLimit, PathBackend):
-    """A `PathBackend` for all processes that use one Redis server.
+class RedisPaths(RedisBackend):
+    """Tiers on a Redis server; see `RedisBackend`.
 
-    Objects of one name, namespace and server share their tiers, in any
-    process, and must agree about them. On Cluster one object lives on one shard.
-
-    Args:
-        tiers: narrow to wide.
-        name: the name that objects share.
-        config: the server.
-        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
-        cancel_task_after_ttl: also cancel the task that took the slots.
-        heartbeat_max_interval: how long a process may be silent, in seconds,
-            before what it holds and its places in the queue are given to others.
-        ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
-        cancel_task_on_loss: cancel the task whose slots were lost by silence.
-        overload: which newcomers it refuses at once.
-        max_idle_keys: how many idle keys of each tier this object remembers.
-        unreachable: what it does while the server is away.
-        closed_error: makes what acquiring raises once it is closed.
+    ``max_idle_keys`` is how many idle keys of each tier this object remembers.
     """
 
     _dialect = PATHS
-    scope = "redis"
 
     def __init__(
         self,
@@ -97,51 +74,16 @@ class RedisPaths(RedisLimit, PathBackend):
         *,
         name: str,
         config: RedisConfig,
-        ttl: float | None = None,
-        cancel_task_after_ttl: bool = False,
-        heartbeat_max_interval: float = 15,
-        ping_interval: float | None = None,
-        cancel_task_on_loss: bool = False,
         max_idle_keys: float = inf,
-        overload: Overload | None = None,
         unreachable: UnreachableOptions = UnreachableOptions(),  # noqa: B008 - it can't be changed
-        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+        **options: Any,
     ) -> None:
-        super().__init__(tiers, closed_error)
-        self._overload = overload
         self._max_idle_keys = max_idle_keys
-        for tier in self._specs:
-            if isinstance(tier.value, int):
-                check_max_value(tier.value)
-        self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
-        if check_name(name) is None:
-            raise TypeError("name must be a str, not None")
-        self._name = name
-        self._ttl = check_seconds("ttl", ttl)
-        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._key_values = KeyValues(tuple(tiers)) or None  # None if there is nothing to tell
         # What all objects of a name must agree about.
-        self._shape = write_shape(self._specs)
-        self._declared = ",".join(map(write_rule, self._specs))
-        self._adaptive = options_of(self._specs)
-        if self._adaptive is not None:
-            for tier in self._specs:
-                check_max_value(1 if tier.adaptive is None else tier.adaptive.max)
-        limited = [tier.value for tier in self._specs if tier.value and isinstance(tier.value, int)]
-        # If there are only rates, nothing is held.
-        self._rates = {
-            tier.name: i for i, tier in enumerate(self._specs) if isinstance(tier.value, Rate)
-        }
-        self._holds_nothing = len(self._rates) == len(self._specs)
-        self._value = limited[-1] if limited else 0
-        self._set_up(
-            name,
-            config,
-            heartbeat_max_interval=heartbeat_max_interval,
-            ping_interval=ping_interval,
-            cancel_task_on_loss=cancel_task_on_loss,
-            unreachable=unreachable,
-            make_local=self._make_local,
-        )
+        self._shape = write_shape(tiers)
+        self._declared = ",".join(map(write_rule, tiers))
+        super().__init__(tiers, name=name, config=config, unreachable=unreachable, **options)
         if unreachable.policy == "local":
             self._local_tiers = local_specs(self._specs, unreachable.local_value)
 
@@ -162,19 +104,9 @@ class RedisPaths(RedisLimit, PathBackend):
     def _attach(self) -> None:
         super()._attach()
         self._idle = IdleKeys(self._specs, self._max_idle_keys)
-        if self._adaptive is not None:
-            self._record.tell_changes_to(self)
 
     def __repr__(self) -> str:
         return f"<RedisPaths {self._name!r} of {self._shape}, {self._config.endpoint}>"
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def reported_name(self) -> str:
-        return self._name
 
     @property
     def value(self) -> int:
@@ -182,54 +114,6 @@ class RedisPaths(RedisLimit, PathBackend):
         return self._value
 
     # ------------------------------------------------------------- acquiring
-
-    async def acquire(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult:
-        """Wait for slots of every tier; see `PathBackend`.
-
-        Raises:
-            AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
-            SemaphoreClosed: closed before or during the wait.
-            ValueConflict: a tier is in use with another value, or there are other tiers.
-            BackendError: the server can't be used, or could not be reached in time.
-        """
-        return await self.begin(path, timeout, label, needs)
-
-    def begin(
-        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
-    ) -> Awaitable[AcquisitionResult]:
-        if self._fallback is None:
-            return wait_for_grant(self._request(path, label, needs, timeout), timeout)
-        return self._fall_back(self._fallback, path, timeout, label, needs)
-
-    def _fall_back(
-        self,
-        fallback: Fallback,
-        path: Path,
-        timeout: Timeout,
-        label: str | None,
-        needs: Needs | None,
-        *,
-        at_once: float | None = None,
-    ) -> Awaitable[AcquisitionResult]:
-        """Acquire on the server, or as the policy says while it is away."""
-        self._check_fits(path, needs)
-        return fallback.acquire(
-            self,
-            lambda: self._request(path, label, needs, timeout),
-            timeout,
-            lambda local, left: local.acquire(path, timeout=left, label=label, needs=needs),
-            at_once=at_once,
-        )
-
-    async def _acquire_at_once(
-        self, path: Path, label: str | None, needs: Needs | None
-    ) -> AcquisitionResult:
-        if self._fallback is None:
-            acquisition = self._request(path, label, needs, 0.0)
-            return await wait_for_grant(acquisition, 0.0, at_once=TRY_LIMIT)
-        return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=TRY_LIMIT)
 
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None

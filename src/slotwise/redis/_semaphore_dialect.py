@@ -30,14 +30,14 @@ from slotwise.redis._scripts import load
 if TYPE_CHECKING:
     from slotwise.errors import AcquireTimeout
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._limit import RedisLimit
-    from slotwise.redis._semaphore import RedisSemaphore
+    from slotwise.redis._backend import RedisBackend
     from slotwise.redis._shared_client import NameRecord, SharedClient
+    from slotwise.redis._slots import RedisSlots
 
 
-def _owner(limit: RedisLimit, shared: SharedClient) -> str:
+def _owner(limit: RedisBackend, shared: SharedClient) -> str:
     """Return who asks, as lua/base/claim.lua says, without the label."""
-    grace = limit._kick_grace
+    grace = limit.grace
     return f"{shared.owner}/{grace:.3f}" if grace else shared.owner
 
 
@@ -96,7 +96,7 @@ class SemaphoreDialect(Dialect):
             due,
         ]
 
-    def request_template(self, limit: RedisSemaphore) -> tuple[bytes, bytes]:
+    def request_template(self, limit: RedisSlots) -> tuple[bytes, bytes]:
         shared, record = limit._attached()
         first = pack_call(self.request, record.keys.all, 10, b"")
         ttl = b"" if limit._ttl is None else limit._ttl

@@ -371,7 +371,7 @@ class Tiers(OptionAttributes, ClosedByBlock):
         """
         if outcome is not None:
             check_outcome(outcome)
-        return await self._backend.release(acquisition_id_of(acquisition_id), outcome=outcome)
+        return await self._backend.release(acquisition_id, outcome=outcome)
 
     release_sync = twin(release, completes=True)
 

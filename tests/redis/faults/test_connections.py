@@ -8,6 +8,7 @@ import math
 import pytest
 import redis
 from tests._exhausted_threads import refuse_threads
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import (
     CutsAfterReply,
@@ -252,7 +253,7 @@ async def test_a_connection_is_tried_out_only_while_somebody_relies_on_it(
 ) -> None:
     semaphore = RedisSemaphore(1, name="s", config=RedisConfig(server.url))
     held = await semaphore.acquire()
-    connection = semaphore._shared.client().connection_for(None)
+    connection = shared_of(semaphore).client().connection_for(None)
     assert connection is not None
     with server.client() as client:
 
@@ -274,7 +275,7 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
     with Freezes(server.port) as proxy:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         await semaphore.release(await semaphore.acquire())
-        connection = semaphore._shared.client().connection_for(None)
+        connection = shared_of(semaphore).client().connection_for(None)
         assert connection is not None
         proxy.freeze()
         assert connection.silence() == 0, "nothing is due"
@@ -283,7 +284,7 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
         assert connection.silence() > 0.1
         proxy.thaw()
         assert await semaphore.release(await asyncio.wait_for(asking, 30))
-        assert semaphore._shared.client().connection_for(None) is connection, (
+        assert shared_of(semaphore).client().connection_for(None) is connection, (
             "over the same connection"
         )
         assert_nothing_left(client)
@@ -296,7 +297,7 @@ async def test_a_loop_polls_for_replies_only_while_they_come_quickly(server: Ser
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
         for _ in range(20):
             await semaphore.release(await semaphore.acquire())
-        connection = semaphore._shared.client().connection_for(None)
+        connection = shared_of(semaphore).client().connection_for(None)
         assert connection is not None
         assert 1 <= connection._failed_polls <= 6
 
@@ -326,7 +327,7 @@ async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_start
 ) -> None:
     with Proxy(server.port) as proxy:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
-        shared, _ = semaphore._attached()
+        shared = shared_of(semaphore)
         with monkeypatch.context() as patch:
             assert refuse_threads(patch, "slotwise-heartbeat", 1_000) == []
             shared.heartbeat_thread.heartbeat_every(5.0)

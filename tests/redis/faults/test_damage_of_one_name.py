@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import FAKE_CLOCK, until
 from tests.redis.test_semaphore import in_line
 
@@ -254,10 +255,11 @@ async def test_waiters_find_out_soon_that_a_damaged_key_was_mended(
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
     damage(client, "adv-sem:semaphore_main:s")
-    semaphore._shared.heartbeat_thread.heartbeat_soon()
-    heartbeats = semaphore._shared.heartbeat_thread
+    shared_of(semaphore).heartbeat_thread.heartbeat_soon()
+    heartbeats = shared_of(semaphore).heartbeat_thread
     await until(
-        lambda: heartbeats.checks.is_scheduled(semaphore._record), "trouble that is noticed"
+        lambda: heartbeats.checks.is_scheduled(record_of(semaphore)),
+        "trouble that is noticed",
     )
     client.delete("adv-sem:semaphore_main:s")
     await asyncio.wait_for(held.lost, 60)

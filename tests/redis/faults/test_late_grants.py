@@ -9,6 +9,7 @@ import threading
 import pytest
 import redis
 from tests.redis._client import Worker
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import Freezes
 
@@ -33,7 +34,7 @@ class SemaphoreOfOne:
             name="s", value=1, heartbeat_max_interval=INTERVAL, config=RedisConfig(url)
         )
         self.release = self.limit.release
-        self.process, record = self.limit._attached()
+        self.process, record = shared_of(self.limit), record_of(self.limit)
         self.holding, self.waiting = record.keys.all[0], record.keys.all[3]
 
     async def acquire(self) -> AcquisitionResult:
@@ -61,7 +62,7 @@ class PathOfOne:
         self.limit = RedisPaths(
             TIERS, name="s", heartbeat_max_interval=INTERVAL, config=RedisConfig(url)
         )
-        self.process, record = self.limit._attached()
+        self.process, record = shared_of(self.limit), record_of(self.limit)
         self.holding, self.waiting = record.keys.all[1], record.keys.all[2]
 
     async def acquire(self) -> AcquisitionResult:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.redis._client import Worker
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults.test_topologies import Sentinel
 
@@ -93,7 +94,7 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def heartbeat_is_late(semaphore: RedisSemaphore, first: Address) -> bool:
     """Whether one has been under way for longer than replies take, or over a new connection."""
-    process = semaphore._shared
+    process = shared_of(semaphore)
     loop = process.heartbeat_thread._loop
     assert loop is not None
     reconnector = process._clients[loop]._only
@@ -187,7 +188,7 @@ async def test_a_grant_of_the_old_primary_is_not_believed(fleet: Fleet) -> None:
             lambda: fleet.at_replica.zcard(WAITING) == 1, "both are at the new primary", within=40
         )
         [holder] = fleet.at_replica.zrange(MAIN, 0, -1)
-        if semaphore._shared.token in holder:
+        if shared_of(semaphore).token in holder:
             acquired = await asyncio.wait_for(asking, 30)
             assert newcomer.says_nothing()
             await semaphore.release(acquired)
@@ -209,7 +210,7 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
     asking = asyncio.create_task(semaphore.acquire())
-    reconnector = semaphore._shared.client()._only
+    reconnector = shared_of(semaphore).client()._only
     assert reconnector is not None
     await until(lambda: reconnector.connection is None, "doubt")
     assert not asking.done()
@@ -221,7 +222,7 @@ async def test_a_slow_primary_is_verified_and_believed(fleet: Fleet) -> None:
     fleet.never_fails_over()
     semaphore = fleet.semaphore()
     await semaphore.release(await semaphore.acquire())  # connected
-    reconnector = semaphore._shared.client()._only
+    reconnector = shared_of(semaphore).client()._only
     assert reconnector is not None
     connection = reconnector.connection
     with fleet.primary.client() as client:

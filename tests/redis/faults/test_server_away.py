@@ -330,7 +330,7 @@ async def main():
     held = [await semaphore.acquire() for semaphore in semaphores]
     os.kill(int(sys.argv[2]), int(sys.argv[3]))
     await asyncio.gather(
-        *(each._release(one, 0.01, on_exit=True) for each, one in zip(semaphores, held))
+        *(each._backend._release(one, 0.01, on_exit=True) for each, one in zip(semaphores, held))
     )
 
 asyncio.run(main())
@@ -467,7 +467,7 @@ async def test_trying_never_says_that_it_is_full_and_looking_raises_in_time(
     own_server: Server, trouble: Killed | Stopped
 ) -> None:
     semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    config = semaphore._config
+    config = semaphore.config
     trouble.begin(own_server)
     trying = asyncio.gather(
         semaphore.try_acquire(),

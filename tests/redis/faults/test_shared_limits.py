@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.redis._inside import shared_of
 from tests.redis._server import Server
 from tests.redis.faults.test_server_away import Killed, Stopped, own_server, trouble
 
@@ -33,10 +34,10 @@ async def test_a_hasty_caller_fails_by_itself_and_a_patient_one_waits_on(
     # More attempts than the patient one has, where each takes no time.
     attempts = 6 if isinstance(trouble, Killed) else 2
     hasty = a_semaphore(own_server.url, "hasty", **{**HASTY, "attempts": attempts})
-    assert patient._shared is hasty._shared
+    assert shared_of(patient) is shared_of(hasty)
     if connected:
         await patient.stats()
-    connection = patient._shared.client().connection_for(None)
+    connection = shared_of(patient).client().connection_for(None)
     trouble.begin(own_server)
     waiting = asyncio.create_task(patient.acquire())
     await asyncio.sleep(0)  # its call is made first
@@ -46,7 +47,7 @@ async def test_a_hasty_caller_fails_by_itself_and_a_patient_one_waits_on(
     trouble.end(own_server)
     await patient.release(await asyncio.wait_for(waiting, 20))
     if connected and isinstance(trouble, Stopped):
-        assert patient._shared.client().connection_for(None) is connection, "not reopened"
+        assert shared_of(patient).client().connection_for(None) is connection, "not reopened"
     # What the server did for a caller that had gone was undone: it would be kept for 60 s.
     unhurried = a_semaphore(own_server.url, "hasty", **PATIENT)
     await unhurried.release(await asyncio.wait_for(unhurried.acquire(), 20))

@@ -17,6 +17,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
+from tests.redis._inside import record_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import GoesSilent
 from tests.redis.test_semaphore import in_line
@@ -232,7 +233,7 @@ async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
     config = RedisConfig.from_client(client, namespace="remapped")
     await use(config, 3)
     client.close()
-    announced = RedisSemaphore(name="s0", value=2, config=config)._shared.cluster
+    announced = shared_of(RedisSemaphore(name="s0", value=2, config=config)).cluster
     assert announced is not None
     assert set(announced.primaries()) == {("localhost", node.port) for node in cluster}
     assert announced.parse_redirection("MOVED 7 10.0.0.1:99") == (False, 7, ("localhost", 99))
@@ -338,14 +339,14 @@ async def test_a_slot_that_moves_is_followed(cluster: list[Server]) -> None:
     semaphore = RedisSemaphore(name="m", value=1, config=config)
     async with semaphore:
         pass
-    slot = semaphore._record.keys.slot
+    slot = record_of(semaphore).keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
         # Told to ASK the new one, which says TRYAGAIN until it has the slot for good.
         early = asyncio.create_task(semaphore.acquire())
-        await until(lambda: semaphore._shared.client()._held_back, "a refusal")
+        await until(lambda: shared_of(semaphore).client()._held_back, "a refusal")
         move.finish()
         await semaphore.release(await asyncio.wait_for(early, 20))
         async with semaphore:  # told that it MOVED
@@ -359,12 +360,12 @@ async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
     config = RedisConfig(cluster_url(cluster), namespace="order", attempts=60)
     semaphore = RedisSemaphore(name="o", value=1, config=config)
     held = await semaphore.acquire()
-    slot = semaphore._record.keys.slot
+    slot = record_of(semaphore).keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
-        client_of_loop = semaphore._shared.client()
+        client_of_loop = shared_of(semaphore).client()
         tasks = []
         for n in range(4):
             tasks.append(asyncio.create_task(semaphore.acquire(label=str(n))))
@@ -405,7 +406,7 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
                 break
         _, lost = held[0]
         semaphore, kept = held[1]
-        main = semaphore._record.keys.all[0]
+        main = record_of(semaphore).keys.all[0]
 
         def deadline() -> float:
             return clients[1].zscore(main, kept.acquisition_id) or 0.0
@@ -427,13 +428,13 @@ async def test_a_time_out_holds_while_a_slot_is_in_nobodys_hands(cluster: list[S
     semaphore = RedisSemaphore(name="l", value=1, config=config)
     async with semaphore:
         pass
-    slot = semaphore._record.keys.slot
+    slot = record_of(semaphore).keys.slot
     assert slot is not None
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
         stack.callback(move.finish)
-        client_of_loop = semaphore._shared.client()
+        client_of_loop = shared_of(semaphore).client()
         first = asyncio.create_task(semaphore.acquire())
         await until(lambda: client_of_loop._held_back, "a refusal")
         with pytest.raises(BackendError, match="did not answer"):
@@ -493,7 +494,7 @@ async def test_sentinels_have_credentials_of_their_own(tmp_path: Path) -> None:
             config = RedisConfig.from_client(manager.master_for("fleet"))
             semaphore = RedisSemaphore(name="s", value=1, config=config)
             held = await semaphore.acquire()
-            watch = semaphore._shared.heartbeat_thread._primary
+            watch = shared_of(semaphore).heartbeat_thread._primary
             await until(lambda w=watch: w._connection is not None, "a subscription")
             assert await semaphore.release(held)
             assert "s3cr3t" in config.endpoint.secrets
@@ -526,7 +527,7 @@ async def test_a_replica_that_takes_over_is_followed(tmp_path: Path) -> None:
         for n in range(5):
             tasks.append(asyncio.create_task(work(n)))
             await in_line(semaphore, n + 1)
-        slot = semaphore._record.keys.slot or 0
+        slot = record_of(semaphore).keys.slot or 0
         primary = next(n for n in range(3) if slot < (n + 1) * SLOTS // 3)
         with nodes[primary + 3].client() as replica:
             replica.execute_command("READONLY")

@@ -1,24 +1,26 @@
-"""RedisLimit: what semaphores and tiers on a Redis server have in common.
+"""RedisBackend: what semaphores and tiers on a Redis server have in common.
 
 It connects an object with the `SharedClient` of its process, and acquires, releases and closes,
-for coroutines and for plain threads. The dialect says which scripts are called; `RedisSemaphore`
-and `RedisPaths` have the arguments and their documentation.
+for coroutines and for plain threads. The dialect says which scripts are called; `RedisSlots`, of
+semaphores, and `RedisPaths`, of tiers, change and inspect what those keep.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core import events
-from slotwise._core.adaptive import Adaptive, Outcome, check_outcome
-from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label
-from slotwise._core.closing import Closure, Generation
+from slotwise._core.adaptive import Outcome, check_outcome
+from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label, check_name, check_seconds
 from slotwise._core.control import Verb, Where
-from slotwise._core.limit import EXIT_LIMIT
+from slotwise._core.limit import EXIT_LIMIT, TRY_LIMIT
+from slotwise._core.path_backend import PathBackend, Timeout
+from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, TierSpec, options_of
+from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat
@@ -26,7 +28,6 @@ from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
 from slotwise.redis import _closing, _log
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import Unreachable, may_pass
 from slotwise.redis._fallback import (
@@ -44,66 +45,91 @@ from slotwise.redis._reply_limits import (
 )
 from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
+from slotwise.redis._wait_for_grant import wait_for_grant
 
 if TYPE_CHECKING:
     from slotwise._core.overload import Overload
-    from slotwise._core.paths import Needs, Path
     from slotwise.redis._dialect import Dialect
 
 T = TypeVar("T")
 
+_NO_OPTIONS = UnreachableOptions()
 
-class RedisLimit:
-    """A limit on a server, as one object of this process sees it."""
 
-    # For tiers: those with a rate, by name, and whether there are no others.
-    _rates: Mapping[str, int] = MappingProxyType({})
-    _holds_nothing = False
+class RedisBackend(PathBackend):
+    """A `PathBackend` for all processes that use one Redis server.
+
+    Objects of one name, namespace and server share their slots, in any process, and must agree
+    about them. On Cluster one object lives on one shard.
+
+    Args:
+        tiers: narrow to wide; or that of a semaphore.
+        name: the name that objects share.
+        config: the server.
+        ttl: the longest hold in seconds; then the slots are freed, whoever has them.
+        cancel_task_after_ttl: also cancel the task that took the slots.
+        heartbeat_max_interval: how long a process may be silent, in seconds,
+            before what it holds and its places in the queue are given to others.
+        ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
+        cancel_task_on_loss: cancel the task whose slots were lost by silence.
+        overload: which newcomers it refuses at once.
+        unreachable: what it does while the server is away.
+        closed_error: makes what acquiring raises once it is closed.
+        is_private: whether its name is random, and of no interest to anybody.
+    """
 
     _dialect: ClassVar[Dialect]
+    scope = "redis"
 
-    _adaptive: Adaptive | None  # how the work under it counts, if a value adapts
-    _cancel_task_after_ttl: bool
-    _cancel_task_on_loss: bool
-    _closing_key: _closing.Key
-    _config: RedisConfig
     _declared: int | str  # what it was made with, as scripts have it
-    _fallback: Fallback | None
-    _fork_epoch: object
-    _generation: Generation
-    _interval: float
-    _limits: CallLimits
-    _overload: Overload | None
-    _kick_grace: float
-    _ping_interval: float
-    _record: NameRecord
-    _shared: SharedClient
-    _template: tuple[bytes, ...] | None
-    _ttl: float | None
-    _unreachable: UnreachableOptions
-    _value: int
 
-    def _set_up(
+    def __init__(
         self,
+        tiers: Sequence[TierSpec],
+        *,
         name: str,
         config: RedisConfig,
-        *,
-        heartbeat_max_interval: float,
-        ping_interval: float | None,
-        cancel_task_on_loss: bool,
-        unreachable: UnreachableOptions,
-        make_local: Callable[[], Any],
+        ttl: float | None = None,
+        cancel_task_after_ttl: bool = False,
+        heartbeat_max_interval: float = 15,
+        ping_interval: float | None = None,
+        cancel_task_on_loss: bool = False,
+        overload: Overload | None = None,
+        unreachable: UnreachableOptions = _NO_OPTIONS,
+        closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
+        is_private: bool = False,
     ) -> None:
-        """Check and keep what only limits on Redis are made with, and share the server."""
+        super().__init__(tiers, closed_error)
+        for tier in tiers:
+            if isinstance(tier.value, int):
+                check_max_value(tier.value)
+            if tier.adaptive is not None:
+                check_max_value(tier.adaptive.max)
+        if check_name(name) is None:
+            raise TypeError("name must be a str, not None")
         if not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
+        self._name = name
+        self.name = None if is_private else name  # in logs
+        self.reported_as = self.name  # how events name it
+        self._overload = overload
+        self._ttl = check_seconds("ttl", ttl)
+        self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
+        self._adaptive = options_of(tiers)  # how the work under it counts, if a value adapts
+        limited = [tier.value for tier in tiers if tier.value and isinstance(tier.value, int)]
+        self._value = limited[-1] if limited else 0
+        # Those with a rate, by name. If there are only rates, nothing is held.
+        self._rates = {
+            tier.name: index for index, tier in enumerate(tiers) if isinstance(tier.value, Rate)
+        }
+        self._holds_nothing = len(self._rates) == len(tiers)
         self._config = config
         self._limits = config.limits
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
-        self._kick_grace = 0.0
+        self.grace = 0.0  # how long what it acquires keeps its slots after a kick
         self._unreachable = unreachable
         self._fallback = (
-            None if unreachable.policy == "raise" else Fallback(unreachable, make_local)
+            None if unreachable.policy == "raise" else Fallback(unreachable, self._make_local)
         )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         self._closing_key = _closing.key_of(config, self._dialect.kind, name)
@@ -112,11 +138,12 @@ class RedisLimit:
 
     def _attach(self) -> None:
         self._shared = shared_client_for(self._config)
-        name = self._closing_key[-1]
-        self._record = self._shared.record(self._dialect, self._config.namespace, name)
+        self._record = self._shared.record(self._dialect, self._config.namespace, self._name)
         self._record.has_rates = bool(self._rates)
-        self._template = None
+        self._template: tuple[bytes, ...] | None = None
         self._fork_epoch = shared_clients.fork_epoch
+        if self._adaptive is not None:
+            self._record.tell_changes_to(self)
 
     def _attached(self) -> tuple[SharedClient, NameRecord]:
         """What this process shares; a forked child gets its own."""
@@ -130,26 +157,108 @@ class RedisLimit:
             self._template = self._dialect.request_template(self)
         return self._template
 
-    if TYPE_CHECKING:  # both kinds have them
+    @abstractmethod
+    def _make_local(self) -> Any:
+        """Make the limit of this process that stands in while the server is away."""
 
-        @property
-        def name(self) -> str | None: ...
+    @property
+    def reported_name(self) -> str | None:
+        return self._name
 
-        @property
-        def value(self) -> int: ...
+    @property
+    def _reported(self) -> tuple[str | None, str]:
+        return self.reported_as, self.scope
 
-        @property
-        def _title(self) -> str: ...
+    @property
+    @abstractmethod
+    def value(self) -> int:
+        """How many slots there are, of the widest tier with a limit."""
 
-        def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed: ...
+    @abstractmethod
+    def _declaration(self) -> list[Any]:
+        """Return what it was made with, in the form that the scripts take."""
 
-        def _declaration(self) -> list[Any]:
-            """Return what it was made with, in the form that the scripts take."""
+    @abstractmethod
+    def _conflict(self, reply: list[Any]) -> SlotwiseError:
+        """Return the error of an object whose values are not those in use."""
 
-        def _conflict(self, reply: list[Any]) -> SlotwiseError:
-            """Return the error of an object whose values are not those in use."""
+    @abstractmethod
+    def _on_adapted(self, message: bytes) -> None:
+        """Tell the hooks of a value that has moved by itself."""
 
     # ------------------------------------------------------------- acquiring
+
+    async def acquire(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> AcquisitionResult:
+        """Wait for slots of every tier; see `PathBackend`.
+
+        Raises:
+            AcquireTimeout: ``timeout`` seconds passed first; it tells which tier was full.
+            SemaphoreClosed: closed before or during the wait.
+            ValueConflict: a tier is in use with another value, or there are other tiers.
+            BackendError: the server can't be used, or could not be reached in time.
+        """
+        return await self.begin(path, timeout, label, needs)
+
+    def begin(
+        self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
+    ) -> Awaitable[AcquisitionResult]:
+        if self._fallback is None:
+            return wait_for_grant(self._request(path, label, needs, timeout), timeout)
+        return self._fall_back(self._fallback, path, timeout, label, needs)
+
+    def _fall_back(
+        self,
+        fallback: Fallback,
+        path: Path,
+        timeout: Timeout,
+        label: str | None,
+        needs: Needs | None,
+        *,
+        at_once: float | None = None,
+    ) -> Awaitable[AcquisitionResult]:
+        """Acquire on the server, or as the policy says while it is away."""
+        self._check_fits(path, needs)
+        return fallback.acquire(
+            self,
+            lambda: self._request(path, label, needs, timeout),
+            timeout,
+            lambda local, left: self._acquire_locally(local, path, left, label, needs),
+            at_once=at_once,
+        )
+
+    async def _acquire_at_once(
+        self,
+        path: Path,
+        label: str | None,
+        needs: Needs | None,
+        seconds: float | None = None,
+    ) -> AcquisitionResult:
+        """Acquire without waiting for others; the server has ``seconds`` to answer, or as usual."""
+        seconds = TRY_LIMIT if seconds is None else seconds
+        if self._fallback is None:
+            acquisition = self._request(path, label, needs, 0.0)
+            return await wait_for_grant(acquisition, 0.0, at_once=seconds)
+        return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=seconds)
+
+    @abstractmethod
+    def _request(
+        self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
+    ) -> RedisAcquisition:
+        """Send a request that may wait for up to ``timeout`` seconds; 0 means not at all."""
+
+    @abstractmethod
+    def _check_fits(self, path: Path, needs: Needs | None) -> None:
+        """Raise if that much can never be granted, as far as this process knows."""
+
+    def _acquire_locally(
+        self, local: Any, path: Path, left: float | None, label: str | None, needs: Needs | None
+    ) -> Awaitable[AcquisitionResult]:
+        """Acquire from the limit of this process; there are ``left`` seconds left to wait."""
+        acquired: Awaitable[AcquisitionResult]
+        acquired = local.acquire(path, timeout=left, label=label, needs=needs)
+        return acquired
 
     def _new_acquisition(
         self,
@@ -167,9 +276,9 @@ class RedisLimit:
         checked_label = "" if label is None else check_label(label) or ""
         acquisition = RedisAcquisition(self, slots, checked_label, path, needs, head_start)
         if events.hooks:
-            limit: Any = self  # a Semaphore, or tiers: both have this
-            wanted, now = needs if path else slots, acquisition.requested_at
-            limit._tell_requested(acquisition.acquisition_id, wanted, now, path)
+            wanted = needs if path or slots == 1 else (slots,)
+            now = acquisition.requested_at
+            self._tell_requested(acquisition.acquisition_id, wanted, now, path or SEMAPHORE_PATH)
         if not self._generation.admits(self._has):
             closed = self._closed_error()
             _log.refused(acquisition, closed, waits=True)
