@@ -477,10 +477,9 @@ class RedisAcquisition(AcquisitionResult):
     async def withdraw(self, seconds: float) -> Released | None:
         """End a wait whose outcome nobody will see: leave the queue, or pass the grant on.
 
-        Runs to its end, or for at most ``seconds``, even when it is cancelled again. A
-        cancellation that came meanwhile is raised at the end. Returns None if the server
-        never had the request, or didn't answer in time: then the release continues in the
-        background, and at the latest silence frees the slots.
+        Returns None if the server never had the request, or didn't answer within ``seconds``, or
+        if this is cancelled: then the release continues in the background, and at the latest
+        silence frees the slots.
         """
         shared, call = self.shared, self.call
         shared.waiters.pop(self._acquisition_id, None)
@@ -494,15 +493,9 @@ class RedisAcquisition(AcquisitionResult):
             if not self.in_batch and self.client.withdraw(call):
                 return None
         released = self.send_withdrawal()
-        deadline = time.monotonic() + seconds
-        interrupted: asyncio.CancelledError | None = None
-        while not released.done() and (left := deadline - time.monotonic()) > 0:
-            try:
-                await asyncio.wait([released], timeout=left)
-            except asyncio.CancelledError as cancelled:
-                interrupted = cancelled
-        if interrupted is not None:
-            raise interrupted
+        if seconds > 0:
+            # A scope of anyio cancels again in every tick: waiting on would keep the loop busy.
+            await asyncio.wait([released], timeout=seconds)
         return released.result() if released.done() else None
 
     def send_withdrawal(self) -> asyncio.Future[Released]:

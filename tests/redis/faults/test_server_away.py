@@ -633,6 +633,31 @@ async def test_a_cancelled_wait_ends_while_the_server_is_stopped_and_takes_nothi
         await rate.acquire()
 
 
+async def test_a_wait_that_is_cancelled_again_ends_at_once(own_server: Server) -> None:
+    """A scope of anyio cancels again in every tick of the loop, which would be busy with that."""
+    semaphore, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
+    held, on_path = await semaphore.acquire(), await tiers.acquire(user="u")
+    waiting = [asyncio.create_task(each) for each in (semaphore.acquire(), tiers.acquire(user="v"))]
+
+    async def both_wait() -> bool:
+        return bool((await semaphore.stats()).waiting and (await tiers.stats())["all"].waiting)
+
+    await until(both_wait, "both wait")
+    own_server.pause()
+    for _ in range(2):
+        for task in waiting:
+            task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert all(task.cancelled() for task in waiting)
+    own_server.resume()
+    assert await semaphore.release(held)
+    assert await tiers.release(on_path)
+    await until(partial(_is_free, semaphore), "nobody holds, nobody waits")
+    async with asyncio.timeout(20), tiers.cm(user="v"):
+        pass
+
+
 async def test_a_cancelled_release_continues_after_the_end_of_its_attempts(
     own_server: Server,
 ) -> None:
