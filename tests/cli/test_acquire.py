@@ -160,6 +160,21 @@ def test_a_waiter_that_is_killed_leaves_the_queue(shell: Shell, who):
     assert len(shell.holders()) == 1
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/cwd"), reason="no /proc")  # noqa: PTH112
+def test_one_that_is_killed_before_it_has_printed_the_id_holds_nothing(shell: Shell):
+    release = shell.occupy()
+    waiting = shell.start("acquire", "api", "--for-pid", os.getpid())
+    shell.until_waiting(1)
+    [behind] = shell.waiters()
+    waiting.send_signal(signal.SIGSTOP)
+    release()
+    until(lambda: os.readlink(f"/proc/{behind.pid}/cwd") == "/", "it holds, and has told the id")  # noqa: PTH115
+    assert [each.acquisition_id for each in shell.holders()] == [behind.acquisition_id]
+    waiting.kill()
+    assert waiting.communicate(timeout=HANG)[0] == ""
+    until(lambda: shell.holders() == [], "the slot is free")
+
+
 def test_a_kick_and_a_ttl_end_what_holds_the_slot_too(shell: Shell):
     ran = shell.run("acquire", "api", "--ttl", "100ms", "--for-pid", os.getpid())
     assert ran.returncode == 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from slotwise._cli import slot_flags
 from slotwise._cli.commands import Command
@@ -76,31 +76,41 @@ def acquire(given: argparse.Namespace) -> int:
     if script.has_ended():  # a zombie
         return _failed(f"process {pid} has ended")
     outcome, telling = os.pipe()
+    printed, confirming = os.pipe()
     holder = os.fork()
     if holder == 0:
         os.close(outcome)
+        os.close(confirming)
         try:
-            _Holder(given, script, telling).run()
+            _Holder(given, script, telling, printed).run()
         finally:
             os._exit(0)  # never return to the caller, which may be more than a command line
     os.close(telling)
-    with os.fdopen(outcome, encoding="utf-8") as pipe:
-        code, _, acquisition_id = pipe.read().partition(" ")
-    if not code:
-        whose = f"process {pid}" if script.has_ended() else "what would hold the slots"
-        return _failed(f"{whose} has ended")
-    if acquisition_id:
-        try:
-            sys.stdout.write(f"{acquisition_id}\n")
-            sys.stdout.flush()
-        except BaseException as error:
-            # Nobody knows the id: nobody could release it.
-            os.kill(holder, signal.SIGTERM)
-            os.waitpid(holder, 0)
-            if isinstance(error, OSError):
-                return _failed(f"nothing is held: can't write the id to stdout: {error.strerror}")
-            raise
-    return int(code)
+    os.close(printed)
+    with os.fdopen(confirming, "wb", buffering=0) as confirmation:
+        with os.fdopen(outcome, encoding="utf-8") as pipe:
+            code, _, acquisition_id = pipe.read().partition(" ")
+        if not code:
+            whose = f"process {pid}" if script.has_ended() else "what would hold the slots"
+            return _failed(f"{whose} has ended")
+        why_not = _print_id(acquisition_id) if acquisition_id else None
+        if why_not is None:
+            with suppress(BrokenPipeError):  # nothing is held any more
+                confirmation.write(b"1")
+    if why_not is None:
+        return int(code)
+    os.waitpid(holder, 0)
+    return _failed(f"nothing is held: can't write the id to stdout: {why_not}")
+
+
+def _print_id(acquisition_id: str) -> str | None:
+    """Print it; return why that failed."""
+    try:
+        sys.stdout.write(f"{acquisition_id}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _failed(why: str) -> int:
@@ -140,12 +150,19 @@ class _WatchedProcess:
 
 
 class _Holder:
-    """What the process in the background does; ``telling`` is where the outcome goes."""
+    """What the process in the background does.
 
-    def __init__(self, given: argparse.Namespace, script: _WatchedProcess, telling: int) -> None:
+    The outcome goes to ``telling``. Something comes from ``printed`` when the id has been printed;
+    if that ends first, nobody knows the id, and so nobody could release it.
+    """
+
+    def __init__(
+        self, given: argparse.Namespace, script: _WatchedProcess, telling: int, printed: int
+    ) -> None:
         self._given = given
         self._script = script
         self._telling = telling
+        self._printed = printed
 
     def run(self) -> None:
         """Return when nothing is held any more."""
@@ -186,10 +203,16 @@ class _Holder:
     def _hold(self, slot: Slot) -> None:
         os.chdir("/")
         poller = self._poller(slot)
+        poller.register(self._printed, select.POLLIN)
         while slot.lost_reason is None and not self._is_over():
             timeout = None if self._script.fileno() >= 0 else _POLL * 1000
-            if slot.fileno() in {fd for fd, _ in poller.poll(timeout)}:
+            ready = {fd for fd, _ in poller.poll(timeout)}
+            if slot.fileno() in ready:
                 slot.poll()
+            if self._printed in ready:
+                if not os.read(self._printed, 1):
+                    break
+                poller.unregister(self._printed)
         if slot.lost_reason is None:
             try:
                 slot.release()
@@ -218,7 +241,7 @@ class _Holder:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1):
             os.dup2(nowhere, fd)
-        kept = {0, 1, 2, self._telling, self._script.fileno()}
+        kept = {0, 1, 2, self._telling, self._printed, self._script.fileno()}
         try:
             # Some systems allow a billion, and not every Python closes a range in one call.
             others = [int(fd) for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
