@@ -295,3 +295,18 @@ def test_r_resizes_the_tier_of_its_row_and_not_a_semaphore_of_that_name(shell: S
         for key in ("up", "up", "enter", "r", "6", "enter", "y"):
             screen.press(key)
         assert values() == (6, 7, 9)
+
+
+def test_k_kicks_no_holder_of_tiers_that_have_the_name_of_an_opened_semaphore(shell: Shell):
+    same = ProcessSemaphore(4, name="api", directory=shell.folder / "slots")
+    tiers = Tiers(Tier("all", 5), name="api", url=shell.url)
+    with tiers.cm():
+        screen = Screen(Watcher(open_backend(shell.url)), 1.0)
+        with same.cm():
+            screen.look()
+            screen.press("enter")
+        assert shell.here("forget", "api").returncode == 0
+        screen.look()
+        for key in ("k", "y"):
+            screen.press(key)
+        assert tiers.stats_sync()["all"].active == 1

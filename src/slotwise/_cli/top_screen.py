@@ -80,8 +80,13 @@ class Screen:
         try:
             self._rows = self._source.rows()
             if self._opened is not None:
-                only_tiers = self._opened.tier is not None
-                limit = self._source.backend.find_either(self._opened.name, only_tiers=only_tiers)
+                # Not `find_either`: when a semaphore has ended, there may be tiers of its name.
+                name, backend = self._opened.name, self._source.backend
+                limit: Semaphore | FoundTiers = (
+                    backend.find(name)
+                    if self._opened.tier is None
+                    else backend.find_either(name, only_tiers=True)
+                )
                 self._found = claimants(limit)
                 self._changes = self._changes_of(limit)
             self._trouble = "; ".join(str(each) for each in self._source.errors)
