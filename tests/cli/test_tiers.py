@@ -281,7 +281,8 @@ def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):
         assert tiers.stats_sync()["all"].value == 2
     with tiers_here(any_shell, RATE, name="rated") as tiers:
         tiers.acquire_sync(tokens=1)
-        assert "'rated' is in use" in refused(any_shell, "forget", "rated", "--tiers")
+        told = refused(any_shell, "forget", "rated", "--tiers")
+        assert "'rated' is in use; 'slotwise show rated --tiers' lists" in told
         assert 98 < tiers.stats_sync()["tokens"].level < 100
 
 

@@ -383,6 +383,19 @@ async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell:
             assert (limit["kind"], limit["closed"]) == (one, kind == "tiers")
 
 
+async def test_a_value_that_a_tier_can_not_have_is_refused(url: str) -> None:
+    tokens = Rate(100, per=3600)
+    tiers = Tiers(Tier("user", len, keyed=True), Tier("tokens", rate=tokens), name="api", url=url)
+    page = app(url, allow_steer=True)
+    async with tiers.at(user="ann").cm():
+        before = (await tiers.stats())["user"]
+        for tier, key in (("tokens", None), ("user", None), ("user", "\ud800")):
+            resize = {"action": "resize", "name": "api", "tier": tier, "key": key, "value": 5}
+            assert (await steer(page, resize)).code == 400, resize
+        after = await tiers.stats()
+        assert (after["user"], after["tokens"].value) == (before, tokens.burst)
+
+
 async def test_steering_does_it_and_is_logged_with_who(
     url: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from slotwise._admin.backends import Backend, NotFound, find_holder
-from slotwise._core.arguments import check_reason
+from slotwise._core.arguments import check_reason, check_text
 from slotwise._core.control import WHOLE
 from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.rates import Rate
 from slotwise._core.semaphore import Semaphore
 
 _KINDS = ("semaphore", "tiers")
@@ -94,6 +95,8 @@ def _find(backend: Backend, name: str, wanted: Mapping[str, Any]) -> Semaphore |
         raise NotFound(f"{name!r} has no tier {tier!r}")
     if key is not None and (tier is None or not specs[tier].keyed):
         raise BadRequest("key is that of a keyed tier")
+    if key is not None:
+        check_text("key", key)
     return limit
 
 
@@ -139,5 +142,10 @@ def _resize(limit: Any, name: str, wanted: Mapping[str, Any]) -> str:
     tier, key = wanted.get("tier"), wanted.get("key")
     if tier is None or value < 0:
         raise BadRequest("resize of tiers needs one of them as tier, and a value of 0 or more")
+    [spec] = [spec for spec in limit.specs if spec.name == tier]
+    if isinstance(spec.value, Rate):
+        raise BadRequest(f"tier {tier!r} of {name!r} is a rate: 'slotwise resize' changes it")
+    if spec.by_key and key is None:
+        raise BadRequest(f"each key of tier {tier!r} has its own value: resize needs a key")
     limit.paths._control_sync("resize", (tier, key), value)
     return f"{tier} of {name!r} has {value} slots now"

@@ -391,7 +391,8 @@ def forget(given: argparse.Namespace) -> int:
         InUse: somebody holds it, or waits; or a rate is not full.
     """
     if not open_backend(given.url).forget(given.name, only_tiers=given.tiers):
-        show = command_hint("show", given.name, url=given.url)
+        flags = ["--tiers"] if given.tiers else []
+        show = command_hint("show", given.name, *flags, url=given.url)
         raise InUse(f"{given.name!r} is in use; '{show}' lists by whom. Nothing was done")
     _print(f"forgot {given.name!r}")
     return 0

@@ -220,6 +220,9 @@ class RedisPaths(RedisBackend):
         return read_changes(changes)
 
     async def _freeze(self, where: Where, value: int | None) -> int:
+        adaptive = self._specs[self._indexes[str(where[0])]].adaptive
+        if value is not None and adaptive is not None:  # the script would take the nearest one
+            adaptive.check_value(value)
         return await self._steer(b"freeze", where, value)
 
     async def _thaw(self, where: Where) -> None:
