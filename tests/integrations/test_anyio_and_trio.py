@@ -319,3 +319,14 @@ def test_limits_that_do_io_say_under_trio_that_they_need_asyncio(tmp_path, serve
         ):
             trio.run(main, limit)
             assert (held(limit), limit.stats_sync().waiting) == (0, 0)
+
+
+def test_a_limit_on_redis_that_trio_can_not_close_stays_open(server) -> None:
+    for limit in (
+        semaphore("closed by trio", 1, url=server.url),
+        Tiers(Tier("all", 1), name="closed by trio", url=server.url),
+    ):
+        with pytest.raises(RuntimeError, match=r"needs .* asyncio.*trio\.to_thread"):
+            trio.run(limit.close)
+        with limit.cm():
+            pass

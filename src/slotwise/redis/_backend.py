@@ -17,7 +17,7 @@ from slotwise._core import events
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label, check_name, check_seconds
 from slotwise._core.control import Verb, Where
-from slotwise._core.limit import EXIT_LIMIT, TRY_LIMIT
+from slotwise._core.limit import EXIT_LIMIT, TRY_LIMIT, require_asyncio
 from slotwise._core.path_backend import PathBackend, Timeout
 from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, TierSpec, options_of
 from slotwise._core.rates import Rate
@@ -436,6 +436,7 @@ class RedisBackend(PathBackend):
         that continues in the background.
         """
         if not self._generation.closed:
+            require_asyncio()  # before anything is closed
             close_local(self._attached()[1])
             at_most = self._config.cleanup_timeout
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
