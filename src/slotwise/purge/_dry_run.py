@@ -10,32 +10,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 
 from slotwise.purge._gates import Gates
 from slotwise.purge._identity import is_frozen
-
-_MOST_LINKED = 100_000  # files with several names that are counted at a time: some 20 MB
-
-
-class LinkedFiles:
-    """Tells when a dry run has found all names of a file, the last of which frees its bytes.
-
-    Of very many files that also have names elsewhere, not all are kept in mind; those beyond
-    free nothing.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._names_left: dict[tuple[int, int], int] = {}
-
-    def is_last_name(self, found: os.stat_result) -> bool:
-        file = found.st_dev, found.st_ino
-        with self._lock:
-            left = self._names_left.pop(file, found.st_nlink) - 1
-            if left > 0 and len(self._names_left) < _MOST_LINKED:
-                self._names_left[file] = left
-        return left == 0
 
 
 class DryRunCheck:

@@ -341,5 +341,5 @@ class Files:
 
     def _count(self, found: os.stat_result) -> None:
         self._tally.files_purged += 1
-        if found.st_nlink == 1 or (self._dry_run and self._run.linked_files.is_last_name(found)):
+        if self._run.linked_files.is_last_name(found):
             self._tally.bytes_freed += found.st_size

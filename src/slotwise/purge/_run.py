@@ -19,9 +19,9 @@ from slotwise._core.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors
-from slotwise.purge._dry_run import LinkedFiles
 from slotwise.purge._failures import Failures
 from slotwise.purge._gates import SharedGates
+from slotwise.purge._linked_files import LinkedFiles
 from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan, printable
 from slotwise.purge._processor import ProcessorQueue
