@@ -165,6 +165,26 @@ async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
         await tiers.release(each if not isinstance(each, asyncio.Task) else await each)
 
 
+async def test_those_who_lack_the_same_tier_are_one_line_whatever_their_keys(
+    any_shell: Shell,
+) -> None:
+    rate = Tier("tokens", rate=Rate(10, per=3600, burst=100))
+    tiers = Tiers(Tier("user", 9, keyed=True), rate, name="model", url=any_shell.url)
+    await tiers.release(await tiers.acquire(user="ann", tokens=100))
+    waiting = []
+    for count, user in enumerate(("ann", "bob", "bob", "bob"), 1):
+        waiting.append(asyncio.create_task(tiers.acquire(user=user, label=str(count))))
+        while len(await tiers.waiters()) < count:
+            await asyncio.sleep(0.001)
+    limit = (await ask(app(any_shell.url), "/snapshot?name=model")).json()["limit"]
+    assert [each["label"] for each in limit["waiters"]] == ["1", "2", "3", "4"]
+    estimates = [each["estimate"] for each in limit["waiters"]]
+    assert estimates == pytest.approx([estimates[0] * place for place in (1, 2, 3, 4)])
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+
 async def test_what_waiters_lack_is_named_and_a_rate_blames_no_holder(any_shell: Shell) -> None:
     rate = Tier("tokens", rate=Rate(10, per=3600, burst=6000))
     tiers = Tiers(Tier("user", 1, keyed=True), rate, name="model", url=any_shell.url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,7 +21,6 @@ from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.paths import Path
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.stats import age
@@ -29,7 +28,7 @@ from slotwise.errors import SlotwiseError
 
 _SAMPLED = 50  # for this many, the fullest in use, the page has rates, waits and a strip
 _SPARK = 60  # snapshots in a sparkline: a minute
-_ESTIMATED = 8  # paths through tiers for which a backend is asked when they are served
+_ESTIMATED = 8  # lines at tiers for which a backend is asked when they are served
 _TIER_KEYS = 10  # the busiest of each tier
 _CHANGES = 100  # of an adaptive value
 _ADAPTIVE_KEYS = 3  # the busiest of an adaptive tier
@@ -277,20 +276,32 @@ def _line(limit: Semaphore, waiting: int, shown: Sequence[Claimant]) -> _Line:
 
 
 def _path_line(limit: FoundTiers, waiters: Sequence[Claimant], shown: Sequence[Claimant]) -> _Line:
-    """The same for paths through tiers: those with the same keys are one line.
+    """The same for paths through tiers: those that lack the same are one line.
 
-    Those of different keys are served in the order of their estimates, as far as is known.
+    Where keys take turns, those with the same keys are one. Those of different lines are served in
+    the order of their estimates, as far as is known.
     """
-    lines = Counter(path_of(each, limit.specs) for each in waiters)
-    newcomers: dict[Path, float | None] = {}
-    for path in islice(dict.fromkeys(path_of(each, limit.specs) for each in shown), _ESTIMATED):
-        newcomers[path] = limit.paths.estimate_sync(path)
-    places: Counter[Path] = Counter()
+    is_fair = any(spec.fair for spec in limit.specs)
+
+    def line_of(each: Claimant) -> Hashable:
+        if is_fair:
+            return path_of(each, limit.specs)
+        return each.lacks, each.keys.get(each.lacks or "")
+
+    lines = Counter(map(line_of, waiters))
+    firsts: dict[Hashable, Claimant] = {}
+    for each in shown:
+        firsts.setdefault(line_of(each), each)
+    newcomers = {
+        line: limit.paths.estimate_sync(path_of(first, limit.specs))
+        for line, first in islice(firsts.items(), _ESTIMATED)
+    }
+    places: Counter[Hashable] = Counter()
     line: _Line = []
     for each in shown:
-        path = path_of(each, limit.specs)
-        places[path] += 1
-        newcomer, share = newcomers.get(path), places[path] / (lines[path] + 1)
+        own = line_of(each)
+        places[own] += 1
+        newcomer, share = newcomers.get(own), places[own] / (lines[own] + 1)
         line.append((each, None if newcomer is None else newcomer * share))
     return sorted(line, key=lambda pair: math.inf if pair[1] is None else pair[1])
 

@@ -92,7 +92,7 @@
     $(".waits", item).textContent = limit.waiting ? `${limit.waiting} waiting` : "";
     $(".times", item).textContent = limit.wait_p50 === null ? "" :
       `waits p50 ${wait(limit.wait_p50)}, p95 ${wait(limit.wait_p95)}`;
-    $(".rate", item).textContent = limit.per_second === null ? "" :
+    $(".rate", item).textContent = limit.per_second === null || limit.value === null ? "" :  // rates have no holders
       `${limit.per_second.toFixed(1)} acquisitions/s`;
     $(".oldest", item).textContent = limit.short ? shortOf(limit.short) : limit.waiting && limit.oldest ?
       `oldest: ${shown(titleOf(limit.oldest))}, ${seconds(limit.oldest.age)}` : "";
@@ -344,7 +344,7 @@
     sync($("#lanes"), lanes, (each) => each.id || `free ${each.slot_number}`, buildHolder, updateHolder);
     $("#free").textContent = limit.holders_total > limit.holders.length ?
       `and ${limit.holders_total - limit.holders.length} more` :
-      numbered || !value ? "" : `${Math.max(value - limit.held, 0)} free`;
+      numbered || !value || limit.short ? "" : `${Math.max(value - limit.held, 0)} free`;
     sync($("#line"), limit.waiters, (each) => each.id, buildWaiter, updateWaiter(limit));
     $("#behind").textContent = limit.waiters_total > limit.waiters.length ?
       `and ${limit.waiters_total - limit.waiters.length} more` : limit.waiters_total ? "" : "nobody waits";
