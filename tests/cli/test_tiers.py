@@ -185,6 +185,16 @@ def test_explain_of_a_request_with_keys_and_costs(any_shell: Shell):
         assert [(lack["tier"], lack["key"]) for lack in told["lacks"]] == [("user", "ann")]
 
 
+def test_explain_takes_the_key_that_two_tiers_share_once(any_shell: Shell):
+    own = Tier("tokens", rate=Rate(10, per=3600, burst=100), keyed="user")
+    with tiers_here(any_shell, Tier("user", 1, keyed=True), own) as tiers:
+        tiers.acquire_sync(user="ann", tokens=40)
+        told = any_shell.json("explain", "api", "--key", "user=ann", "--cost", "tokens=70")
+        assert [(lack["tier"], lack["key"]) for lack in told["lacks"]] == [
+            *(("user", "ann"), ("tokens", "ann"))
+        ]
+
+
 def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):
     keyed = Tier("requests", rate=Rate(1, per=3600, burst=5), keyed=True)
     with tiers_here(any_shell, keyed, RATE, Tier("all", 2)) as tiers:

@@ -58,6 +58,13 @@ async def test_two_objects_with_different_rules_are_a_conflict_that_names_the_di
     await limits.close()
 
 
+async def test_whose_key_a_tier_uses_is_agreed_on(place: dict[str, Any]) -> None:
+    async with Tiers(TENANT, Tier("models", 3, keyed=True), **place).cm(tenant="a", models="b"):
+        shared = Tier("models", 3, keyed="tenant")
+        with pytest.raises(ValueConflict, match="as models=3 each, not models=3 for each tenant"):
+            await Tiers(TENANT, shared, **place).acquire(tenant="a", timeout=10)
+
+
 RESIZED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any, Any]] = {
     "semaphore": (lambda value, name, url: semaphore(name, value, url), (), 3, 5),
     "tiers": (lambda value, **place: Tiers(TENANT, Tier("all", value), **place), ("all",), 3, 5),

@@ -85,13 +85,14 @@ class TierSpec:
         """How messages name it."""
         roles = {"by": " in fair order", "cost": " as fair_cost"}
         fair = "".join(roles[role] for role in self.fair.split())
+        each = " each" if self.keyed else ""
+        if self.key_of is not None:
+            each = f" for each {self.key_of}"
         if self.by_key:
-            return f"{self.name} by key{fair}"
+            return f"{self.name} by key{'' if self.key_of is None else each}{fair}"
         if self.adaptive is not None:
-            return (
-                f"{self.name} adaptive ({self.adaptive.rules}){' each' if self.keyed else ''}{fair}"
-            )
-        return f"{self.name}={self.value}{' each' if self.keyed else ''}{fair}"
+            return f"{self.name} adaptive ({self.adaptive.rules}){each}{fair}"
+        return f"{self.name}={self.value}{each}{fair}"
 
     @property
     def slots(self) -> int:

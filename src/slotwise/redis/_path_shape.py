@@ -18,16 +18,18 @@ from slotwise.redis._path_keys import read_value
 
 _KEYED, _BY_KEY, _FAIR_BY, _FAIR_COST = "*", "?", "=", "+"
 _MARKS = _KEYED + _BY_KEY + _FAIR_BY + _FAIR_COST
+_KEY_OF = "@"  # before the name of the tier whose key it uses
 
 
 def write_shape(tiers: Sequence[TierSpec]) -> str:
     """Return the names of the tiers, narrow to wide, and which have keys, or values by key."""
     return ",".join(
-        quote(tier.name.encode("utf-8", "surrogatepass"), safe="")
+        _quoted(tier.name)
         + _KEYED * tier.keyed
         + _BY_KEY * tier.by_key
         + _FAIR_BY * ("by" in tier.fair.split())
         + _FAIR_COST * ("cost" in tier.fair.split())
+        + ("" if tier.key_of is None else _KEY_OF + _quoted(tier.key_of))
         for tier in tiers
     )
 
@@ -57,18 +59,31 @@ def read_tiers_conflict(name: str, tiers: Sequence[TierSpec], reply: list[Any]) 
 
 
 def _read_tier(written: str, value: str) -> TierSpec:
+    written, _, other = written.partition(_KEY_OF)
     encoded = written.rstrip(_MARKS)
-    name = unquote_to_bytes(encoded).decode("utf-8", "surrogatepass")
+    name, key_of = _unquoted(encoded), _unquoted(other) or None
     marks = written[len(encoded) :]
     fair = "by " * (_FAIR_BY in marks) + "cost" * (_FAIR_COST in marks)
     if "_" in value:
         adaptive = Adaptive.read(value.replace("_", " "))
         return TierSpec(
             *(name, adaptive.start, _KEYED in marks),
+            key_of=key_of,
             fair=fair.strip(),
             adaptive=adaptive,
             rules=adaptive.written,
         )
     return TierSpec(
-        name, read_value(value), _KEYED in marks, by_key=_BY_KEY in marks, fair=fair.strip()
+        *(name, read_value(value), _KEYED in marks),
+        by_key=_BY_KEY in marks,
+        key_of=key_of,
+        fair=fair.strip(),
     )
+
+
+def _quoted(name: str) -> str:
+    return quote(name.encode("utf-8", "surrogatepass"), safe="")
+
+
+def _unquoted(name: str) -> str:
+    return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
