@@ -107,6 +107,8 @@ def _of_tiers(limit: FoundTiers) -> Explanation:
             *(each.paused_for, need),
         )
 
+    if not seen.waiters and not any(spec.keyed for spec in limit.specs):
+        return _explain_path(limit, None, seen, (None,) * len(limit.specs))  # there is one path
     short = shortages(tiers, seen.waiters)
     if short:
         first = short[0]
