@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.memory._inside import tracker_of
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers, ValueConflict
@@ -29,7 +30,7 @@ def clock() -> Any:
 
 def counted(limit: MemorySemaphore) -> list[str]:
     """The outcomes that are counted from now on."""
-    tracker = limit._tracker
+    tracker = tracker_of(limit)
     seen: list[str] = []
     adaptation = tracker.adaptation
 
@@ -192,7 +193,7 @@ async def test_hooks_hear_of_changes_with_their_reason() -> None:
 def test_a_copy_is_the_same_adaptive_semaphore() -> None:
     limit = MemorySemaphore(ERRORS, name="copied")
     copy = pickle.loads(pickle.dumps(limit))
-    assert copy._tracker is limit._tracker
+    assert tracker_of(copy) is tracker_of(limit)
 
 
 async def test_it_finds_the_knee_of_a_service_in_virtual_time(clock: FakeClock) -> None:
@@ -270,7 +271,7 @@ def test_threads_and_loops_share_it_while_its_value_moves(options: Adaptive) -> 
     stats = limit.stats_sync()
     assert (stats.acquired_slots, stats.waiting) == (0, 0)
     assert tiers.stats_sync()["all"].active == 0
-    check(limit._tracker)
+    check(tracker_of(limit))
 
 
 @pytest.mark.parametrize("url", ["memory", "process"])

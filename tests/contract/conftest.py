@@ -42,63 +42,63 @@ class Speak:
     def __init__(self, sync: bool) -> None:
         self.sync = sync
 
-    async def _say(self, semaphore: Limit, verb: str, *args: Any, **options: Any) -> Any:
+    async def say(self, semaphore: Limit, verb: str, *args: Any, **options: Any) -> Any:
         if self.sync:
             return await asyncio.to_thread(getattr(semaphore, verb + "_sync"), *args, **options)
         return await getattr(semaphore, verb)(*args, **options)
 
     async def acquire(self, semaphore: Limit, *args: Any, **options: Any) -> AcquisitionResult:
-        result = await self._say(semaphore, "acquire", *args, **options)
+        result = await self.say(semaphore, "acquire", *args, **options)
         assert isinstance(result, AcquisitionResult)
         return result
 
     async def try_acquire(
         self, semaphore: Limit, slots: int = 1, **options: Any
     ) -> AcquisitionResult | None:
-        result = await self._say(semaphore, "try_acquire", slots, **options)
+        result = await self.say(semaphore, "try_acquire", slots, **options)
         assert result is None or isinstance(result, AcquisitionResult)
         return result
 
     async def release(self, semaphore: Limit, which: str | AcquisitionResult) -> bool:
-        freed = await self._say(semaphore, "release", which)
+        freed = await self.say(semaphore, "release", which)
         assert isinstance(freed, bool)
         return freed
 
     async def locked(self, semaphore: Limit) -> bool:
-        return bool(await self._say(semaphore, "locked"))
+        return bool(await self.say(semaphore, "locked"))
 
     async def stats(self, semaphore: Limit) -> SemaphoreStats:
-        stats = await self._say(semaphore, "stats")
+        stats = await self.say(semaphore, "stats")
         assert isinstance(stats, SemaphoreStats)
         return stats
 
     async def holders(self, semaphore: Semaphore) -> list[Claimant]:
-        holders: list[Claimant] = await self._say(semaphore, "holders")
+        holders: list[Claimant] = await self.say(semaphore, "holders")
         return holders
 
     async def waiters(self, semaphore: Semaphore) -> list[Claimant]:
-        waiters: list[Claimant] = await self._say(semaphore, "waiters")
+        waiters: list[Claimant] = await self.say(semaphore, "waiters")
         return waiters
 
     async def kick(self, semaphore: Semaphore, which: str | AcquisitionResult) -> bool:
-        kicked = await self._say(semaphore, "kick", which)
+        kicked = await self.say(semaphore, "kick", which)
         assert isinstance(kicked, bool)
         return kicked
 
     async def pause(self, limit: Limit, seconds: float) -> None:
-        await self._say(limit, "pause", seconds)
+        await self.say(limit, "pause", seconds)
 
     async def resize(self, semaphore: Semaphore, value: int) -> None:
-        await self._say(semaphore, "resize", value)
+        await self.say(semaphore, "resize", value)
 
     async def close(self, semaphore: Semaphore) -> None:
-        await self._say(semaphore, "close")
+        await self.say(semaphore, "close")
 
     async def close_everywhere(self, semaphore: Semaphore, reason: str | None = None) -> None:
-        await self._say(semaphore, "close_everywhere", reason)
+        await self.say(semaphore, "close_everywhere", reason)
 
     async def reopen(self, semaphore: Semaphore) -> None:
-        await self._say(semaphore, "reopen")
+        await self.say(semaphore, "reopen")
 
     async def waiting(
         self, semaphore: Limit, count: int, *, unless: asyncio.Task[Any] | None = None

@@ -116,9 +116,9 @@ async def test_a_release_says_how_it_ended(
     limit = make(RULES)
     held = await speak.acquire(limit)
     released = held.acquisition_id if by_id else held
-    assert await speak._say(limit, "release", released, outcome=outcome)
+    assert await speak.say(limit, "release", released, outcome=outcome)
     assert (await limit.stats()).max_slots == value
-    assert not await speak._say(limit, "release", released, outcome="dropped")
+    assert not await speak.say(limit, "release", released, outcome="dropped")
     assert (await limit.stats()).max_slots == value
 
 
@@ -129,9 +129,9 @@ async def test_what_an_acquisition_was_told_counts_if_the_release_says_nothing(
     held, other = await speak.acquire(limit), await speak.acquire(limit)
     held.dropped()
     other.dropped()
-    await speak._say(limit, "release", other, outcome="ok")
+    await speak.say(limit, "release", other, outcome="ok")
     assert (await limit.stats()).max_slots == 10
-    await speak._say(limit, "release", held.acquisition_id)
+    await speak.say(limit, "release", held.acquisition_id)
     assert (await limit.stats()).max_slots == DROPPED
 
 
@@ -143,14 +143,14 @@ async def test_an_unknown_outcome_releases_nothing(
     held = await speak.acquire(limit)
     for which in (held, held.acquisition_id):
         with pytest.raises(ValueError, match="'ok', 'dropped' or 'ignored'"):
-            await speak._say(limit, "release", which, outcome="failed")
+            await speak.say(limit, "release", which, outcome="failed")
         with pytest.raises(TypeError, match="outcome must be a str"):
-            await speak._say(limit, "release", which, outcome=3)
+            await speak.say(limit, "release", which, outcome=3)
     assert (await limit.stats()).acquired_slots == 1
     if isinstance(value, Adaptive):
         with pytest.raises(ValueError, match="retry_after"):
             held.dropped(retry_after=-1)
-    assert await speak._say(limit, "release", held, outcome="dropped")
+    assert await speak.say(limit, "release", held, outcome="dropped")
 
 
 async def test_the_end_of_a_ttl_is_a_drop_and_a_kick_says_nothing(make: Make, speak: Speak) -> None:
@@ -212,10 +212,10 @@ async def test_a_shrink_kicks_nobody_and_grants_nothing_until_it_fits(
     assert not any(each.lost.is_set() for each in held[1:])
     waiting = asyncio.create_task(speak.acquire(limit))
     await speak.waiting(limit, 1)
-    await speak._say(limit, "release", held[1], outcome="ignored")
+    await speak.say(limit, "release", held[1], outcome="ignored")
     assert not waiting.done()
     assert (await limit.stats()).waiting == 1
-    await speak._say(limit, "release", held[2], outcome="ignored")
+    await speak.say(limit, "release", held[2], outcome="ignored")
     await speak.release(limit, await waiting)
     await speak.release(limit, held[3])
 
@@ -244,14 +244,14 @@ async def test_a_service_that_asks_to_be_left_alone_gets_no_more(make: Make) -> 
 
 async def test_changes_are_listed_with_their_reasons(make: Make, speak: Speak) -> None:
     limit = make(RULES)
-    assert await speak._say(limit, "changes") == []
+    assert await speak.say(limit, "changes") == []
     held = await speak.acquire(limit)
-    await speak._say(limit, "release", held, outcome="dropped")
-    await speak._say(limit, "freeze", 12)
-    await speak._say(limit, "thaw")
+    await speak.say(limit, "release", held, outcome="dropped")
+    await speak.say(limit, "freeze", 12)
+    await speak.say(limit, "thaw")
     held = await speak.acquire(limit)
-    await speak._say(limit, "release", held, outcome="dropped")
-    found = await speak._say(limit, "changes")
+    await speak.say(limit, "release", held, outcome="dropped")
+    found = await speak.say(limit, "changes")
     assert [(each.old, each.new, each.reason) for each in found] == [
         (10, DROPPED, "a call was dropped"),
         (DROPPED, 12, "frozen"),
@@ -267,19 +267,19 @@ async def test_changes_are_listed_with_their_reasons(make: Make, speak: Speak) -
 
 async def test_a_frozen_value_stays_until_it_is_thawed(make: Make, speak: Speak) -> None:
     limit = make(RULES)
-    await speak._say(limit, "freeze")
+    await speak.say(limit, "freeze")
     await leaves(limit, TimeoutError)
     assert (await limit.stats()).max_slots == 10
-    await speak._say(limit, "freeze", 15)
+    await speak.say(limit, "freeze", 15)
     assert (await limit.stats()).max_slots == 15
     held = [await speak.acquire(limit) for _ in range(15)]
     for each in held:
-        await speak._say(limit, "release", each, outcome="dropped")
+        await speak.say(limit, "release", each, outcome="dropped")
     assert (await limit.stats()).max_slots == 15
-    await speak._say(limit, "thaw")
+    await speak.say(limit, "thaw")
     await leaves(limit, TimeoutError)
     assert (await limit.stats()).max_slots == 10
-    await speak._say(limit, "resize", 5)
+    await speak.say(limit, "resize", 5)
     await leaves(limit, TimeoutError)
     assert (await limit.stats()).max_slots == 5
 
@@ -291,7 +291,7 @@ async def test_statistics_say_whether_a_value_is_frozen(
     held = await speak.acquire(limit)
     seen = []
     for verb in ("changes", "freeze", "thaw"):
-        await speak._say(limit, verb)
+        await speak.say(limit, verb)
         every = await type(limit).get_acquired_stats([name], **where(limit))
         seen.append(((await speak.stats(limit)).frozen, every[name].frozen))
     assert seen == [(False, False), (True, True), (False, False)]
@@ -311,9 +311,9 @@ async def test_it_is_frozen_within_its_bounds_alone(make: Make, speak: Speak) ->
     for verb in ("freeze", "resize"):
         for outside in (1, 21):
             with pytest.raises(ValueError, match=f"must be within 2 and 20, not {outside}"):
-                await speak._say(limit, verb, outside)
+                await speak.say(limit, verb, outside)
         with pytest.raises(TypeError):
-            await speak._say(limit, verb, 2.5)
+            await speak.say(limit, verb, 2.5)
     assert (await limit.stats()).max_slots == 10
     await leaves(limit, TimeoutError)
     assert (await limit.stats()).max_slots == DROPPED
@@ -324,10 +324,10 @@ async def test_a_freeze_serves_those_who_wait(make: Make, speak: Speak) -> None:
     held = [await speak.acquire(limit) for _ in range(2)]
     waiting = [asyncio.create_task(speak.acquire(limit)) for _ in range(3)]
     await speak.waiting(limit, 3)
-    await speak._say(limit, "freeze", 4)
+    await speak.say(limit, "freeze", 4)
     await speak.held(limit, 4)
     await speak.waiting(limit, 1)
-    await speak._say(limit, "freeze", 5)
+    await speak.say(limit, "freeze", 5)
     held += [await each for each in waiting]
     for each in held:
         await speak.release(limit, each)
@@ -337,7 +337,7 @@ async def test_a_fixed_value_has_nothing_of_it(make: Make, speak: Speak) -> None
     limit = make(3)
     for verb in ("freeze", "thaw", "changes"):
         with pytest.raises(TypeError, match="has a fixed value"):
-            await speak._say(limit, verb)
+            await speak.say(limit, verb)
     async with limit.cm() as acquired:
         acquired.dropped(retry_after=3)
         acquired.ignored()
@@ -349,10 +349,10 @@ async def test_a_closed_one_is_neither_frozen_nor_thawed(make: Make, speak: Spea
     held = await limit.acquire()
     await limit.close_everywhere()
     with pytest.raises(SemaphoreClosed):
-        await speak._say(limit, "freeze", 5)
+        await speak.say(limit, "freeze", 5)
     with pytest.raises(SemaphoreClosed):
-        await speak._say(limit, "thaw")
-    await speak._say(limit, "release", held, outcome="dropped")
+        await speak.say(limit, "thaw")
+    await speak.say(limit, "release", held, outcome="dropped")
     await limit.reopen()
     assert (await limit.stats()).max_slots in (10, DROPPED)
 
@@ -417,8 +417,8 @@ async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: S
     add_hook(seen.append)
     try:
         held = await speak.acquire(limit)
-        await speak._say(limit, "release", held, outcome="dropped")
-        await speak._say(limit, "freeze", 9)
+        await speak.say(limit, "release", held, outcome="dropped")
+        await speak.say(limit, "freeze", 9)
         held = await speak.acquire(limit)
         await speak.release(limit, held)
     finally:
@@ -471,7 +471,7 @@ async def test_nothing_pauses_without_that_option_or_a_drop(make: Make, speak: S
     pausing = make(PAUSING)  # of the same name: it is each caller's own option
     held = await speak.acquire(pausing)
     held.dropped(retry_after=3600)
-    await speak._say(pausing, "release", held, outcome="ok")
+    await speak.say(pausing, "release", held, outcome="ok")
     held = await speak.acquire(pausing)
     held.dropped()
     await speak.release(pausing, held)
@@ -513,9 +513,9 @@ async def test_each_key_adapts_alone(make_tiers: MakeTiers, speak: Speak) -> Non
             raise TimeoutError
     assert await value_of(tiers, "a") == DROPPED
     assert await value_of(tiers, "b") == 10
-    assert await speak._say(tiers, "release", held, outcome="dropped")  # type: ignore[arg-type]
+    assert await speak.say(tiers, "release", held, outcome="dropped")  # type: ignore[arg-type]
     assert await value_of(tiers, "b") == DROPPED
-    [change] = await speak._say(tiers, "changes", "user", "a")  # type: ignore[arg-type]
+    [change] = await speak.say(tiers, "changes", "user", "a")  # type: ignore[arg-type]
     assert (change.old, change.new, change.reason) == (10, DROPPED, "a call was dropped")
     assert await tiers.changes("user", "nobody") == []
 
@@ -524,7 +524,7 @@ async def test_a_key_that_nobody_has_used_is_frozen_at_the_present_time(
     make_tiers: MakeTiers, speak: Speak
 ) -> None:
     tiers: Any = tiers_of(make_tiers)
-    await speak._say(tiers, "freeze", "user", 5, "a")
+    await speak.say(tiers, "freeze", "user", 5, "a")
     [change] = await tiers.changes("user", "a")
     assert (change.old, change.new, change.reason) == (10, 5, "frozen")
     assert abs(change.at - time.time()) < 60
@@ -557,7 +557,7 @@ async def test_closed_tiers_are_not_changed(make_tiers: MakeTiers, speak: Speak)
     await tiers.close_everywhere("maintenance")
     for verb, *args in (("freeze", "user", 5), ("thaw", "user"), ("resize", "all", 5)):
         with pytest.raises(SemaphoreClosed, match="maintenance"):
-            await speak._say(tiers, verb, *args)
+            await speak.say(tiers, verb, *args)
     await tiers.reopen()
     await leaves(tiers.at(user="a"), TimeoutError)
     assert await value_of(tiers, "a") == DROPPED
@@ -568,25 +568,25 @@ async def test_closed_tiers_are_not_changed(make_tiers: MakeTiers, speak: Speak)
 async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak: Speak) -> None:
     tiers: Any = tiers_of(make_tiers)
     kept = [await tiers.acquire(user=user) for user in "ab"]
-    await speak._say(tiers, "freeze", "user", 5, "a")
+    await speak.say(tiers, "freeze", "user", 5, "a")
     await leaves(tiers.at(user="a"), TimeoutError)
     await leaves(tiers.at(user="b"), TimeoutError)
     assert [await value_of(tiers, user) for user in "ab"] == [5, DROPPED]
-    await speak._say(tiers, "freeze", "user")
+    await speak.say(tiers, "freeze", "user")
     assert [await value_of(tiers, user) for user in "ab"] == [5, DROPPED]
-    await speak._say(tiers, "freeze", "user", 6)
+    await speak.say(tiers, "freeze", "user", 6)
     newcomer = await tiers.acquire(user="c")
     assert [await value_of(tiers, user) for user in "abc"] == [6, 6, 6]
     await leaves(tiers.at(user="c"), TimeoutError)
     assert await value_of(tiers, "c") == 6
-    await speak._say(tiers, "thaw", "user", "c")
+    await speak.say(tiers, "thaw", "user", "c")
     await leaves(tiers.at(user="b"), TimeoutError)
     await leaves(tiers.at(user="c"), TimeoutError)
     assert [await value_of(tiers, user) for user in "bc"] == [6, 4]
-    await speak._say(tiers, "thaw", "user")
+    await speak.say(tiers, "thaw", "user")
     await leaves(tiers.at(user="b"), TimeoutError)
     assert await value_of(tiers, "b") == 4
-    await speak._say(tiers, "resize", "user", 9, "b")
+    await speak.say(tiers, "resize", "user", 9, "b")
     await leaves(tiers.at(user="b"), TimeoutError)
     assert await value_of(tiers, "b") == 9
     for each in (*kept, newcomer):
@@ -600,7 +600,7 @@ async def test_statistics_say_which_keys_and_tiers_are_frozen(
     held = [await tiers.acquire(user=user) for user in ("a", "b")]
 
     async def frozen() -> set[str]:
-        stats = await speak._say(tiers, "stats")
+        stats = await speak.say(tiers, "stats")
         found = {name for name, each in stats.items() if each.frozen}
         return found | {key for key, each in stats["user"].keys.items() if each.frozen}
 
@@ -642,7 +642,7 @@ async def test_values_outside_the_bounds_and_fixed_tiers_are_refused(
     ]:
         options = {"outcome": "failed"} if verb == "release" else {}
         with pytest.raises(error, match=text):
-            await speak._say(tiers, verb, *arguments, **options)
+            await speak.say(tiers, verb, *arguments, **options)
     with pytest.raises(ValueError, match="may fall to 2 slots: 3 at once"):
         await tiers.acquire(3, user="a")
 
@@ -718,7 +718,7 @@ async def test_a_key_whose_service_names_a_time_gets_nothing_until_then(
     tiers = make_tiers(Tier("user", PAUSING, keyed=True), Tier("all", 50))
     held = await tiers.acquire(user="a")
     held.dropped(retry_after=3600)
-    await speak._say(tiers, "release", held)  # type: ignore[arg-type]
+    await speak.say(tiers, "release", held)  # type: ignore[arg-type]
     assert await tiers.try_acquire(user="a") is None
     other = await tiers.try_acquire(user="b")
     assert other is not None

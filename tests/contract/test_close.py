@@ -217,15 +217,15 @@ async def test_a_rate_is_closed_everywhere_with_a_reason_and_shows_who_waits(
     await speak.acquire(rate)
     waiting = asyncio.create_task(speak.acquire(other, label="import"))
     await speak.waiting(rate, 1)
-    [waiter] = await speak._say(rate, "waiters")
+    [waiter] = await speak.say(rate, "waiters")
     assert waiter.label == "import"
-    await speak._say(rate, "close_everywhere", "moving house")
+    await speak.say(rate, "close_everywhere", "moving house")
     with pytest.raises(SemaphoreClosed, match="moving house"):
         await waiting
     with pytest.raises(SemaphoreClosed, match="moving house"):
         await speak.try_acquire(RateLimit(name, Rate(1, per=36000), url=url))
     assert (await speak.stats(other)).reason == "moving house"
-    await speak._say(other, "reopen")
+    await speak.say(other, "reopen")
     assert await speak.try_acquire(rate) is None, "what was taken is still gone"
 
 
@@ -248,11 +248,11 @@ async def test_tiers_that_are_closed_everywhere_are_not_resized(
     url: str, name: str, speak: Speak
 ) -> None:
     tiers: Any = Tiers(Tier("user", 1, keyed=True), Tier("all", 9), name=name, url=url)
-    await speak._say(tiers, "close_everywhere", "moving house")
+    await speak.say(tiers, "close_everywhere", "moving house")
     for key in (None, "a"):
         with pytest.raises(SemaphoreClosed, match="moving house") as closed:
-            await speak._say(tiers, "resize", "user", 2, key)
+            await speak.say(tiers, "resize", "user", 2, key)
         assert closed.value.reason == "moving house"
-    await speak._say(tiers, "reopen")
+    await speak.say(tiers, "reopen")
     with pytest.raises(ValueError, match="2 slots requested of"):
-        await speak._say(tiers, "acquire", 2, user="a", timeout=0)
+        await speak.say(tiers, "acquire", 2, user="a", timeout=0)

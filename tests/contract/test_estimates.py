@@ -18,7 +18,7 @@ Make = Callable[..., Limit]
 
 
 async def estimate(limit: Any, speak: Speak, *args: Any, **options: Any) -> float | None:
-    seconds: float | None = await speak._say(limit, "estimate", *args, **options)
+    seconds: float | None = await speak.say(limit, "estimate", *args, **options)
     return seconds
 
 

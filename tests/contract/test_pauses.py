@@ -106,9 +106,9 @@ async def test_estimate_and_explain_tell_of_a_pause(make_limit: Make, speak: Spe
     limit = make_limit(2)
     assert (await limit.explain()).estimate == 0.0
     await speak.pause(limit, LONG)
-    seconds = await speak._say(limit, "estimate")
+    seconds = await speak.say(limit, "estimate")
     assert LONG / 2 < seconds <= LONG
-    explained = await speak._say(limit, "explain")
+    explained = await speak.say(limit, "explain")
     assert explained.place == 1
     assert LONG / 2 < explained.lacks[0].paused_for <= LONG
     assert "paused for another" in str(explained)
@@ -116,7 +116,7 @@ async def test_estimate_and_explain_tell_of_a_pause(make_limit: Make, speak: Spe
     waiting = asyncio.create_task(limit.acquire())
     await speak.waiting(limit, 1)
     [waiter] = await getattr(limit, "tiers", limit).waiters()
-    explained = await speak._say(limit, "explain", waiter.acquisition_id)
+    explained = await speak.say(limit, "explain", waiter.acquisition_id)
     assert (explained.state, explained.place) == ("waiting", 1)
     assert LONG / 2 < explained.estimate <= LONG
     waiting.cancel()

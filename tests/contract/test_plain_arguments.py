@@ -66,7 +66,7 @@ async def test_numbers_of_an_enum_are_plain_numbers(make: Make, speak: Speak) ->
 
 async def test_an_adaptive_value_is_frozen_at_a_number_of_an_enum(make: Make, speak: Speak) -> None:
     limit: Any = make(Adaptive(min=1, start=1, max=9))
-    await speak._say(limit, "freeze", Size.TWO)
+    await speak.say(limit, "freeze", Size.TWO)
     assert (await speak.stats(limit)).max_slots == 2
 
 
@@ -176,7 +176,7 @@ async def test_explain_refuses_what_is_no_id(make_limit: MakeLimit, speak: Speak
     wrong: Any
     for wrong in (1, b"id", ["id"]):
         with pytest.raises(TypeError, match="an acquisition_id or an AcquisitionResult is needed"):
-            await speak._say(make_limit(1), "explain", wrong)
+            await speak.say(make_limit(1), "explain", wrong)
 
 
 async def test_a_block_in_a_running_loop_is_refused_in_the_same_words(
@@ -192,10 +192,10 @@ async def test_a_block_in_a_running_loop_is_refused_in_the_same_words(
 async def test_an_estimate_is_about_the_value_in_use(make: Make, speak: Speak) -> None:
     held = await speak.acquire(make(2))
     other = make(1)
-    assert await speak._say(other, "estimate") == 0.0, "one of two is free"
-    assert (await speak._say(other, "explain")).state == "new"
+    assert await speak.say(other, "estimate") == 0.0, "one of two is free"
+    assert (await speak.say(other, "explain")).state == "new"
     with pytest.raises(ValueError, match=r"3 slots requested of .*, which has 2"):
-        await speak._say(other, "estimate", 3)
+        await speak.say(other, "estimate", 3)
     await speak.release(other, held)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
@@ -62,8 +63,8 @@ def test_nobody_waits_for_a_thread_that_is_kept_while_it_wakes_another() -> None
         loop.go_on.set()
         kept.join(60)
     assert semaphore.stats_sync().acquired_slots == 0
-    assert not semaphore._tracker.woken
-    assert not semaphore._tracker.woken.under_way
+    assert not tracker_of(semaphore).woken
+    assert not tracker_of(semaphore).woken.under_way
 
 
 async def test_a_newcomer_lets_nobody_pass_who_was_woken_in_another_event_loop() -> None:
@@ -79,7 +80,7 @@ async def test_a_newcomer_lets_nobody_pass_who_was_woken_in_another_event_loop()
         waiting = other.create_task(semaphore.acquire())
         elsewhere(settle())
         await semaphore.release(both)
-        assert semaphore._tracker.woken, "it has not run yet"
+        assert tracker_of(semaphore).woken, "it has not run yet"
         assert drive(semaphore.__aenter__()) or not QUICK_LANE
         await semaphore.__aexit__(None, None, None)
         assert drive(semaphore.acquire())

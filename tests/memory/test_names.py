@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import pytest
+from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore, SemaphoreClosed, SemaphoreStats, ValueConflict
 from slotwise.memory._registry import registry
@@ -205,7 +206,7 @@ async def test_a_name_costs_nothing_once_it_is_forgotten(clock: FakeClock) -> No
     semaphore = MemorySemaphore(name="gone", value=1)
     async with semaphore.cm():
         pass
-    tracker = weakref.ref(semaphore._tracker)
+    tracker = weakref.ref(tracker_of(semaphore))
     del semaphore
     clock.advance(61)
     gc.collect()
@@ -216,4 +217,4 @@ def test_a_semaphore_of_a_billion_slots_is_cheap() -> None:
     semaphore = MemorySemaphore(value=10**9)
     held = [semaphore.try_acquire_sync() for _ in range(100)]
     assert [acquired.slot_number for acquired in held if acquired] == [*range(1, 101)]
-    assert len(semaphore._tracker.free) < 200
+    assert len(tracker_of(semaphore).free) < 200

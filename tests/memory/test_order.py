@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore, Tier, Tiers
 from slotwise.testing import settle
@@ -72,7 +73,7 @@ async def test_newcomers_that_wait_for_a_woken_one_enter_in_their_order() -> Non
     await visit("newcomer")  # which has asked before the waiter comes again
     await waiting
     assert entered == ["waiter", "newcomer", "waiter again"]
-    assert not semaphore._tracker.woken
+    assert not tracker_of(semaphore).woken
 
 
 async def blocks_in_line(
@@ -123,7 +124,7 @@ async def test_a_newcomer_lets_a_woken_one_pass_when_the_last_in_line_was_cancel
     await asyncio.gather(waiter, gives_up, return_exceptions=True)
     assert entered == ["w", "newcomer"]
     await settle()
-    assert not semaphore._tracker.woken
+    assert not tracker_of(semaphore).woken
 
 
 async def test_a_newcomer_lets_a_woken_one_pass_when_a_line_of_cancelled_ones_was_tidied() -> None:
@@ -133,7 +134,7 @@ async def test_a_newcomer_lets_a_woken_one_pass_when_a_line_of_cancelled_ones_wa
     waiter, *give_up = await blocks_in_line(semaphore, entered, "w" + 100 * "x")
 
     async def newcomer() -> None:
-        assert not semaphore._tracker.line, "it was tidied"
+        assert not tracker_of(semaphore).line, "it was tidied"
         await semaphore.release(second)
         async with semaphore:
             entered.append("newcomer")
@@ -145,7 +146,7 @@ async def test_a_newcomer_lets_a_woken_one_pass_when_a_line_of_cancelled_ones_wa
     await asyncio.gather(waiter, coming, *give_up, return_exceptions=True)
     assert entered == ["w", "newcomer"]
     await settle()
-    assert not semaphore._tracker.woken
+    assert not tracker_of(semaphore).woken
 
 
 def test_a_loop_that_is_closed_before_its_turn_leaves_the_quick_lane_open() -> None:
@@ -158,7 +159,7 @@ def test_a_loop_that_is_closed_before_its_turn_leaves_the_quick_lane_open() -> N
         tasks[1].cancel()
         await semaphore.release(first)
         await semaphore.release(second)
-        assert semaphore._tracker.woken
+        assert tracker_of(semaphore).woken
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         loop.stop()
@@ -167,7 +168,7 @@ def test_a_loop_that_is_closed_before_its_turn_leaves_the_quick_lane_open() -> N
     loop.run_forever()
     del task
     loop.close()
-    assert not semaphore._tracker.woken
+    assert not tracker_of(semaphore).woken
 
 
 async def test_a_newcomer_to_tiers_does_not_enter_before_a_path_granted_earlier() -> None:

@@ -15,6 +15,7 @@ from logging import DEBUG
 from typing import Any
 
 import pytest
+from tests.memory._inside import tracker_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
     HandLoop,
@@ -121,7 +122,7 @@ class World:
         for wait in waiters:
             assert wait._slot_number, "it waits, and nobody is before it"
             assert not wait.waker.locked(), "it was not told"
-            sem._tracker.hand_over(wait._slot_number)
+            tracker_of(sem).hand_over(wait._slot_number)
 
     def scenario(
         self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None
@@ -139,7 +140,7 @@ class World:
 
     def assert_all_free(self, sem: MemorySemaphore, value: int = 1) -> None:
         """Nobody is left, in the private ``sem``."""
-        ledger = sem._tracker
+        ledger = tracker_of(sem)
         assert not ledger.line, "somebody stands in the line"
         assert not ledger.waiting, "somebody waits"
         assert not sem._numbers
@@ -163,7 +164,7 @@ class World:
     def _glance(self) -> tuple[object, ...]:
         seen: list[object] = []
         for sem in self._semaphores:
-            ledger, home = sem._tracker, sem._tracker.home.loop
+            ledger, home = tracker_of(sem), tracker_of(sem).home.loop
             seen += [
                 (ledger.attention, ledger.circulating, ledger.value),
                 (len(ledger.line), ledger.line.maxlen, *ledger.free),
@@ -279,7 +280,7 @@ def _loop_takes_block(world: World, sem: MemorySemaphore) -> Act:
 
 def _home_takes_block(world: World, sem: MemorySemaphore) -> Act:
     act = _loop_takes_block(world, sem)
-    assert sem._tracker.at_home(world.loops[-1])
+    assert tracker_of(sem).at_home(world.loops[-1])
     return act
 
 
@@ -514,7 +515,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
             assert [waiter._slot_number for waiter in waiters] == [1, 0]
             world.serve(sem, waiters)
             world.assert_all_free(sem)
-            assert sem._tracker.next_deadline() == NEVER
+            assert tracker_of(sem).next_deadline() == NEVER
 
         return world.scenario(leave, lambda: world.clock.advance(5), check=check)
 
@@ -590,10 +591,10 @@ def test_a_caller_that_asks_while_it_is_closed_is_refused_or_holds_and_is_not_le
         take = taker(world, sem)
 
         def check() -> None:
-            assert sem._tracker.in_use == world.inside
+            assert tracker_of(sem).in_use == world.inside
             world.end()
-            assert sem._tracker.circulating == 0
-            invariants.check(sem._tracker)
+            assert tracker_of(sem).circulating == 0
+            invariants.check(tracker_of(sem))
 
         return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
@@ -611,10 +612,10 @@ def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_wait
             give()
 
         def check() -> None:
-            assert sem._tracker.in_use == world.inside
+            assert tracker_of(sem).in_use == world.inside
             world.end()
-            assert sem._tracker.circulating == 0
-            invariants.check(sem._tracker)
+            assert tracker_of(sem).circulating == 0
+            invariants.check(tracker_of(sem))
 
         return world.scenario(_unless_closed(take), close_and_give, check=check)
 
@@ -629,13 +630,13 @@ def test_a_caller_that_joins_a_line_while_it_is_closed_is_not_left_waiting(play)
         give = _thread_gives_lease(world, sem)
         take = _home_takes_block(world, sem)
         first = world.loops[-1].create_future()
-        sem._tracker.line.append(first)
+        tracker_of(sem).line.append(first)
 
         def check() -> None:
             assert isinstance(first.exception(), SemaphoreClosed)
             give()
-            assert sem._tracker.circulating == 0
-            invariants.check(sem._tracker)
+            assert tracker_of(sem).circulating == 0
+            invariants.check(tracker_of(sem))
 
         return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
@@ -659,7 +660,7 @@ def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_i
             world.assert_all_free(sem)
             acquired = sem.try_acquire_sync()
             assert acquired is not None
-            assert acquired.slot_number == sem._tracker.top == 1
+            assert acquired.slot_number == tracker_of(sem).top == 1
 
         return world.scenario(taker(world, sem), shrink, check=check)
 
@@ -717,7 +718,7 @@ def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
 
         def check() -> None:
             assert world.inside == 0, "it got a slot that was free after the pause only"
-            assert sem._tracker.in_use == 0
+            assert tracker_of(sem).in_use == 0
             world.clock.advance(61)
             world.assert_all_free(sem)
 
@@ -784,7 +785,7 @@ def test_a_waiter_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
         first, second = sem.__aenter__(), sem.__aenter__()
         with loop.running():
             ticket, other = first.send(None), second.send(None)
-        assert list(sem._tracker.line) == [ticket, other]
+        assert list(tracker_of(sem).line) == [ticket, other]
 
         def cancel() -> None:
             loop.run_ready()
@@ -820,7 +821,7 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
             assert ticket.done(), "it waits, and two slots are free"
             with loop.running(), pytest.raises(StopIteration):
                 visit.send(None)
-            assert sem._tracker.in_use == 1
+            assert tracker_of(sem).in_use == 1
             loop.drive(sem.__aexit__, None, None, None)
             world.assert_all_free(sem, 2)
 
@@ -836,11 +837,11 @@ def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
         visit = _loop_visits(world, sem)
-        assert sem._tracker.at_home(world.loops[-1])
+        assert tracker_of(sem).at_home(world.loops[-1])
         other = world.loop()
 
         def move_and_give() -> None:
-            sem._tracker.at_home(other)
+            tracker_of(sem).at_home(other)
             give()
 
         return world.scenario(visit, move_and_give, check=lambda: world.assert_all_free(sem))
@@ -853,7 +854,7 @@ def test_a_caller_that_queues_while_the_line_moves_and_is_tidied_is_not_dropped(
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
         visit = _loop_visits(world, sem)
-        tracker = sem._tracker
+        tracker = tracker_of(sem)
         assert tracker.at_home(world.loops[-1])
         other = world.loop()
 
@@ -920,7 +921,7 @@ def test_a_caller_that_queues_while_numbers_are_minted_gets_a_free_one(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=4)
         held = [sem.acquire_sync(), sem.acquire_sync()]
-        assert sem._tracker.circulating == 2
+        assert tracker_of(sem).circulating == 2
 
         def check() -> None:
             assert world.inside == 2

@@ -9,6 +9,7 @@ import threading
 import weakref
 
 import pytest
+from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._ledger import base
@@ -230,7 +231,7 @@ async def test_a_dropped_semaphore_with_a_ttl_can_be_collected(clock: FakeClock)
     semaphore = MemorySemaphore(value=1, ttl=3600)
     async with semaphore.cm():
         pass
-    tracker = weakref.ref(semaphore._tracker)
+    tracker = weakref.ref(tracker_of(semaphore))
     del semaphore
     gc.collect()
     assert tracker() is None

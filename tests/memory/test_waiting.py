@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests._effort import MANY
+from tests.memory._inside import tracker_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
 from slotwise._ledger import invariants
@@ -42,7 +43,7 @@ Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
 
 
 def check(semaphore: MemorySemaphore) -> None:
-    invariants.check(semaphore._tracker, semaphore._numbers)
+    invariants.check(tracker_of(semaphore), semaphore._numbers)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -220,7 +221,7 @@ async def test_very_many_waiters_of_which_every_second_is_cancelled(count: int) 
         await settle()
         assert (await semaphore.stats()).waiting == count // 2
         # What has ended does not stay in the line for long.
-        assert len(semaphore._tracker.line) < 1.1 * count
+        assert len(tracker_of(semaphore).line) < 1.1 * count
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order == [*range(1, count, 2)]
     check(semaphore)
@@ -235,7 +236,7 @@ async def test_waiters_that_come_and_go_do_not_pile_up_behind_a_stuck_holder() -
             task.cancel()
             await asyncio.sleep(0)
         await settle()
-        assert len(semaphore._tracker.line) < 100
+        assert len(tracker_of(semaphore).line) < 100
 
 
 async def test_time_outs_are_driven_by_the_clock(clock: FakeClock) -> None:
@@ -320,10 +321,10 @@ async def test_a_line_moves_to_another_loop_when_nobody_waits() -> None:
         await asyncio.gather(*[work() for _ in range(3)])
 
     await contend()
-    home = semaphore._tracker.home.loop
+    home = tracker_of(semaphore).home.loop
     assert home is asyncio.get_running_loop()
     await asyncio.to_thread(asyncio.run, contend())
-    assert semaphore._tracker.home.loop is not home
+    assert tracker_of(semaphore).home.loop is not home
     await contend()
     check(semaphore)
     assert await semaphore.stats() == SemaphoreStats(0, 1)

@@ -7,6 +7,7 @@ import gc
 import threading
 
 import pytest
+from tests.memory._inside import path_tracker_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
 from slotwise._ledger import path_queue
@@ -25,7 +26,7 @@ def active(limits):
 
 def in_order(limits):
     with lock:
-        check(limits._backend._tracker)
+        check(path_tracker_of(limits))
 
 
 # ------------------------------------------------------------------------- time

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from tests.memory._inside import path_tracker_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
     HandLoop,
@@ -85,7 +86,7 @@ class World:
 
     @property
     def ledger(self) -> Any:
-        return self.paths._tracker
+        return path_tracker_of(self.paths)
 
     def used(self, *those: Path) -> None:
         """Let them have been there before, as the quick lane wants it: all at once."""

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 
 import pytest
+from tests.memory._inside import path_tracker_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
 from slotwise._ledger.paths_invariants import check
@@ -60,7 +61,7 @@ def test_threads_that_switch_all_the_time_overshoot_nowhere_and_lose_nothing(res
     go_on.clear()
     cleaner.join(30)
     assert faults == []
-    tracker = slots._uploads._backend._tracker
+    tracker = path_tracker_of(slots._uploads)
     assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
     check(tracker)
 
@@ -156,7 +157,7 @@ def storm(turns):
     for thread in background:
         thread.join(30)
     assert watched.faults == []
-    tracker = watched.limits._backend._tracker
+    tracker = path_tracker_of(watched.limits)
     with lock:
         assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
         check(tracker)
