@@ -63,7 +63,7 @@ def test_every_file_that_the_docs_name_exists() -> None:
         for found in re.findall(r"`([\w/.-]*\w\.(?:py|lua))`", page.read_text())
     }
     examples = {"conftest.py", "train.py"}
-    assert ("design.md", "_ledger/ledger.py") in named
+    assert ("design.md", "_ledger/paths.py") in named
     assert [
         (page, name)
         for page, name in sorted(named)

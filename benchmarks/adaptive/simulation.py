@@ -14,11 +14,12 @@ from typing import Protocol
 
 from slotwise._core.adaptive import Adaptive, Outcome
 from slotwise._ledger.adaptation import adaptation
-from slotwise._ledger.claims import Claim
-from slotwise._ledger.ledger import Ledger
+from slotwise._ledger.path_nodes import PathClaim
+from slotwise._ledger.paths import PathLedger
 
 Value = Callable[[float], float]  # of the time
 
+_PATH = (None,)
 MOST_WAITING = 2000  # an open load gives up beyond that, as callers with a timeout do
 
 
@@ -134,14 +135,14 @@ class Simulation:
         self.dice = random.Random(seed)
         # A grant reaches another process a little later; its slot is held meanwhile.
         self.delivery = 0.0 if processes == 1 else 0.002
-        self.ledger: Ledger[Claim] = Ledger(controller.limit)
+        self.ledger: PathLedger[PathClaim] = PathLedger([controller.limit])
         self.run = Run(limits=[(0.0, controller.limit)])
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self.number = 0
         self.busy = 0  # workers
         self.in_flight = 0
-        self.queue: deque[tuple[Claim, float]] = deque()  # at the service
+        self.queue: deque[tuple[PathClaim, float]] = deque()  # at the service
         self.next_start = 0.0  # of a service with a rate
 
     def play(self, seconds: float) -> Run:
@@ -172,16 +173,16 @@ class Simulation:
 
     def ask(self) -> None:
         self.number += 1
-        self.deliver(self.ledger.request(Claim(self.number), self.now))
+        self.deliver(self.ledger.request(PathClaim(self.number), _PATH, self.now))
 
-    def deliver(self, granted: list[Claim]) -> None:
+    def deliver(self, granted: list[PathClaim]) -> None:
         for claim in granted:
             if self.delivery:
                 self.later(self.dice.random() * 2 * self.delivery, self.begin, claim)
             else:
                 self.begin(claim)
 
-    def end(self, claim: Claim, began: float, outcome: Outcome, has_worker: bool) -> None:
+    def end(self, claim: PathClaim, began: float, outcome: Outcome, has_worker: bool) -> None:
         if has_worker:
             self.busy -= 1
             self.start_queued()
@@ -192,16 +193,16 @@ class Simulation:
         limit = self.controller.end(self.now, held, outcome, self.in_flight)
         self.in_flight -= 1
         granted = self.ledger.release(claim.key, self.now)
-        if limit != self.ledger.value:
+        if limit != self.ledger.node().value:
             self.run.limits.append((self.now, limit))
-            granted += self.ledger.adapt(limit, self.now)[1]
+            granted += self.ledger.resize(0, limit, None, self.now)[1]
         self.deliver(granted)
         if not callable(self.load):
             self.ask()
 
     # ------------------------------------------------------------ the service
 
-    def begin(self, claim: Claim) -> None:
+    def begin(self, claim: PathClaim) -> None:
         service = self.service
         self.in_flight += 1
         if service.is_dead is not None and service.is_dead(self.now):

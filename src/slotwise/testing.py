@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from slotwise._core.messages import display
+from slotwise._core.paths import SEMAPHORE_PATH
 from slotwise._wait import clock
-from slotwise.memory._base_tracker import BaseTracker
-from slotwise.memory._path_tracker import PathTracker
 from slotwise.memory._tracker import Tracker
 
 __all__ = ["FakeClock", "Leak", "leaked_slots", "no_leaked_slots", "settle"]
@@ -60,7 +58,7 @@ class FakeClock:
 
     def __exit__(self, *exc_info: object) -> None:
         # Not isinstance: what other packages make may answer that with an error.
-        trackers = [each for each in gc.get_objects() if issubclass(type(each), BaseTracker)]
+        trackers = [each for each in gc.get_objects() if issubclass(type(each), Tracker)]
         for tracker in trackers:
             tracker.run_out(self._move_to)
         clock.now = time.monotonic
@@ -135,32 +133,17 @@ def leaked_slots() -> dict[int, Leak]:
     gc.collect()  # what is only garbage is not a leak
     found = {}
     # Not isinstance: what other packages make may answer that with an error.
-    for tiers in [thing for thing in gc.get_objects() if issubclass(type(thing), PathTracker)]:
-        held, waiting = list(tiers.holders.values()), len(tiers.waiting)
-        if held or waiting:
-            named = (
-                f" ({', '.join(acquisition.acquisition_id for acquisition in held)})"
-                if held
-                else ""
-            )
-            found[id(tiers)] = Leak(
-                len(held), waiting, f"{tiers.title}: {len(held)} held{named}, {waiting} waiting"
-            )
     for tracker in [thing for thing in gc.get_objects() if issubclass(type(thing), Tracker)]:
-        stats = tracker.snapshot()
-        holders = [
-            claim.acquisition_id
-            for claim in list(tracker.holders.values())
-            if claim.semaphore._tracker is tracker
-        ]
-        if stats.acquired_slots or stats.waiting:
-            named = f" ({', '.join(holders)})" if holders else ""
-            found[id(tracker)] = Leak(
-                stats.acquired_slots,
-                stats.waiting,
-                f"{display(tracker.name)}: {stats.acquired_slots} of {stats.max_slots}"
-                f" held{named}, {stats.waiting} waiting",
-            )
+        holders = tracker.claims()
+        waiting, held, of = len(tracker.ledger.waiting), len(holders), ""
+        if tracker.is_semaphore:
+            stats = tracker.stats_of(SEMAPHORE_PATH).tightest()  # blocks have no claims
+            waiting, held, of = stats.waiting, stats.acquired_slots, f" of {stats.max_slots}"
+        if held or waiting:
+            ids = ", ".join(claim.acquisition_id for claim in holders)
+            named = f" ({ids})" if ids else ""
+            words = f"{tracker.title}: {held}{of} held{named}, {waiting} waiting"
+            found[id(tracker)] = Leak(held, waiting, words)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of, tracker_of
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers, ValueConflict
@@ -30,9 +30,9 @@ def clock() -> Any:
 
 def counted(limit: MemorySemaphore) -> list[str]:
     """The outcomes that are counted from now on."""
-    tracker = tracker_of(limit)
+    node = ledger_of(limit).node()
     seen: list[str] = []
-    adaptation = tracker.adaptation
+    adaptation = node.adaptation
 
     class Spy(type(adaptation)):  # type: ignore[misc]
         __slots__ = ()
@@ -222,8 +222,9 @@ def test_what_was_learnt_outlives_an_idle_time_of_less_than_an_hour(clock: FakeC
     clock.advance(3000)
     assert MemorySemaphore(ERRORS, name="learnt").value == 7
     clock.advance(1000)
+    del limit
     assert MemorySemaphore(ERRORS, name="learnt").value == 10
-    limit.freeze_sync(5)
+    MemorySemaphore(ERRORS, name="learnt").freeze_sync(5)
     clock.advance(10_000)
     assert MemorySemaphore(ERRORS, name="learnt").value == 5
 
@@ -271,7 +272,7 @@ def test_threads_and_loops_share_it_while_its_value_moves(options: Adaptive) -> 
     stats = limit.stats_sync()
     assert (stats.acquired_slots, stats.waiting) == (0, 0)
     assert tiers.stats_sync()["all"].active == 0
-    check(tracker_of(limit))
+    check(ledger_of(limit))
 
 
 @pytest.mark.parametrize("url", ["memory", "process"])

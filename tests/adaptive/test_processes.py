@@ -14,7 +14,7 @@ from tests import _fresh_processes
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
 from slotwise._core.paths import TierSpec, semaphore_spec
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise._wait import clock
 from slotwise.errors import UnknownSemaphore
 from slotwise.processes._state import State

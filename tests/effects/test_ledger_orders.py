@@ -8,8 +8,8 @@ semaphore are checked.
 from __future__ import annotations
 
 import pytest
+from tests.ledger.one_node import Claim, Ledger
 
-from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.invariants import check
 from slotwise.effects import Checkpoint, Gather, do, explore

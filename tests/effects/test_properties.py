@@ -122,18 +122,18 @@ class World:
     def check(self):
         """Between any two steps: S1 to S3 of semaphores.py, and the ledger's I2."""
         for sem in self.semaphores:
-            ledger = sem._ledger
+            ledger, node = sem._ledger, sem._node
             live = sem._scheduler.live
-            assert sum(held_by(task, sem) for task in live) == ledger.in_use <= sem.permits
+            assert sum(held_by(task, sem) for task in live) == node.in_use <= sem.permits
             assert not ledger.holders
-            assert not (ledger.line and ledger.free)
+            assert not (ledger.line and node.free)
             if ledger.waiting and not queue_of(sem)[: len(ledger.line)]:
                 head = next(iter(ledger.waiting.values()))
-                assert ledger.in_use + head.slots > sem.permits
+                assert node.in_use + head.slots > sem.permits
 
     def check_end(self):
         for sem in self.semaphores:
-            assert sem._ledger.in_use == 0, "a permit was lost"
+            assert sem._node.in_use == 0, "a permit was lost"
             assert queue_of(sem) == ()
             assert self.taken[sem] == 0
         assert all(task.done for task in self.tasks)
@@ -281,7 +281,7 @@ def test_queue_and_holders_are_those_of_a_naive_model(permits, scripts, seed):
 
     run(program(), seed=seed, trace=trace)
     compare()
-    assert world.semaphores[0]._ledger.in_use == 0
+    assert world.semaphores[0]._node.in_use == 0
 
 
 @examples(25)
@@ -389,7 +389,7 @@ def test_permits_are_attributed_as_in_a_naive_model(owned, scripts, seed):
             left[holding.task] += len(holding.numbers)
         live = {task: held_by(task, sem) for task in sem._scheduler.live}
         assert +(left + Counter(live)) == accounts.counts()
-        assert sem._ledger.in_use == len(accounts.acquired)
+        assert sem._node.in_use == len(accounts.acquired)
 
     @do
     def actor(sem, accounts, number, script):

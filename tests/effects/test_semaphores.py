@@ -734,7 +734,7 @@ def test_a_handle_of_another_run_is_refused_and_nothing_is_touched():
     assert issubclass(ForeignSemaphoreError, RuntimeError)
     theirs = run(make())
     assert run(use(theirs)) == 1
-    assert theirs._ledger.in_use == 0
+    assert theirs._node.in_use == 0
 
 
 def test_a_foreign_handle_is_refused_while_its_own_run_goes_on():

@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 
 from slotwise._core.rates import Rate
+from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.paths_invariants import check
 
 
 class Fair:

@@ -12,9 +12,9 @@ import pytest
 from tests._effort import TIMES
 
 from slotwise._ledger import path_queue
+from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.paths_invariants import check
 
 
 class ByTheRule(PathLedger[PathClaim]):

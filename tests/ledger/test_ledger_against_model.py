@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests._effort import examples
 from tests.ledger.model import Entry, Model
+from tests.ledger.one_node import Claim, Ledger
 
-from slotwise._ledger import Claim, Ledger, LineGrant
 from slotwise._ledger import slots as slots_module
 from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.claims import LineGrant
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 
@@ -36,7 +37,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         # Numbers of those who hold without a claim, by the model's key.
         self.unnamed: dict[Hashable, int] = {}
         self.tickets: set[Hashable] = set()
-        self.ledger: Ledger[Any] = Ledger(3)
+        self.ledger = Ledger(3)
         self.model = Model(3)
 
     # ----------------------------------------------------------- the helpers
@@ -144,7 +145,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
     def close(self, really: bool) -> None:
         if not really:
             return
-        refused = self.ledger.close()
+        refused = self.ledger.close(self.now)
         assert [claim.key for claim in refused] == self.model.close()
         assert all(claim.slot_number == 0 for claim in refused if isinstance(claim, LineGrant))
         self.tickets.clear()
@@ -174,7 +175,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         if ledger.line or ledger.attention:
             return
         try:
-            number = heappop(ledger.free)
+            number = heappop(ledger.node().free)
         except IndexError:
             return
         key = self.new_key("quick")
@@ -185,6 +186,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             assert self.model.try_request(Entry(key, ttl=ttl), self.now)
             claim = Claim(key, 1, ttl)
             claim._slot_number = number
+            claim.nodes = (ledger.node(),)
             ledger.holders[key] = claim
             if ttl is not None:
                 ledger.timed().young[key] = self.now + ttl
@@ -204,8 +206,11 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             number = claim.slot_number
             if ledger.deadlines is not None:
                 ledger.deadlines.discard(key)
-        heappush(ledger.free, number)
-        granted = ledger.serve(self.now) if ledger.line or ledger.attention else []
+        heappush(ledger.node().free, number)
+        granted = []
+        if ledger.line or ledger.attention:
+            ledger.look_after((ledger.node(),))
+            granted = ledger.serve(self.now)
         self.assert_same(granted, self.model.release(key, self.now))
 
     @rule()
@@ -219,7 +224,8 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         self.tickets.add(key)
         ledger.line.append(key)
         granted = []
-        if ledger.free or ledger.circulating < ledger.value or ledger.attention:
+        node = ledger.node()
+        if node.free or node.circulating < node.value or ledger.attention:
             granted = ledger.serve(self.now)
         self.assert_same(granted, self.model.request(Entry(key), self.now, None))
 
@@ -237,7 +243,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def the_invariants_hold(self) -> None:
-        check(self.ledger, self.unnamed.values())
+        check(self.ledger, self.now, resized=True, unnamed_numbers=self.unnamed.values())
 
     @invariant()
     def both_say_the_same(self) -> None:

@@ -22,9 +22,9 @@ from tests.ledger.path_model import PathModel, Request, in_microseconds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise.errors import SemaphoreClosed
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotwise.memory._path_tracker import PathTracker
+from slotwise._ledger.paths import PathLedger
 from slotwise.memory._tracker import Tracker
 
 
-def tracker_of(semaphore: Any) -> Tracker:
-    """What all instances of a semaphore share."""
-    tracker: Tracker = semaphore._tracker
+def tracker_of(limit: Any) -> Tracker:
+    """What all objects of a semaphore, of tiers, of a rate, or of their backend share."""
+    while not hasattr(limit, "tracker"):
+        limit = limit._backend if hasattr(limit, "_backend") else limit._tiers
+    tracker: Tracker = limit.tracker
     return tracker
 
 
-def path_tracker_of(tiers: Any) -> PathTracker:
-    """The same of tiers, of a rate, or of their backend."""
-    while not hasattr(tiers, "_tracker"):
-        tiers = tiers._backend if hasattr(tiers, "_backend") else tiers._tiers
-    tracker: PathTracker = tiers._tracker
-    return tracker
+def ledger_of(limit: Any) -> PathLedger[Any]:
+    """The ledger that decides who gets something of it."""
+    return tracker_of(limit).ledger

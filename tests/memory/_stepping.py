@@ -48,7 +48,6 @@ _STEPPED = tuple(
     f"{_HOME}/{name}.py"
     for name in (
         "_ledger/base",
-        "_ledger/ledger",
         "_ledger/deadlines",
         "_ledger/path_nodes",
         "_ledger/paths",
@@ -56,16 +55,12 @@ _STEPPED = tuple(
         "_ledger/slots",
         "_wait/wakers",
         "memory/_acquisition",
-        "memory/_attachment",
-        "memory/_context",
-        "memory/_base_tracker",
-        "memory/_path_acquisition",
-        "memory/_path_tracker",
-        "memory/_paths",
+        "memory/_backend",
+        "memory/_line",
+        "memory/_quick_lane",
         "memory/_registry",
         "memory/_semaphore",
         "memory/_tracker",
-        "memory/_waiting",
     )
 )
 assert all(map(os.path.exists, _STEPPED)), "a module was renamed, and would not be stepped through"
@@ -82,7 +77,7 @@ _SHARED = {
     "value",
     "woken",
 }
-_ATTACHMENT = {"_tracker", "_ledger", "_lane"}
+_ATTACHMENT = {"tracker", "ledger", "lane"}
 _ATOMIC = re.compile(
     # Heaps of paths that only who has the lock knows of are no steps.
     r"heap(?:pop|push)\((?!work|parked|ages|self\.(?:work|_parked|_ages))|popleft\(|\.pop\(|popitem\("

@@ -17,10 +17,8 @@ from tests import _fresh_processes
 
 from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._core.limit import AcquisitionContext
-from slotwise._wait import clock as _clock
 from slotwise._wait import section
-from slotwise.memory import _base_tracker, _registry
-from slotwise.memory._registry import Registry
+from slotwise.memory import _registry, _tracker
 from slotwise.memory._tracker import Tracker
 from slotwise.testing import FakeClock, settle
 
@@ -237,17 +235,6 @@ async def test_a_long_line_of_those_who_gave_up_is_passed_in_one_go() -> None:
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
 
-def test_timers_for_idle_names_do_not_pile_up(clock: FakeClock) -> None:
-    registry = Registry()
-    before = len(_clock.timekeeper._timers)
-    for number in range(1_000):
-        # As in a process whose timer thread does not run: nobody rings.
-        clock._move_to(clock.now() + 1)
-        section.exclusive(registry.tracker_for, f"name-{number}", 1)
-    assert len(registry) < 100
-    assert len(_clock.timekeeper._timers) <= before + 2
-
-
 async def test_a_task_that_left_its_block_is_not_cancelled_for_its_ttl() -> None:
     semaphore = MemorySemaphore(value=200, ttl=0.02, cancel_task_after_ttl=True)
     wrongly = 0
@@ -273,7 +260,7 @@ async def test_a_task_that_left_its_block_is_not_cancelled_for_its_ttl() -> None
     finally:
         logging.getLogger("slotwise.memory").setLevel(logging.NOTSET)
     assert wrongly == 0
-    assert not _base_tracker.ttl_cancels
+    assert not _tracker.ttl_cancels
 
 
 async def test_releasing_an_expired_id_elsewhere_does_not_save_its_task(clock: FakeClock) -> None:

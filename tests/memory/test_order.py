@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of, tracker_of
 
 from slotwise import MemorySemaphore, Tier, Tiers
 from slotwise.testing import settle
@@ -134,7 +134,7 @@ async def test_a_newcomer_lets_a_woken_one_pass_when_a_line_of_cancelled_ones_wa
     waiter, *give_up = await blocks_in_line(semaphore, entered, "w" + 100 * "x")
 
     async def newcomer() -> None:
-        assert not tracker_of(semaphore).line, "it was tidied"
+        assert not ledger_of(semaphore).line, "it was tidied"
         await semaphore.release(second)
         async with semaphore:
             entered.append("newcomer")

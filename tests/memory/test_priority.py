@@ -8,18 +8,10 @@ import random
 import threading
 
 import pytest
+from tests.ledger.one_node import Claim, Ledger
 
 from slotwise import MemorySemaphore
-from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.invariants import check
-
-
-class RankedClaim(Claim):
-    __slots__ = ("head_start",)
-
-    def __init__(self, key, slots=1, head_start=0):
-        super().__init__(key, slots)
-        self.head_start = head_start
 
 
 class Queue:
@@ -128,7 +120,7 @@ def test_a_priority_must_be_finite(priority):
 def test_nobody_is_passed_by_one_who_came_later_than_its_head_start_allows(seed):
     """Against a sorted list; every grant is the first by time of arrival less head start."""
     dice = random.Random(seed)
-    ledger: Ledger[RankedClaim] = Ledger(dice.choice([1, 2, 3]))
+    ledger = Ledger(dice.choice([1, 2, 3]))
     now, last, waiting, holding = 100.0, 0, [], []
 
     def note(granted):
@@ -144,7 +136,7 @@ def test_nobody_is_passed_by_one_who_came_later_than_its_head_start_allows(seed)
         action = dice.random()
         if action < 0.5:
             seconds = dice.choice([0, 0, 0, 1, 2, 5, -1, -3])
-            claim = RankedClaim(step, dice.choice([1, 1, 2]), seconds * 1_000_000)
+            claim = Claim(step, dice.choice([1, 1, 2]), head_start=seconds * 1_000_000)
             if claim.slots > ledger.value:
                 continue
             last = max(last + 1, int(now * 1_000_000 + 0.5))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, MemorySemaphore
 from slotwise._ledger import invariants
@@ -193,7 +193,7 @@ def test_a_crowd_of_threads_and_loops_never_exceeds_the_value_and_all_leave(valu
     doorman = Doorman(value)
     crowd([sem], doorman, min(value, 2), resize=False)
     assert_all_left(sem, doorman)
-    invariants.check(tracker_of(sem))
+    invariants.check(ledger_of(sem))
     assert sem._numbers == []
 
 

@@ -15,12 +15,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from tests.memory._inside import ledger_of
 
 from slotwise import MemorySemaphore
 from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.paths import PathLedger
 from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
-from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition
+from slotwise.memory._acquisition import GeneralAcquisition, MemoryAcquisition
+from slotwise.memory._backend import MemoryBackend
 from slotwise.memory._tracker import Tracker
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
@@ -32,57 +35,60 @@ class Asked(Exception):
     """The copy has left the quick lane: it asks the tracker, or begins to wait."""
 
 
-class Watched(Tracker):
-    """Notes each look at what threads share, and each call that leads to the lock."""
+class Looks(list[object]):
+    """What was looked at, and each call that leads to the lock, in order."""
 
-    __slots__ = ("arrives", "looks", "watching")
+    watching = False
+    arrives = ""  # who comes while a number is taken or pushed
 
-    def __init__(self) -> None:
-        self.watching = False
-        self.looks: list[object] = []
-        self.arrives = ""  # who comes while a number is pushed
-        super().__init__(10)
+    def note(self, look: object) -> None:
+        if self.watching:
+            self.append(look)
+
+
+LOOKS = Looks()
+
+
+class WatchedLedger(PathLedger[Any]):
+    __slots__ = ()
+
+
+class WatchedTracker(Tracker):
+    __slots__ = ()
 
     def hand_over(self, number: int) -> None:
-        self.looks.append(("hand_over", number))
+        LOOKS.note(("hand_over", number))
 
-    def look_after_waiters(self) -> None:
-        self.looks.append("look_after_waiters")
+    def look_around(self, nodes: object) -> None:
+        LOOKS.note("look_around")
 
-    def take_fresh(self) -> int:
-        raise Asked
-
-    def arm(self, when: float) -> None:
-        pass
-
-    def take_back(self, acquisition: MemoryAcquisition) -> bool:
-        self.looks.append(("take_back", acquisition._slot_number))
-        return True
+    def undo(self, taken: object, number: int) -> None:
+        LOOKS.note(("undo", number))
 
 
-def _watch(name: str) -> None:
-    slot = getattr(Tracker, name)
+class WatchedBackend(MemoryBackend):
+    __slots__ = ()
 
-    def get(tracker: Watched) -> object:
-        value = slot.__get__(tracker)
-        if tracker.watching:
-            tracker.looks.append(name)
-            if name == "free" and tracker.arrives == "attention":
-                tracker.attention = True
-            if name == "free" and tracker.arrives == "line":
-                tracker.line = deque(["somebody"])
+
+def _watch(kind: Any, base: Any, name: str) -> None:
+    slot = getattr(base, name)
+
+    def get(thing: Any) -> object:
+        value = slot.__get__(thing)
+        LOOKS.note(name)
+        if name == "free" and LOOKS.watching and LOOKS.arrives == "attention":
+            thing.lane.attention = True
+        if name == "free" and LOOKS.watching and LOOKS.arrives == "line":
+            thing.lane.line = deque(["somebody"])
         return value
 
-    def set_(tracker: Watched, value: object) -> None:
-        if tracker.watching and name == "last_used":
-            tracker.looks.append("last_used is set")
-        slot.__set__(tracker, value)
-
-    setattr(Watched, name, property(get, set_))
+    setattr(kind, name, property(get, slot.__set__))
 
 
-for _name in ("attention", "line", "woken", "free", "last_used"):
-    _watch(_name)
+_watch(WatchedLedger, PathLedger, "attention")
+_watch(WatchedLedger, PathLedger, "line")
+_watch(WatchedTracker, Tracker, "woken")
+_watch(WatchedBackend, MemoryBackend, "free")
 
 
 def drive(coroutine: Coroutine[Any, Any, object]) -> None:
@@ -93,57 +99,55 @@ def drive(coroutine: Coroutine[Any, Any, object]) -> None:
     raise AssertionError("it waits")
 
 
-def rule_take(tracker: Watched, _: MemorySemaphore) -> int:
-    return _quick_lane.take(tracker)
+def rule_take(semaphore: MemorySemaphore) -> int:
+    return _quick_lane.take_one(semaphore._backend)
 
 
 def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
-    def take(_: Watched, semaphore: MemorySemaphore) -> int:
+    def take(semaphore: MemorySemaphore) -> int:
         enter(semaphore)
         return semaphore._numbers[-1]
 
     return take
 
 
-def enter_cm(_: Watched, semaphore: MemorySemaphore) -> int:
+def enter_cm(semaphore: MemorySemaphore) -> int:
     acquisition: Any = semaphore.cm()
     drive(acquisition.__aenter__())
     number: int = acquisition.slot_number
     return number
 
 
-TAKES: dict[str, Callable[[Watched, MemorySemaphore], int]] = {
+TAKES: dict[str, Callable[[MemorySemaphore], int]] = {
     "MemorySemaphore.__aenter__": enter_block(lambda semaphore: drive(semaphore.__aenter__())),
     "MemorySemaphore.__enter__": enter_block(lambda semaphore: semaphore.__enter__()),
     "MemoryAcquisition.__aenter__": enter_cm,
 }
 
 
-def rule_give(tracker: Watched, _: MemorySemaphore) -> None:
-    _quick_lane.give(tracker, NUMBER)
+def rule_give(semaphore: MemorySemaphore) -> None:
+    _quick_lane.give_one(semaphore._backend, NUMBER)
 
 
-def held(tracker: Watched, semaphore: MemorySemaphore) -> Any:
+def held(semaphore: MemorySemaphore) -> Any:
     acquisition: Any = semaphore.cm()
     acquisition.key, acquisition._slot_number = 1, NUMBER
-    tracker.holders[1] = acquisition
+    ledger_of(semaphore).holders[1] = acquisition
     return acquisition
 
 
 def exit_block(leave: Callable[[MemorySemaphore], None]) -> Callable[..., None]:
-    def give(_: Watched, semaphore: MemorySemaphore) -> None:
+    def give(semaphore: MemorySemaphore) -> None:
         semaphore._numbers.append(NUMBER)
         leave(semaphore)
 
     return give
 
 
-GIVES: dict[str, Callable[[Watched, MemorySemaphore], object]] = {
+GIVES: dict[str, Callable[[MemorySemaphore], object]] = {
     "MemorySemaphore.__aexit__": exit_block(lambda sem: drive(sem.__aexit__(None, None, None))),
     "MemorySemaphore.__exit__": exit_block(lambda sem: sem.__exit__(None, None, None)),
-    "MemoryAcquisition.__aexit__": lambda tracker, sem: drive(
-        held(tracker, sem).__aexit__(None, None, None)
-    ),
+    "MemoryAcquisition.__aexit__": lambda sem: drive(held(sem).__aexit__(None, None, None)),
 }
 
 
@@ -170,37 +174,45 @@ def asking_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Asked
 
     monkeypatch.setattr(_semaphore, "get_running_loop", ask)
-    for name in ("_acquire", "_enter_slowly", "_blocks_have_claims"):
-        monkeypatch.setattr(MemorySemaphore, name, ask)
+    monkeypatch.setattr(MemoryBackend, "get", ask)
+    monkeypatch.setattr(MemorySemaphore, "_blocks_have_claims", ask)
 
 
 def outcome(
-    call: Callable[[Watched, MemorySemaphore], object], **state: Any
+    call: Callable[[MemorySemaphore], object], arrives: str = "", **state: Any
 ) -> tuple[list[object], object, list[int]]:
     """What a call looks at, what it returns, and what is free then."""
-    tracker = Watched()
     semaphore = MemorySemaphore(10)
-    semaphore._attach(tracker)
+    backend = semaphore._backend
+    tracker, ledger = backend.tracker, backend.lane
+    backend.__class__, tracker.__class__ = WatchedBackend, WatchedTracker
+    ledger.__class__ = WatchedLedger
+    places = {"attention": ledger, "line": ledger, "woken": tracker}
     for name, value in state.items():
-        setattr(tracker, name, value)
-    tracker.watching = True
+        if name == "free":
+            backend.free[:] = value
+        else:
+            setattr(places[name], name, value)
+    LOOKS.clear()
+    LOOKS.watching, LOOKS.arrives = True, arrives
     try:
-        result: object = call(tracker, semaphore)
+        result: object = call(semaphore)
     except Asked:
         result = 0
-    tracker.watching = False
-    return tracker.looks, result, tracker.free
+    LOOKS.watching = False
+    return [*LOOKS], result, backend.free
 
 
 @pytest.mark.parametrize("copy", TAKES)
 def test_a_copy_of_take_looks_and_takes_as_the_rule_does(copy: str) -> None:
     taken = 0
-    for log, attention, waiting, woken, free in itertools.product(
+    for log, attention, waiting, woken, free, arrives in itertools.product(
         ("not logged", "logged", "not known"),
         (False, True),
         ((), ("somebody",)),
         ((), ("somebody",)),
         ((), (1,), (2, 5, 3)),
+        ("", "attention"),
     ):
 
         def prepared() -> dict[str, Any]:
@@ -208,7 +220,8 @@ def test_a_copy_of_take_looks_and_takes_as_the_rule_does(copy: str) -> None:
             lane = Woken()
             lane.update(woken)  # noqa: B023
             line = deque(waiting)  # noqa: B023
-            return {"attention": attention, "line": line, "woken": lane, "free": [*free]}  # noqa: B023
+            state = {"attention": attention, "line": line, "woken": lane, "free": [*free]}  # noqa: B023
+            return {**state, "arrives": arrives}  # noqa: B023
 
         looks, number, left = outcome(rule_take, **prepared())
         copied_looks, copied_number, copied_left = outcome(TAKES[copy], **prepared())
@@ -238,38 +251,11 @@ def test_a_copy_of_give_looks_and_gives_as_the_rule_does(copy: str) -> None:
         assert copied_looks == looks
         assert copied_free == free
         ways.add(str(looks[-1]))
-    assert ways == {str(("hand_over", NUMBER)), "look_after_waiters", "attention"}
-
-
-def test_an_acquisition_with_a_label_takes_the_quick_lane_too() -> None:
-    set_log("not logged")
-
-    def enter(_: Watched, semaphore: MemorySemaphore) -> None:
-        acquisition = semaphore.cm(label="import")
-        drive(acquisition.__aenter__())
-        [holder] = semaphore.holders_sync()
-        assert (holder.label, holder.since is None) == ("import", False)
-        drive(acquisition.__aexit__(None, None, None))
-
-    def acquire(_: Watched, semaphore: MemorySemaphore) -> None:
-        acquisition = semaphore.try_acquire_sync(label="import")
-        assert acquisition is not None
-        [holder] = semaphore.holders_sync()
-        assert (holder.label, holder.since is None) == ("import", False)
-        assert semaphore.release_sync(acquisition) is True
-
-    for use in (enter, acquire):
-        looks, _, free = outcome(use, free=[1])
-        assert free == [1]
-        assert looks[:4] == ["attention", "line", "woken", "free"]
+    assert ways == {str(("hand_over", NUMBER)), "look_around", "attention"}
 
 
 def test_every_copy_is_compared() -> None:
-    kinds = (
-        MemorySemaphore,
-        MemoryAcquisition,
-        GeneralMemoryAcquisition,
-    )
+    kinds = (MemorySemaphore, MemoryAcquisition, GeneralAcquisition)
     written_out = {
         f"{kind.__name__}.{name}"
         for kind in kinds

@@ -15,7 +15,7 @@ from logging import DEBUG
 from typing import Any
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of, tracker_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
     HandLoop,
@@ -27,6 +27,7 @@ from tests.memory._stepping import (
 )
 
 from slotwise import MemorySemaphore
+from slotwise._core.paths import semaphore_spec
 from slotwise._ledger import NEVER, invariants
 from slotwise._ledger.base import QUICK_LANE
 from slotwise._wait import clock as _clock
@@ -35,15 +36,13 @@ from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
 from slotwise.memory import (
     _acquisition,
-    _attachment,
-    _base_tracker,
-    _context,
+    _backend,
     _ids,
+    _line,
     _log,
     _registry,
     _semaphore,
     _tracker,
-    _waiting,
 )
 from slotwise.memory._acquisition import BlockWait
 from slotwise.memory._registry import Registry
@@ -73,14 +72,14 @@ class World:
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
         self.registry = Registry()
-        section.lock = _tracker.lock = _registry.lock = _attachment.lock = self.lock
+        section.lock = _tracker.lock = _registry.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
         assert not deliveries.posted
-        _semaphore.registry = _attachment.registry = self.registry
+        _semaphore.registry = _backend.registry = self.registry
         next_key = itertools.count(1).__next__
-        _acquisition.next_key = _context.next_key = _semaphore.next_key = next_key
-        _waiting.block_on = block
+        _acquisition.next_key = _backend.next_key = next_key
+        _backend.block_on = block
         _log.logger.isEnabledFor(DEBUG)
         assert not _log.perhaps_wanted(DEBUG, True), "with logs there is no quick lane"
 
@@ -113,8 +112,8 @@ class World:
 
     def waiter(self, sem: MemorySemaphore) -> BlockWait:
         """Somebody who waits already."""
-        wait = BlockWait(sem, None)
-        assert not sem._request(wait, thread_waker)
+        wait = BlockWait(sem._backend, None)
+        assert not section.exclusive(sem._backend._ask, wait, thread_waker)
         return wait
 
     def serve(self, sem: MemorySemaphore, waiters: list[BlockWait]) -> None:
@@ -140,13 +139,13 @@ class World:
 
     def assert_all_free(self, sem: MemorySemaphore, value: int = 1) -> None:
         """Nobody is left, in the private ``sem``."""
-        ledger = tracker_of(sem)
+        ledger = ledger_of(sem)
         assert not ledger.line, "somebody stands in the line"
         assert not ledger.waiting, "somebody waits"
         assert not sem._numbers
         invariants.check(ledger)
-        assert ledger.in_use == 0, "a slot is lost"
-        assert ledger.value == value
+        assert ledger.node().in_use == 0, "a slot is lost"
+        assert ledger.node().value == value
         assert self.most_inside <= value
         assert self.inside == 0
 
@@ -155,7 +154,7 @@ class World:
             self.lock,
             self.loops,
             self.registry._trackers,
-            _base_tracker.ttl_cancels,
+            _tracker.ttl_cancels,
             section.section,
             deliveries.posted,
             self,
@@ -164,10 +163,11 @@ class World:
     def _glance(self) -> tuple[object, ...]:
         seen: list[object] = []
         for sem in self._semaphores:
-            ledger, home = tracker_of(sem), tracker_of(sem).home.loop
+            ledger, home = ledger_of(sem), tracker_of(sem).home.loop
+            node = ledger.node()
             seen += [
-                (ledger.attention, ledger.circulating, ledger.value),
-                (len(ledger.line), ledger.line.maxlen, *ledger.free),
+                (ledger.attention, node.circulating, node.value),
+                (len(ledger.line), ledger.line.maxlen, *node.free),
                 None if home is None else self.loops.index(home),
             ]
         return tuple(seen)
@@ -180,13 +180,11 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         (section, "lock"),
         (_tracker, "lock"),
         (_registry, "lock"),
-        (_attachment, "lock"),
         (_semaphore, "registry"),
-        (_attachment, "registry"),
+        (_backend, "registry"),
         (_acquisition, "next_key"),
-        (_context, "next_key"),
-        (_semaphore, "next_key"),
-        (_waiting, "block_on"),
+        (_backend, "next_key"),
+        (_backend, "block_on"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 
@@ -280,7 +278,7 @@ def _loop_takes_block(world: World, sem: MemorySemaphore) -> Act:
 
 def _home_takes_block(world: World, sem: MemorySemaphore) -> Act:
     act = _loop_takes_block(world, sem)
-    assert tracker_of(sem).at_home(world.loops[-1])
+    assert _line.at_home(tracker_of(sem), world.loops[-1])
     return act
 
 
@@ -515,7 +513,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
             assert [waiter._slot_number for waiter in waiters] == [1, 0]
             world.serve(sem, waiters)
             world.assert_all_free(sem)
-            assert tracker_of(sem).next_deadline() == NEVER
+            assert ledger_of(sem).next_deadline() == NEVER
 
         return world.scenario(leave, lambda: world.clock.advance(5), check=check)
 
@@ -561,12 +559,10 @@ def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
             world.at_the_end(lambda: other.release_sync(acquired))
 
         def check() -> None:
-            tracker = world.registry.get("s")
-            assert tracker is not None
-            ledger = tracker
-            assert ledger.in_use == world.inside == 1, "somebody is in a forgotten semaphore"
+            ledger = ledger_of(sem)
+            assert ledger.node().in_use == world.inside == 1, "somebody is in a former ledger"
             world.end()
-            assert ledger.in_use == 0
+            assert ledger.node().in_use == 0
             assert not ledger.line
             assert not ledger.waiting
             assert len(world.registry) == 1
@@ -575,7 +571,7 @@ def test_a_slot_is_taken_or_its_semaphore_retired_but_never_both(play, taker):
             try:
                 take()
             except ValueConflict:
-                assert world.registry.get("s").value == 2
+                assert ledger_of(sem).node().value == 2
 
         return world.scenario(take_unless_in_conflict, retire, check=check)
 
@@ -591,10 +587,9 @@ def test_a_caller_that_asks_while_it_is_closed_is_refused_or_holds_and_is_not_le
         take = taker(world, sem)
 
         def check() -> None:
-            assert tracker_of(sem).in_use == world.inside
+            assert ledger_of(sem).node().in_use == world.inside
             world.end()
-            assert tracker_of(sem).circulating == 0
-            invariants.check(tracker_of(sem))
+            invariants.check(ledger_of(sem))
 
         return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
@@ -612,10 +607,9 @@ def test_a_caller_that_queues_while_it_is_closed_and_given_back_is_not_left_wait
             give()
 
         def check() -> None:
-            assert tracker_of(sem).in_use == world.inside
+            assert ledger_of(sem).node().in_use == world.inside
             world.end()
-            assert tracker_of(sem).circulating == 0
-            invariants.check(tracker_of(sem))
+            invariants.check(ledger_of(sem))
 
         return world.scenario(_unless_closed(take), close_and_give, check=check)
 
@@ -630,13 +624,12 @@ def test_a_caller_that_joins_a_line_while_it_is_closed_is_not_left_waiting(play)
         give = _thread_gives_lease(world, sem)
         take = _home_takes_block(world, sem)
         first = world.loops[-1].create_future()
-        tracker_of(sem).line.append(first)
+        ledger_of(sem).line.append(first)
 
         def check() -> None:
             assert isinstance(first.exception(), SemaphoreClosed)
             give()
-            assert tracker_of(sem).circulating == 0
-            invariants.check(tracker_of(sem))
+            invariants.check(ledger_of(sem))
 
         return world.scenario(_unless_closed(take), sem.close_sync, check=check)
 
@@ -660,7 +653,7 @@ def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_i
             world.assert_all_free(sem)
             acquired = sem.try_acquire_sync()
             assert acquired is not None
-            assert acquired.slot_number == tracker_of(sem).top == 1
+            assert acquired.slot_number == ledger_of(sem).node().top == 1
 
         return world.scenario(taker(world, sem), shrink, check=check)
 
@@ -718,7 +711,7 @@ def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
 
         def check() -> None:
             assert world.inside == 0, "it got a slot that was free after the pause only"
-            assert tracker_of(sem).in_use == 0
+            assert ledger_of(sem).node().in_use == 0
             world.clock.advance(61)
             world.assert_all_free(sem)
 
@@ -785,7 +778,7 @@ def test_a_waiter_behind_a_cancelled_ticket_of_the_line_is_served(play, giver):
         first, second = sem.__aenter__(), sem.__aenter__()
         with loop.running():
             ticket, other = first.send(None), second.send(None)
-        assert list(tracker_of(sem).line) == [ticket, other]
+        assert list(ledger_of(sem).line) == [ticket, other]
 
         def cancel() -> None:
             loop.run_ready()
@@ -821,7 +814,7 @@ def test_when_home_and_a_thread_give_at_once_one_ticket_gets_one_slot_and_none_i
             assert ticket.done(), "it waits, and two slots are free"
             with loop.running(), pytest.raises(StopIteration):
                 visit.send(None)
-            assert tracker_of(sem).in_use == 1
+            assert ledger_of(sem).node().in_use == 1
             loop.drive(sem.__aexit__, None, None, None)
             world.assert_all_free(sem, 2)
 
@@ -837,11 +830,11 @@ def test_a_line_that_moves_to_another_loop_leaves_nobody_behind(play):
         sem = world.semaphore(value=1)
         give = _thread_gives_lease(world, sem)
         visit = _loop_visits(world, sem)
-        assert tracker_of(sem).at_home(world.loops[-1])
+        assert _line.at_home(tracker_of(sem), world.loops[-1])
         other = world.loop()
 
         def move_and_give() -> None:
-            tracker_of(sem).at_home(other)
+            _line.at_home(tracker_of(sem), other)
             give()
 
         return world.scenario(visit, move_and_give, check=lambda: world.assert_all_free(sem))
@@ -855,19 +848,19 @@ def test_a_caller_that_queues_while_the_line_moves_and_is_tidied_is_not_dropped(
         give = _thread_gives_lease(world, sem)
         visit = _loop_visits(world, sem)
         tracker = tracker_of(sem)
-        assert tracker.at_home(world.loops[-1])
+        assert _line.at_home(tracker, world.loops[-1])
         other = world.loop()
 
         def move_and_tidy() -> None:
-            if tracker.at_home(other):
+            if _line.at_home(tracker, other):
                 with other.running():
                     # As if many had come here and given up.
                     for _ in range(2):
                         ticket = other.create_future()
                         ticket.cancel()
-                        tracker.line.append(ticket)
+                        tracker.ledger.line.append(ticket)
                     tracker.ended_tickets = 100
-                    section.exclusive(tracker._tidy_line)
+                    section.exclusive(_line._tidy, tracker)
             give()
 
         return world.scenario(visit, move_and_tidy, check=lambda: world.assert_all_free(sem))
@@ -886,7 +879,8 @@ def test_a_caller_that_queues_while_a_retirement_fails_gets_the_free_slot(play):
         take = _home_takes_block(world, sem)
 
         def retire() -> None:
-            assert section.exclusive(world.registry.tracker_for, "s", 3) is None
+            with pytest.raises(ValueConflict):
+                section.exclusive(tracker_of(sem).declare, (semaphore_spec(3),))
 
         def check() -> None:
             assert world.inside == 1
@@ -921,7 +915,7 @@ def test_a_caller_that_queues_while_numbers_are_minted_gets_a_free_one(play):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=4)
         held = [sem.acquire_sync(), sem.acquire_sync()]
-        assert tracker_of(sem).circulating == 2
+        assert ledger_of(sem).node().circulating == 2
 
         def check() -> None:
             assert world.inside == 2

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
 from slotwise._ledger import invariants
@@ -83,5 +83,5 @@ def test_a_storm_of_loops_and_threads_leaves_nothing_behind(seed: int) -> None:
     for one in threads:
         one.join()
     assert not overrun
-    invariants.check(tracker_of(semaphore), semaphore._numbers)
+    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
     assert semaphore.stats_sync() == SemaphoreStats(0, semaphore.value)

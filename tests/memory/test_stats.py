@@ -24,9 +24,9 @@ async def test_the_fullest_come_first_and_idle_ones_are_left_out() -> None:
 
 
 async def test_idle_ones_are_listed_when_named_and_unknown_ones_never() -> None:
-    MemorySemaphore(name="stats-idle-named", value=2)
+    idle = MemorySemaphore(name="stats-idle-named", value=2)
     stats = await MemorySemaphore.get_acquired_stats(names=["stats-idle-named", "stats-unknown"])
-    assert stats == {"stats-idle-named": SemaphoreStats(0, 2)}
+    assert stats == {idle.name: SemaphoreStats(0, 2)}
 
 
 async def test_waiters_are_counted() -> None:

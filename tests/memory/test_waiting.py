@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests._effort import MANY
-from tests.memory._inside import tracker_of
+from tests.memory._inside import ledger_of, tracker_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
 from slotwise._ledger import invariants
@@ -43,7 +43,7 @@ Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
 
 
 def check(semaphore: MemorySemaphore) -> None:
-    invariants.check(tracker_of(semaphore), semaphore._numbers)
+    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -221,7 +221,7 @@ async def test_very_many_waiters_of_which_every_second_is_cancelled(count: int) 
         await settle()
         assert (await semaphore.stats()).waiting == count // 2
         # What has ended does not stay in the line for long.
-        assert len(tracker_of(semaphore).line) < 1.1 * count
+        assert len(ledger_of(semaphore).line) < 1.1 * count
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order == [*range(1, count, 2)]
     check(semaphore)
@@ -236,7 +236,7 @@ async def test_waiters_that_come_and_go_do_not_pile_up_behind_a_stuck_holder() -
             task.cancel()
             await asyncio.sleep(0)
         await settle()
-        assert len(tracker_of(semaphore).line) < 100
+        assert len(ledger_of(semaphore).line) < 100
 
 
 async def test_time_outs_are_driven_by_the_clock(clock: FakeClock) -> None:

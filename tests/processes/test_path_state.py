@@ -19,7 +19,7 @@ from tests.ledger.path_model import PathModel, Request, in_microseconds
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise.processes import _journal as journals
 from slotwise.processes import _state as states

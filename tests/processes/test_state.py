@@ -18,7 +18,7 @@ from tests._effort import examples
 from tests.ledger.model import Entry, Model
 
 from slotwise._core.paths import semaphore_spec
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _journal as journals
 from slotwise.processes._claims import Request

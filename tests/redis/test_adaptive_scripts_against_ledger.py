@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
+from tests.redis._slot_ledger import Claim, Ledger
 from tests.redis._window import read_window
 from tests.redis.test_scripts_against_ledger import INTERVAL, Pair
 
 from slotwise._core.adaptive import OUTCOMES, Adaptive, Errors, Latency, Outcome
-from slotwise._ledger import Claim, Ledger
 from slotwise._ledger.adaptation import Adaptation, adaptation
 from slotwise._ledger.times import microseconds
 from slotwise.redis._scripts import load

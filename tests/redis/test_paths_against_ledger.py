@@ -27,10 +27,10 @@ from slotwise._core.paths import RankedNeeds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
 from slotwise._ledger.estimates import HoldTimes
+from slotwise._ledger.invariants import check
 from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.paths_invariants import check
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise.redis._dialect import write_wait
 from slotwise.redis._path_keys import (

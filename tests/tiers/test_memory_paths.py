@@ -7,11 +7,11 @@ import gc
 import threading
 
 import pytest
-from tests.memory._inside import path_tracker_of
+from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
 from slotwise._ledger import path_queue
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 from slotwise.errors import ContextReused
 
@@ -26,7 +26,7 @@ def active(limits):
 
 def in_order(limits):
     with lock:
-        check(path_tracker_of(limits))
+        check(ledger_of(limits))
 
 
 # ------------------------------------------------------------------------- time

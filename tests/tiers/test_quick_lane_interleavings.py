@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from tests.memory._inside import path_tracker_of
+from tests.memory._inside import ledger_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
     HandLoop,
@@ -28,21 +28,14 @@ from tests.memory._stepping import (
 
 from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import Node
-from slotwise._ledger.paths_invariants import check
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
-from slotwise.memory import (
-    _base_tracker,
-    _context,
-    _ids,
-    _path_tracker,
-    _paths,
-    _waiting,
-)
-from slotwise.memory._paths import MemoryPaths
+from slotwise.memory import _acquisition, _backend, _ids, _tracker
+from slotwise.memory._backend import MemoryBackend
 from slotwise.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
@@ -71,22 +64,22 @@ class World:
 
         self.clock._move_to(1000.0)
         _clock.timekeeper._timers.clear()
-        section.lock = _path_tracker.lock = self.lock
+        section.lock = _tracker.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
         assert not deliveries.posted
         next_key = itertools.count(1).__next__
-        _context.next_key = _paths.next_key = next_key
-        _waiting.block_on = block
+        _acquisition.next_key = _backend.next_key = next_key
+        _backend.block_on = block
 
     def tiers(self, narrow: int, wide: int, *, wide_is_keyed: bool = False, **more: Any) -> None:
         specs = [TierSpec("narrow", narrow, True), TierSpec("wide", wide, wide_is_keyed)]
-        self.paths = MemoryPaths(specs, **more)
+        self.paths = MemoryBackend(specs, **more)
         self.values = (narrow, wide)
 
     @property
     def ledger(self) -> Any:
-        return path_tracker_of(self.paths)
+        return ledger_of(self.paths)
 
     def used(self, *those: Path) -> None:
         """Let them have been there before, as the quick lane wants it: all at once."""
@@ -137,7 +130,7 @@ class World:
             self.paths,
             self.lock,
             self.loops,
-            _base_tracker.ttl_cancels,
+            _tracker.ttl_cancels,
             section.section,
             deliveries.posted,
             self,
@@ -163,10 +156,10 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     # Put back at the end; a World fills them.
     for module, name in (
         (section, "lock"),
-        (_path_tracker, "lock"),
-        (_context, "next_key"),
-        (_paths, "next_key"),
-        (_waiting, "block_on"),
+        (_tracker, "lock"),
+        (_acquisition, "next_key"),
+        (_backend, "next_key"),
+        (_backend, "block_on"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
 

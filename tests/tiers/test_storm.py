@@ -8,7 +8,7 @@ import random
 import pytest
 
 from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 
 pytestmark = pytest.mark.soak
@@ -43,10 +43,10 @@ async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(mana
                 await slots.cleanup_idle_user_slots(0)
             else:
                 await asyncio.sleep(0)
-            tracker = getattr(slots._uploads._backend, "_tracker", None)
+            tracker = getattr(slots._uploads._backend, "tracker", None)
             if tracker is not None:
                 with lock:  # time-outs end in a thread of their own
-                    check(tracker)
+                    check(tracker.ledger)
         outcomes = await asyncio.gather(*running, return_exceptions=True)
         wrong = [
             outcome

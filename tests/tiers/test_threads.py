@@ -9,10 +9,10 @@ import threading
 from collections import Counter
 
 import pytest
-from tests.memory._inside import path_tracker_of
+from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
-from slotwise._ledger.paths_invariants import check
+from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 
 pytestmark = pytest.mark.soak
@@ -61,7 +61,7 @@ def test_threads_that_switch_all_the_time_overshoot_nowhere_and_lose_nothing(res
     go_on.clear()
     cleaner.join(30)
     assert faults == []
-    tracker = path_tracker_of(slots._uploads)
+    tracker = ledger_of(slots._uploads)
     assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
     check(tracker)
 
@@ -157,7 +157,7 @@ def storm(turns):
     for thread in background:
         thread.join(30)
     assert watched.faults == []
-    tracker = path_tracker_of(watched.limits)
+    tracker = ledger_of(watched.limits)
     with lock:
         assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
         check(tracker)

@@ -53,7 +53,7 @@ def asked_pauses(
         return [(seconds, None, None)]
     from slotwise._core.paths import pausing  # a semaphore doesn't need it
 
-    return [(seconds, specs[index].name, key) for index, key in pausing(specs, path)]
+    return [(seconds, specs[index].name or None, key) for index, key in pausing(specs, path)]
 
 
 # For a limit that was found by its name, whose options are unknown: the default errors are drops.

@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Compared by identity, which is quick and tells them from True and 1.0.
+_ONE = 1
+_WAIT = "wait"
+_NO_PRIORITY = 0
+
 
 class Semaphore(Controlled, Limit):
     """A named limit with a queue: a path with one tier.
@@ -412,8 +417,9 @@ def semaphore_needs(
     slots: int, on_full: WaitOrReplace = "wait", priority: float = 0
 ) -> Needs | None:
     """Return what a request needs of its tier; None, as for most, is one slot in its turn."""
-    if slots != 1 or type(slots) is not int:  # True equals 1, but is not a number of slots
-        check_count("slots", slots)
+    if slots is _ONE and on_full is _WAIT and priority is _NO_PRIORITY:
+        return None
+    check_count("slots", slots)
     head_start, replaces = check_priority(priority), check_on_full(on_full)
     if slots == 1 and not head_start and not replaces:
         return None

@@ -102,12 +102,12 @@ class BaseLedger(ABC, Generic[C]):
     def _free(self, claim: C, now: float) -> None:
         """Take back the slots of a claim that was taken out of ``holders``; grants nothing."""
 
-    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:  # noqa: ARG002
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:
         """Return how long it was held, how it ended, and how long the service wants no more.
 
         For adaptive values; times are in microseconds.
         """
-        return 0, "ignored", 0
+        return claim.ending(now)
 
     @abstractmethod
     def _leave(self, claim: C, now: float) -> None:

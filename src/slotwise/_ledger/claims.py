@@ -6,9 +6,10 @@ caller gets as well.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from itertools import chain
+from collections.abc import Hashable
 from typing import Any, Protocol
+
+from slotwise._core.adaptive import Outcome
 
 # Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
 # the only attributes.
@@ -32,58 +33,28 @@ class BaseClaim(Protocol):
     ttl: float | None
     _slot_number: int  # the lowest of those that it was granted
 
+    def ending(self, now: float) -> tuple[int, Outcome, int]:
+        """Return how long it was held, how that ended, and for how long the service wants no more.
 
-class SlotClaim:
-    """A request for slots of one semaphore."""
-
-    __slots__ = NO_SLOTS
-
-    named: bool = True
-    replaces: bool = False
-    head_start: int = 0
-
-    key: Any
-    ttl: float | None
-    _slot_number: int
-    slots: int
-    arrived: float  # when it began to wait
-    ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
-
-    @property
-    def slot_number(self) -> int:
-        """The lowest of the slot numbers that it was granted."""
-        return self._slot_number
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The slot numbers it was granted, lowest first."""
-        return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
+        For adaptive values; times are in microseconds.
+        """
 
 
-class Claim(SlotClaim):
-    """A request for any number of slots of one semaphore, with or without a ttl."""
-
-    __slots__ = ("_slot_number", "arrived", "key", "ranges", "slots", "ttl")
-
-    slots: int
-    ttl: float | None
-    ranges: Sequence[range]
-
-    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
-        self.key = key
-        self.slots = slots
-        self.ttl = ttl
-
-
-class LineGrant(SlotClaim):
+class LineGrant:
     """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
 
     __slots__ = ("_slot_number", "key")
 
     named = False
-    slots = 1
-    ttl = None
 
     def __init__(self, ticket: Hashable, number: int) -> None:
         self.key = ticket
         self._slot_number = number
+
+    @property
+    def slot_number(self) -> int:
+        return self._slot_number
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return (self._slot_number,)

@@ -18,9 +18,14 @@ def path_in(
     needs: Sequence[int] | None,
     now: float,
     mean: float | None,
+    in_line: int = 0,
 ) -> float | None:
-    """Return in how many seconds a newcomer would get a path; ``mean`` is the mean hold."""
-    is_free, slowest, known, paused_for = path not in ledger.groups, 0.0, True, 0.0
+    """Return in how many seconds a newcomer would get a path; ``mean`` is the mean hold.
+
+    ``in_line`` are those who wait in the ledger's line.
+    """
+    is_free = path not in ledger.groups and not in_line
+    slowest, known, paused_for = 0.0, True, 0.0
     for tier, key in zip(ledger.tiers, path, strict=True):
         node = tier.nodes.get(key)
         if tier.pauses:
@@ -30,7 +35,7 @@ def path_in(
             continue
         need = 1 if needs is None else needs[tier.index]
         is_free = is_free and has_room_at_once(node, need, now)
-        wanted = _ahead(node) + node.kept + need
+        wanted = _ahead(node) + in_line + node.kept + need
         if isinstance(node, RateNode):
             seconds: float | None = _units_in(node, wanted, now)
         else:

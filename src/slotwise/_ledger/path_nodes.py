@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.adaptive import Outcome
 from slotwise._ledger.claims import NO_SLOTS
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import Entry, FairParked, Parked, Turn
@@ -48,6 +49,13 @@ class BasePathClaim:
     needs: tuple[int, ...] | None = None
     # The slot numbers of the widest tier, if it has ``needs``; else there is only the one number.
     ranges: Sequence[range] = ()
+
+    def ending(self, _now: float) -> tuple[int, Outcome, int]:
+        """Return how long it was held, how that ended, and for how long the service wants no more.
+
+        For adaptive values; times are in microseconds.
+        """
+        return 0, "ignored", 0
 
     @property
     def slot_number(self) -> int:

@@ -260,6 +260,8 @@ class PathQueue(Generic[C]):
         or unfinished. Then there are few nodes to choose from, and no heap is needed.
         ``tests/ledger/test_hand_over.py`` compares it with `serve`.
         """
+        if len(nodes) == 1:
+            return self._hand_over_one(nodes[0])
         granted: list[C] = []
         for looks in range(LOOKS - 1, -1, -1):
             first: Any = None
@@ -283,6 +285,37 @@ class PathQueue(Generic[C]):
                         self.look_at(node)
                 return granted + self.serve(now, looks)
         return granted
+
+    def _hand_over_one(self, node: Any) -> list[C]:
+        """`hand_over` where there is one node, which keeps nothing for anybody."""
+        granted: list[C] = []
+        parked, waiting = node.parked, self.waiting
+        group = None if parked is None else parked.first()
+        while group is not None and (node.free or node.circulating < node.value):
+            if len(granted) == LOOKS:
+                self.look_at(node)  # `serve` continues
+                break
+            try:
+                number = heappop(node.free)
+            except IndexError:
+                number = node.take_one()
+                if number is None:  # a taker on the quick lane was faster
+                    continue
+            claim: C = group.head
+            claim._slot_number = number
+            granted.append(claim)
+            del waiting[claim.key], claim.group
+            node.waiting -= 1
+            group.remove(claim)
+            if group.head is None:
+                del self.groups[group.path]
+                group.parked_at = group.entry = None
+                group = parked.first()
+        return granted
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.work) or bool(self.refills)
 
     def serve(self, now: float, looks: int | None = None) -> list[C]:
         """Continue with what is unfinished, by rule 4; examine ``looks`` heads at most, or `LOOKS`.

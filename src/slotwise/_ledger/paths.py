@@ -129,6 +129,7 @@ all its slots away, so that a taker that has just found it gets none.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -137,17 +138,22 @@ from typing import Any, TypeVar
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.rates import Rate
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
+from slotwise._ledger.claims import LineGrant
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, Node, Path
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 
 C = TypeVar("C", bound=BasePathClaim)
+
+# What a ledger has that nobody has opened the line of. Shared and therefore never changed.
+_NO_LINE: deque[Any] = deque(maxlen=0)
 
 
 class PathLedger(BaseLedger[C]):
@@ -160,7 +166,9 @@ class PathLedger(BaseLedger[C]):
         "fixed_nodes",
         "groups",
         "has_adaptive",
+        "has_quick_lane",
         "holders",
+        "line",
         "paused",
         "queue",
         "recent",
@@ -189,20 +197,23 @@ class PathLedger(BaseLedger[C]):
     #   P9  a bucket is never more than full; one that a head waits for is looked at when time
     #       has made room for that head
     #   P10 a node is paused until the last pause of its key and its tier ends
-    # `paths_invariants.check` is the same in code.
+    #   P11 while there is a line, the node has no room
+    # `invariants.check` is the same in code.
 
     def __init__(
         self,
         values: Sequence[int | Rate | Adaptive | None],
         fair_by: int | None = None,
         fair_cost: int | None = None,
+        holders: dict[Hashable, C] | None = None,
     ) -> None:
         """Make a ledger with one tier for each of ``values``, narrow to wide; 0 means unlimited.
 
         A tier of None has a value for each key, which `learn` states when a key appears. In an
         `Adaptive` tier, the value of each node moves by itself.
         The keys of tier ``fair_by`` take turns, by their use of the rate ``fair_cost``, or else
-        of the widest slots.
+        of the widest slots. ``holders`` is a table to keep the holders in: drivers with very many
+        ledgers share one between them. Keys are unique, and no rule goes through the table.
         """
         rates = [value for value in values if isinstance(value, Rate)]
         with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
@@ -218,19 +229,26 @@ class PathLedger(BaseLedger[C]):
         self.tables = tuple(tier.nodes for tier in self.tiers)
         # The nodes of the path without keys, which stay forever; None until one is requested.
         self.fixed_nodes: list[Any] | None = None
-        self.holders: dict[Hashable, C] = {}
+        self.holders: dict[Hashable, C] = {} if holders is None else holders
+        # Of one tier without keys: tickets that want one slot each and come before all who wait.
+        # A driver may put anything here; it is opened for one thread at a time, see `open_line`.
+        # Ended tickets are handed out too: the driver gives their slots back.
+        self.line: deque[Any] = _NO_LINE
         cost_tier = widest if fair_cost is None else fair_cost
         fair = None if fair_by is None else FairOrder(fair_by, cost_tier)
+        self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
         self.queue: PathQueue[C] = PathQueue(widest, fair, has_rates=bool(rates))
+        self.queue.is_simple = self.queue.is_simple and not self.has_adaptive
         # The queue's own, one attribute nearer: they are read at every step.
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
         self.recent: Any = EndedClaims(rates)  # or what a driver has instead
         self.deadlines: Deadlines | None = None
         self.closed = False
-        self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
         self.paused = False  # whether a tier has pauses
-        self.attention = not QUICK_LANE or bool(rates) or self.has_adaptive
+        # Else attention never falls: buckets are refilled, and holds are timed, under the lock.
+        self.has_quick_lane = QUICK_LANE and not rates and not self.has_adaptive
+        self.attention = not self.has_quick_lane
         self.unbalanced: set[Node] = set()  # mostly nodes that hold too many slots
 
     @property
@@ -267,10 +285,8 @@ class PathLedger(BaseLedger[C]):
             if wait_until is not None:
                 self.timed().set(claim.key, wait_until)
             return []
-        granted: list[C] = []
         nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
-        if self.queue.work or self.refills or self.paused:
-            granted = self.serve(now)
+        granted = self._serve_if_needed(now)
         if self._try_nodes(claim, path, nodes, now, weight):
             granted.append(claim)
             return granted
@@ -280,6 +296,9 @@ class PathLedger(BaseLedger[C]):
         self.attention = True
         while not (try_again and self._try_nodes(claim, path, nodes, now, weight)):
             try_again = True
+            if self.line:
+                granted += self.serve(now)
+                self.attention = True
             if self.queue.wait(claim, path, nodes, now, weight):
                 if wait_until is not None:
                     self.timed().set(claim.key, wait_until)
@@ -296,6 +315,8 @@ class PathLedger(BaseLedger[C]):
         return self._try_nodes(claim, path, nodes, now, weight)
 
     def _try_nodes(self, claim: C, path: Path, nodes: list[Any], now: float, weight: float) -> bool:
+        if self.line and claim.head_start != FIRST:
+            return False
         turn, ticket = None, self.queue.next_ticket(now)
         if self.groups:
             turn = self.queue.turn_of_newcomer(claim.head_start, path, ticket)
@@ -319,6 +340,8 @@ class PathLedger(BaseLedger[C]):
         if turn is not None:
             self.queue.count_grant(claim, path, ticket, weight, now)
         self._file(claim, number, now)
+        if self.unbalanced:
+            self.look_after(nodes)  # it may have got the last that was out of circulation
         return True
 
     def take_at_once(self, claim: C, path: Path, now: float) -> bool:
@@ -506,9 +529,29 @@ class PathLedger(BaseLedger[C]):
     def close(self, now: float = 0.0) -> list[C]:
         """Refuse newcomers from now on; return the waiters, which all fail."""
         self.closed = self.attention = True
-        waiters = list(self.waiting.values())
-        self.cancel_all([claim.key for claim in waiters], now)
+        waiters: list[Any] = [*self._serve_line(now)] if self.line else []
+        waiters += self.waiting.values()
+        self.cancel_all([*self.waiting], now)
         return waiters
+
+    def retire(self) -> bool:
+        """Close for good if nobody holds or waits; False, and no change, otherwise.
+
+        Of one tier without keys. Afterwards nobody on the quick lane can take anything either.
+        """
+        node = self.node()
+        if self.line or self.waiting or self.closed or self.paused:
+            return False
+        self.attention = True
+        if not node.retire(0.0):
+            self._lower_attention()
+            return False
+        self.closed = True
+        return True
+
+    def node(self, now: float = 0.0) -> Any:
+        """Return the only node of a ledger of one tier without keys, made by the first call."""
+        return (self.fixed_nodes or self._nodes((None,), now))[0]
 
     def reopen(self) -> None:
         """Undo `close`. Nobody waits, so nobody is granted anything."""
@@ -618,12 +661,34 @@ class PathLedger(BaseLedger[C]):
         """Continue with what is unfinished, by rule 4, and return who is granted."""
         if self.paused:
             self._end_pauses(now)
-        granted = self.queue.serve(now)
+        in_line: list[Any] = self._serve_line(now) if self.line else []
+        granted = self.queue.serve(now) if not self.line and self.queue.has_work else []
         for claim in granted:
             self._file(claim, claim._slot_number, now)
         if not self.groups:
             self._lower_attention()
+        return in_line + granted if in_line else granted
+
+    def _serve_line(self, now: float) -> list[LineGrant]:
+        """Hand free slots to those in the line; once it is closed, refuse them by the number 0."""
+        line, node, granted = self.line, self.node(), []
+        while self.closed and line:
+            granted.append(LineGrant(line.popleft(), 0))
+        while line and node.has_room(1, now):
+            # Users of the quick lane may be taking and handing over meanwhile.
+            number = node.take_one()
+            if number is None:
+                continue
+            try:
+                granted.append(LineGrant(line.popleft(), number))
+            except IndexError:
+                node.put_back_one(number)
         return granted
+
+    def open_line(self) -> None:
+        """Let one thread use the line without the lock; nobody must be in it."""
+        if self.line is _NO_LINE:
+            self.line = deque()
 
     @property
     def unfinished(self) -> bool:
@@ -651,19 +716,37 @@ class PathLedger(BaseLedger[C]):
         self._free(claim, now)
         return self._serve_if_needed(now)
 
+    def give_number(self, number: int, now: float = 0.0) -> list[C]:
+        """Take back a slot that has no claim, of one tier without keys."""
+        node = self.node()
+        node.put_back_one(number)
+        if self.can_hand_over():
+            return self._hand_over((node,), now)
+        if not node.is_balanced:
+            self.unbalanced.add(node)
+            self.attention = True
+        self.look_after((node,))
+        return self._serve_if_needed(now)
+
     def can_hand_over(self) -> bool:
         """Whether `hand_over` may be called: nothing is special, and nothing unfinished."""
         queue = self.queue
         return queue.is_simple and not (
-            queue.several or queue.work or self.paused or self.unbalanced or self.has_adaptive
+            queue.several or queue.work or self.paused or self.unbalanced or self.line
         )
 
     def hand_over(self, claim: C, now: float) -> list[C]:
         """`_free` and `serve`, in fewer steps, for the most frequent case of `give`."""
         self._put_back(claim, now)
-        granted = self.queue.hand_over(claim.nodes, now)
+        if self.unbalanced:  # by that
+            self.look_after(claim.nodes)
+            return self._serve_if_needed(now)
+        return self._hand_over(claim.nodes, now)
+
+    def _hand_over(self, nodes: Sequence[Any], now: float) -> list[C]:
+        granted = self.queue.hand_over(nodes, now)
         for each in granted:
-            if each.ttl is None and self.deadlines is None:
+            if each.ttl is None and self.deadlines is None and each.named:
                 self.holders[each.key] = each  # `_file` for most claims, inlined
             else:
                 self._file(each, each._slot_number, now)
@@ -673,7 +756,8 @@ class PathLedger(BaseLedger[C]):
 
     def _serve_if_needed(self, now: float) -> list[C]:
         """`serve`, if anything may be unfinished."""
-        return self.serve(now) if self.queue.work or self.refills or self.paused else []
+        needed = self.queue.work or self.refills or self.paused or self.line
+        return self.serve(now) if needed else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
         if self.queue.widest is not None:
@@ -719,10 +803,10 @@ class PathLedger(BaseLedger[C]):
                     self.attention = True
 
     def _lower_attention(self) -> None:
-        if self.refills is not None or self.has_adaptive:
-            return  # buckets are refilled, and holds are timed, under the lock
-        if not self.groups and not self.unbalanced and not self.closed and not self.paused:
-            self.attention = not QUICK_LANE
+        if self.has_quick_lane and not (
+            self.groups or self.unbalanced or self.closed or self.paused
+        ):
+            self.attention = False
 
     def _leave(self, claim: C, now: float) -> None:
         if self.deadlines is not None:

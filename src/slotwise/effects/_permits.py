@@ -218,7 +218,7 @@ def take_oldest(
 def take_unseen(task: Task[Any], semaphore: Semaphore, n: int) -> list[int]:
     """Take the permit numbers of a grant that its task never saw."""
     numbers = take_latest(task, semaphore, min(n, held_by(task, semaphore)))
-    missing = min(n - len(numbers), semaphore._ledger.in_use - len(numbers))
+    missing = min(n - len(numbers), semaphore._node.in_use - len(numbers))
     if missing > 0:
         # Releases by other tasks were charged to this acquire, which now never happened, so they
         # are charged to the next oldest.
@@ -257,7 +257,7 @@ def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
 def holders_of(scheduler: Scheduler, semaphore: Semaphore) -> tuple[Task[Any], ...]:
     """Return the tasks that hold permits, each once; ended ones first."""
     tasks = dict.fromkeys(holding.task for holding in semaphore._left)
-    missing = semaphore._ledger.in_use - count(semaphore._left)
+    missing = semaphore._node.in_use - count(semaphore._left)
     for task in scheduler.live:
         if not missing:
             break

@@ -187,10 +187,11 @@ class Scheduler:
                         and effect.timeout is None
                     ):
                         ledger = semaphore._ledger
-                        if ledger.free and not ledger.line and not ledger.attention:
+                        free = semaphore._node.free
+                        if free and not ledger.line and not ledger.attention:
                             if task._permit is not None:
                                 put_away(task)
-                            number = heappop(ledger.free)
+                            number = heappop(free)
                             where = steps if steps.gi_yieldfrom is None else innermost(steps)
                             at = where.gi_frame.f_lasti
                             task._permit = (semaphore, number, where, at, next_order())
@@ -207,7 +208,7 @@ class Scheduler:
                         if ledger.line or ledger.attention:
                             give_number(semaphore, number)
                         else:
-                            heappush(ledger.free, number)
+                            heappush(semaphore._node.free, number)
                         value = permit = semaphore = None
                         continue
                 elif kind is Checkpoint:

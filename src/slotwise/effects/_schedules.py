@@ -292,8 +292,7 @@ def _clip_text(text: str) -> str:
 
 def _state(scheduler: Scheduler, semaphore: Semaphore) -> str:
     """``name 1/2 [holders] <- waiters``: held, of how many, by whom."""
-    ledger = semaphore._ledger
-    text = f"{semaphore.name} {ledger.in_use}/{semaphore.permits}"
+    text = f"{semaphore.name} {semaphore._node.in_use}/{semaphore.permits}"
     holders = holders_of(scheduler, semaphore)
     if holders:
         text += f" [{', '.join(task.name for task in holders)}]"

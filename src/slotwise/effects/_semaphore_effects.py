@@ -12,6 +12,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import check_count, check_flag, check_name, check_seconds
+from slotwise._core.paths import SEMAPHORE_PATH
 from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import (
     AcquireSemaphore,
@@ -123,8 +124,8 @@ def acquire(
             instruction = steps.gi_frame.f_lasti
     ledger = semaphore._ledger
     if n == 1 and type(n) is int and timeout is None and not ledger.attention:
-        if ledger.free and not ledger.line:
-            holding = file(semaphore, task, [heappop(ledger.free)], steps, instruction)
+        if semaphore._node.free and not ledger.line:
+            holding = file(semaphore, task, [heappop(semaphore._node.free)], steps, instruction)
             return holding if bracket else None
         if task._pending is None and stand_in_line(semaphore, task, steps, instruction, bracket):
             task._blocker = semaphore
@@ -135,16 +136,16 @@ def acquire(
     ticket = Ticket(task, semaphore, n, steps, instruction)
     ticket.bracket = bracket
     if timeout == 0 or task._pending is not None:
-        if ledger.try_request(ticket):
+        if ledger.try_request(ticket, SEMAPHORE_PATH, scheduler.now()):
             return ticket.file()
         scheduler.raise_pending(task)
         raise timeout_error(semaphore, 0)
     if timeout is None:
-        granted = ledger.request(ticket)
+        granted = ledger.request(ticket, SEMAPHORE_PATH, scheduler.now())
     else:
         ticket.timeout = timeout
         now = scheduler.now()
-        granted = ledger.request(ticket, now, wait_until=now + timeout)
+        granted = ledger.request(ticket, SEMAPHORE_PATH, now, wait_until=now + timeout)
         if not granted:
             scheduler.timers.set(task, now + timeout)
     return ticket.file() if granted else scheduler.park(task, ticket)
@@ -154,7 +155,7 @@ def try_acquire(scheduler: Scheduler, task: Task[Any], effect: TryAcquire) -> bo
     semaphore = _ours(scheduler, effect.semaphore)
     n = _count(semaphore, effect.n)
     ticket = Ticket(task, semaphore, n, *scheduler.site_of(task))
-    if not semaphore._ledger.try_request(ticket):
+    if not semaphore._ledger.try_request(ticket, SEMAPHORE_PATH, scheduler.now()):
         return False
     ticket.file()
     return True
@@ -176,7 +177,7 @@ def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> 
             )
         others = semaphore._left
     else:
-        in_use = semaphore._ledger.in_use
+        in_use = semaphore._node.in_use
         if n > in_use:
             raise RuntimeError(
                 f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, but"
@@ -199,7 +200,7 @@ def release_holding(_scheduler: Scheduler, task: Task[Any], effect: ReleaseHoldi
     # outstanding, so that there are as many releases as acquires. If its own task did, that is a
     # mistake.
     charged = holding.charged
-    if charged and charged <= semaphore._ledger.in_use - len(numbers):
+    if charged and charged <= semaphore._node.in_use - len(numbers):
         numbers += take_oldest(semaphore, outstanding_of(semaphore), charged, task)
         missing -= charged
     give(semaphore, numbers)
@@ -235,7 +236,7 @@ def transfer(scheduler: Scheduler, task: Task[Any], effect: TransferPermit) -> N
 def info(scheduler: Scheduler, _task: Task[Any], effect: SemaphoreInfo) -> SemaphoreState:
     semaphore = _ours(scheduler, effect.semaphore)
     return SemaphoreState(
-        available=semaphore.permits - semaphore._ledger.in_use,
+        available=semaphore.permits - semaphore._node.in_use,
         permits=semaphore.permits,
         waiting=queue_of(semaphore),
         holders=holders_of(scheduler, semaphore),

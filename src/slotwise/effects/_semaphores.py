@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.copying import same_when_copied
 from slotwise._core.messages import others_waiting
-from slotwise._ledger import Claim, Ledger
+from slotwise._ledger.path_nodes import BasePathClaim, Node
+from slotwise._ledger.paths import PathLedger
 from slotwise.effects._permits import HeldPermits, Holdings, file, put_away, take_unseen
 from slotwise.effects._tasks import Task
 from slotwise.errors import AcquireTimeout
@@ -36,6 +37,7 @@ class Semaphore:
         "_lane",
         "_ledger",
         "_left",
+        "_node",
         "_outstanding",
         "_places_left",
         "_scheduler",
@@ -49,7 +51,8 @@ class Semaphore:
     owned: bool
     _scheduler: Scheduler
     _lane: Scheduler | None  # the scheduler, while its quick lane is open
-    _ledger: Ledger[Ticket]
+    _ledger: PathLedger[Ticket]
+    _node: Node  # the only one of the ledger
     _left: Holdings  # permits of tasks that have ended
     _outstanding: Holdings | None  # all of them; see outstanding_of
     _places_left: int  # how many waiters have left the line
@@ -98,25 +101,21 @@ def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -
     semaphore.owned = owned
     semaphore._scheduler = scheduler
     semaphore._lane = scheduler
-    semaphore._ledger = Ledger(permits)
+    semaphore._ledger = PathLedger([permits])
+    semaphore._node = semaphore._ledger.node()
     semaphore._left = OrderedDict()
     semaphore._outstanding = None
     semaphore._places_left = 0
     return semaphore
 
 
-class Ticket(Claim):
+class Ticket(BasePathClaim):
     """A claim of several permits, or of one with a deadline."""
 
     __slots__ = (
-        "bracket",
-        "granted",
-        "instruction",
-        "order",
-        "semaphore",
-        "steps",
-        "task",
-        "timeout",
+        *("_slot_number", "bracket", "granted", "group", "instruction", "key", "needs", "nodes"),
+        *("order", "rank", "ranges", "semaphore", "slots", "steps", "task", "ticket", "timeout"),
+        "ttl",
     )
 
     # Its numbers are filed with the task, see `_permits`.
@@ -130,6 +129,7 @@ class Ticket(Claim):
     ) -> None:
         self.key = self.task = task  # a task waits in one place at a time
         self.slots = n
+        self.needs = None if n == 1 else (n,)
         self.ttl = None
         self.semaphore = semaphore
         self.steps = steps
@@ -182,7 +182,8 @@ def stand_in_line(
     if ledger.attention:
         return False
     if not line:
-        if ledger.free or ledger.circulating < ledger.value:
+        node = semaphore._node
+        if node.free or node.circulating < node.value:
             return False
         ledger.open_line()
         line = ledger.line
@@ -208,10 +209,9 @@ def give_number(semaphore: Semaphore, number: int) -> None:
                 _call(semaphore, place, number)
                 return
             semaphore._places_left -= 1
-        heappush(ledger.free, number)
+        heappush(semaphore._node.free, number)
         return
-    heappush(ledger.free, number)
-    _deliver(semaphore, ledger.serve())
+    _deliver(semaphore, ledger.give_number(number, semaphore._scheduler.now()))
 
 
 def _call(semaphore: Semaphore, place: QueuePlace, number: int) -> None:
@@ -234,7 +234,7 @@ def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
     """Wake the waiters that were granted permits."""
     ledger = semaphore._ledger
     while granted:
-        passed_over = False
+        passed_over: list[Any] = []
         for claim in granted:
             if type(claim) is Ticket:
                 semaphore._scheduler.wake(claim.task, claim.file())
@@ -244,9 +244,8 @@ def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
                 _call(semaphore, place, claim._slot_number)
             else:
                 semaphore._places_left -= 1
-                heappush(ledger.free, claim._slot_number)
-                passed_over = True
-        granted = ledger.serve() if passed_over else []
+                passed_over += ledger.give_number(claim._slot_number, semaphore._scheduler.now())
+        granted = passed_over
 
 
 def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:
@@ -260,6 +259,6 @@ def timeout_error(semaphore: Semaphore, waited: float) -> AcquireTimeout:
     ledger = semaphore._ledger
     others = len(ledger.line) - semaphore._places_left + len(ledger.waiting)
     return AcquireTimeout(
-        f"no permit of {semaphore.name!r} within {waited:g} s: {ledger.in_use} of"
+        f"no permit of {semaphore.name!r} within {waited:g} s: {semaphore._node.in_use} of"
         f" {semaphore.permits} held, {others_waiting(others)}"
     )

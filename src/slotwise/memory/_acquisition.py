@@ -1,95 +1,142 @@
-"""MemoryAcquisition: one acquisition of a MemorySemaphore, which is its own context manager.
+"""MemoryAcquisition: one acquisition in this process, which is its own context manager.
 
 One object is the ``cm()``, the ledger's claim and the caller's result, because making two would
 cost more than the acquisition itself. It takes slots by the quick lane where it can; everything
-that has to wait goes to the semaphore.
+that has to wait goes to the backend.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from asyncio import _get_running_loop
+from collections.abc import Awaitable, Coroutine, Sequence
 from heapq import heappop, heappush
 from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
 
+from slotwise._core.adaptive import Outcome
 from slotwise._core.limit import AcquisitionContext
-from slotwise._core.messages import context_reused
+from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
 from slotwise._core.outcomes import Outcomes, asked_pauses
+from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, head_start_of, keys_by_name
 from slotwise._core.results import AcquisitionResult
-from slotwise._ledger import SlotClaim
-from slotwise._wait import clock
+from slotwise._core.twins import refuse_to_block_a_loop, run_here
+from slotwise._ledger.path_nodes import BasePathClaim
+from slotwise._ledger.replacing import FIRST
+from slotwise._ledger.times import microseconds
 from slotwise._wait.at_once import DONE
-from slotwise._wait.clock import glance
 from slotwise._wait.wakers import Waker
 from slotwise.memory import _quick_lane
-from slotwise.memory._context import MemoryContext
-from slotwise.memory._ids import next_key
+from slotwise.memory._ids import id_of, next_key
 from slotwise.memory._log import logged
-from slotwise.memory._waiting import running_task
 
 if TYPE_CHECKING:
     from slotwise._core.events import Pause
-    from slotwise.memory._semaphore import MemorySemaphore
+    from slotwise.memory._backend import MemoryBackend
 
 
-class MemoryAcquisition(MemoryContext, SlotClaim, AcquisitionResult, AcquisitionContext):
-    """One slot of a MemorySemaphore, from ``cm()`` or ``acquire()`` to its end."""
+class MemoryAcquisition(BasePathClaim, AcquisitionResult, AcquisitionContext):
+    """One slot of a semaphore, from ``cm()`` to its end.
 
-    __slots__ = ("arrived", "failure", "key", "semaphore", "since", "timeout", "waker")
+    Only backends make it, and set its attributes themselves: a call of ``__init__`` would cost a
+    tenth of an uncontended acquisition.
+    """
 
-    # What only a GeneralMemoryAcquisition may have otherwise.
-    slots: int = 1
-    ttl: float | None = None
+    __slots__ = (
+        *("arrived", "backend", "failure", "group", "key", "rank", "since", "ticket", "timeout"),
+        "waker",
+    )
+
+    __init__ = object.__init__
+
+    # What only a `GeneralAcquisition` may have otherwise.
+    is_general = False
     label: str | None = None
+    needs: Needs | None = None
+    path: Path = SEMAPHORE_PATH
+    replaced: Sequence[MemoryAcquisition] = ()
     task: asyncio.Task[Any] | None = None
+    ttl: float | None = None
+    weight: float = 1.0
 
+    backend: MemoryBackend
     key: int | None  # None until it is entered
-    semaphore: MemorySemaphore
     # When it began to wait, then when it was granted; not set if it was granted by the
     # quick lane, which doesn't look at the clock.
     since: float
+    arrived: float  # set if it had to wait
     timeout: float | None  # the longest wait
     waker: Waker  # set once it waits
     failure: Exception | None  # why the wait ended without a grant
 
     @property
-    def _title(self) -> str:
-        return self.semaphore._title
+    def slots(self) -> int:
+        """How many it takes of a semaphore."""
+        return 1 if self.needs is None else self.needs[0]
+
+    @property
+    def nodes(self) -> Sequence[Any]:
+        """The only node: it isn't stored, since the inlined copies of the quick lane don't."""
+        return self.backend.nodes
+
+    @nodes.setter
+    def nodes(self, nodes: Sequence[Any]) -> None: ...
+
+    @property
+    def acquisition_id(self) -> str:
+        if self.key is None:
+            raise context_not_yet_entered(self._title)
+        return id_of(self.key)
+
+    @property
+    def slot_number(self) -> int:
+        if self.key is None:
+            raise context_not_yet_entered(self._title)
+        return self._slot_number
+
+    @property
+    def waited(self) -> float:
+        # Computed when somebody asks: the quick lane doesn't read the clock.
+        began: float | None = getattr(self, "arrived", None)
+        return 0.0 if began is None else max(self.since - began, 0.0)
+
+    def ending(self, now: float) -> tuple[int, Outcome, int]:
+        outcomes = self._outcomes
+        if outcomes is None:
+            return 0, "ignored", 0
+        has_expired = self.ttl is not None and now >= self.since + self.ttl
+        held_us = max(microseconds(now) - microseconds(self.since), 0)
+        outcome: Outcome = "dropped" if has_expired else outcomes.outcome
+        return held_us, outcome, microseconds(outcomes.retry_after)
+
+    def settle(self, **costs: int) -> Awaitable[None]:
+        self.backend.check_costs(costs)
+        if self.key is None:
+            raise context_not_yet_entered(self._title)
+        self.backend.charge(self.key, costs)
+        return DONE
+
+    def _keys(self) -> dict[str, str]:
+        return keys_by_name(self.backend.tracker.specs, self.path)
 
     def _pauses(self) -> Sequence[Pause]:
         """Return what its service has asked to pause, for events."""
-        return asked_pauses(self._outcomes)
+        return asked_pauses(self._outcomes, self.backend._specs, self.path)
 
-    # --------------------------------------------------------------- its life
+    @property
+    def _title(self) -> str:
+        return self.backend._title
 
-    def take(self) -> bool:
-        """Take a slot by the quick lane; False if the semaphore has to be asked."""
-        tracker = self.semaphore._tracker
-        number = _quick_lane.take(tracker)
-        if not number:
-            return False
-        self._slot_number = number
-        tracker.holders[self.key] = self
-        return True
+    def __eq__(self, other: object) -> bool:
+        return self is other or (self.key is not None and super().__eq__(other))
 
-    def wait(self) -> Coroutine[Any, Any, None]:
-        """Get what the quick lane did not give, waiting if need be."""
-        return self.semaphore._acquire(self)
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.key is None else super().__hash__()
 
-    def give(self) -> bool:
-        """Give back what it holds; False if it has ended before."""
-        tracker = self.semaphore._tracker
-        # The deletion decides between this caller, others that release the same
-        # acquisition, and the end of its ttl: exactly one of them frees the slot.
-        try:
-            if logged[DEBUG]:
-                return tracker.take_back(self)
-            del tracker.holders[self.key]
-        except KeyError:  # it has ended before, or it isn't known whether anything is logged
-            return tracker.take_back(self)
-        _quick_lane.give(tracker, self._slot_number)
-        return True
+    def __repr__(self) -> str:
+        if self.key is None:
+            return f"<cm() of {self._title}, not entered yet>"
+        return super().__repr__()
 
     # --------------------------------------------------- the context manager
 
@@ -98,92 +145,104 @@ class MemoryAcquisition(MemoryContext, SlotClaim, AcquisitionResult, Acquisition
         if self.key is not None:  # nothing runs between this check and the next line
             raise context_reused(self._title)
         self.key = key
-        tracker = self.semaphore._tracker
-        try:  # `_quick_lane.take`, inlined
-            if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
-                self._slot_number = heappop(tracker.free)
-                tracker.holders[key] = self
-                return self
+        backend = self.backend
+        ledger = backend.lane
+        try:  # `_quick_lane.take_one`, inlined
+            if not (ledger.attention or ledger.line or backend.tracker.woken or logged[DEBUG]):
+                number = heappop(backend.free)
+                if not ledger.attention:
+                    self._slot_number = number
+                    ledger.holders[key] = self
+                    return self
+                backend.tracker.undo(backend.nodes, number)
         except LookupError:
             pass
-        await self.semaphore._acquire(self)
+        await backend.get(self)
         return self
 
     def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
-        tracker = self.semaphore._tracker
+        backend = self.backend
+        ledger = backend.lane
         try:
             if not logged[DEBUG]:
-                del tracker.holders[self.key]
-                if tracker.line or tracker.attention:  # `_quick_lane.give`, inlined
-                    tracker.hand_over(self._slot_number)
+                del ledger.holders[self.key]
+                if ledger.line or ledger.attention:  # `_quick_lane.give_one`, inlined
+                    backend.tracker.hand_over(self._slot_number)
                 else:
-                    tracker.last_used = glance.time
-                    heappush(tracker.free, self._slot_number)
-                    if tracker.line or tracker.attention:
-                        tracker.look_after_waiters()
+                    heappush(backend.free, self._slot_number)
+                    if ledger.line or ledger.attention:
+                        backend.tracker.look_around(backend.nodes)
                 return DONE
         except KeyError:  # it has ended before, was never entered, or is perhaps logged
             pass
         self.__exit__(exc_type, exc, traceback)
         return DONE
 
+    def __enter__(self) -> Self:
+        if _get_running_loop() is not None:
+            refuse_to_block_a_loop("'with'")
+        self._enter()
+        if not _quick_lane.take(self):
+            run_here(self._get)
+        return self
 
-class GeneralMemoryAcquisition(MemoryAcquisition):
-    """Any slots of a MemorySemaphore: several, or with a ttl, a label, a head start, an outcome.
+    def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
+        if self.key is None:
+            raise context_not_entered(self._title)
+        self._leave_with(exc_type)
+        self.backend.give(self)
 
-    By the quick lane only if it is a single slot, in its turn; the rule isn't inlined here.
+    def _enter(self) -> None:
+        key = next_key()
+        if self.key is not None:  # nothing runs between this check and the next line
+            raise context_reused(self._title)
+        self.key = key
+
+    def _get(self) -> Coroutine[Any, Any, None]:
+        return self.backend.get(self)
+
+
+class GeneralAcquisition(MemoryAcquisition):
+    """Anything of a semaphore or of tiers: several slots, with a ttl, a label, costs, an outcome.
+
+    The quick lane isn't inlined here.
     """
 
     __slots__ = (
-        *("_outcomes", "head_start", "label", "ranges", "replaced", "replaces", "slots", "task"),
-        "ttl",
+        *("_outcomes", "label", "needs", "nodes", "path", "ranges", "replaced", "task", "ttl"),
+        "weight",
     )
 
+    is_general = True
+
     _outcomes: Outcomes | None
-    head_start: int
-    label: str | None
+    label: str | None  # what the slots are for
+    needs: Needs | None
+    nodes: Sequence[Any]
+    path: Path
     ranges: Sequence[range]
     replaced: Sequence[MemoryAcquisition]  # the holders that it has replaced
-    replaces: bool
-    slots: int
     task: asyncio.Task[Any] | None  # to cancel when the ttl ends
     ttl: float | None
+    weight: float  # of its key, where keys take turns
 
-    def take(self) -> bool:
-        if self.slots != 1 or self.head_start or self.replaces:
-            return False
-        semaphore = self.semaphore
-        tracker = semaphore._tracker
-        self.since = since = clock.now()  # before anybody can see that it holds a slot
-        number = _quick_lane.take(tracker)
-        if not number:
-            return False
-        self._slot_number = number
-        tracker.holders[self.key] = self
-        if self.ttl is not None:
-            if semaphore._cancel_task_after_ttl:
-                self.task = running_task()
-            deadline = since + self.ttl
-            tracker.deadlines.young[self.key] = deadline  # type: ignore[union-attr]
-            if deadline < tracker.alarm:
-                tracker.arm(deadline)
-        return True
+    @property
+    def replaces(self) -> bool:  # type: ignore[override] # there it can be set
+        return bool(getattr(self.needs, "replaces", False))
 
-    def give(self) -> bool:
-        tracker = self.semaphore._tracker
-        if self.slots != 1 or self._outcomes is not None:
-            ended = tracker.take_back(self)
-            self.semaphore._tell_changes()
-            return ended
-        if not super().give():
-            return False
-        if self.ttl is not None:
-            tracker.forget_deadline(self.key)
-        return True
+    @property
+    def head_start(self) -> int:  # type: ignore[override] # there it can be set
+        return FIRST if self.replaces else head_start_of(self.needs)
 
-    # Not the copies of the quick lane.
-    __aenter__ = MemoryContext.__aenter__
-    __aexit__ = MemoryContext.__aexit__
+    async def __aenter__(self) -> Self:
+        self._enter()
+        if not _quick_lane.take(self):
+            await self.backend.get(self)
+        return self
+
+    def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
+        self.__exit__(exc_type, exc, traceback)
+        return DONE
 
 
 class BlockWait(MemoryAcquisition):
@@ -193,8 +252,8 @@ class BlockWait(MemoryAcquisition):
 
     named = False
 
-    def __init__(self, semaphore: MemorySemaphore, timeout: float | None) -> None:
+    def __init__(self, backend: MemoryBackend, timeout: float | None) -> None:
         self.key = next_key()
-        self.semaphore = semaphore
+        self.backend = backend
         self.timeout = timeout
         self._slot_number = 0  # until it is granted

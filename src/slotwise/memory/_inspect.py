@@ -13,114 +13,76 @@ from datetime import UTC, datetime, timedelta
 
 from slotwise._core.paths import TierSpec, keys_by_name, needs_by_name, slots_needed
 from slotwise._core.results import Claimant
+from slotwise._ledger.path_nodes import tie_of
 from slotwise._wait import clock
 from slotwise._wait.section import lock
 from slotwise.memory._acquisition import MemoryAcquisition
-from slotwise.memory._ids import id_of, id_of_block
-from slotwise.memory._path_acquisition import MemoryPathAcquisition
-from slotwise.memory._path_tracker import PathTracker
-from slotwise.memory._quick_lane import Snapshot
+from slotwise.memory._ids import id_of_block
 from slotwise.memory._tracker import Tracker
 
 
 def holders(tracker: Tracker) -> list[Claimant]:
     """Return the acquisitions, the oldest grant first; then the blocks without one."""
+    ledger = tracker.ledger
     with lock:
-        slots = Snapshot(tracker)
-    show = _Show()
+        claims = tracker.claims()
+        node = ledger.node() if tracker.is_semaphore else None
+        free = [] if node is None else [range(number, number + 1) for number in node.free]
+        known = () if node is None else (*free, *node.reserve)
+        numbers = set(range(1, node.top + 1)) if node is not None else set()
+    show = _Show(tracker.specs)
+    numbers.difference_update(*known, *(claim.numbers for claim in claims if numbers))
     return [
-        *[show.claim(claim, claim._slot_number) for claim in slots.claims()],
-        *[
-            show.block(id_of_block(str(number)), number)
-            for number in sorted(slots.numbers_without_claim())
-        ],
+        *[show.claim(claim, claim._slot_number) for claim in claims],
+        *[show.block(id_of_block(str(number)), number) for number in sorted(numbers)],
     ]
 
 
 def waiters(tracker: Tracker) -> list[Claimant]:
     """Return the waiters in the order of the queue."""
     with lock:
-        line = list(tracker.line)
-        claims = tracker.in_turn()
-    show = _Show()
+        line = list(tracker.ledger.line)
+        claims = [(claim, claim.group.parked_at) for claim in tracker.ledger.waiting.values()]
+    if tracker.is_semaphore:  # the only queue, so its order is that of the turns
+        claims.sort(key=lambda item: (item[0].rank, tie_of(item[0])))
+    show = _Show(tracker.specs)
     return [
         *[
             show.block(id_of_block(f"waiting-{id(future):x}"), None)
             for future in line
             if not future.done()
         ],
-        *[show.claim(claim, None) for claim in claims],
-    ]
-
-
-def holders_of_paths(tracker: PathTracker) -> list[Claimant]:
-    """Return the acquisitions of tiers, the oldest grant first."""
-    with lock:
-        acquisitions = list(tracker.holders.values())
-    show = _Show()
-    return [
-        show.path(acquisition, tracker.specs, acquisition._slot_number)
-        for acquisition in acquisitions
-    ]
-
-
-def waiters_for_paths(tracker: PathTracker) -> list[Claimant]:
-    """Return the waiters in the order of arrival."""
-    with lock:
-        acquisitions = [
-            (acquisition, acquisition.group.parked_at) for acquisition in tracker.waiting.values()
-        ]
-    show = _Show()
-    return [
-        show.path(acquisition, tracker.specs, None, None if node is None else node.tier)
-        for acquisition, node in acquisitions
+        *[show.claim(claim, None, None if node is None else node.tier) for claim, node in claims],
     ]
 
 
 class _Show:
     """Makes what is shown of a claim or a block; what they share is looked up once."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Sequence[TierSpec]) -> None:
+        self._specs = specs
         self._host = socket.gethostname()
         self._pid = os.getpid()
         self._began = datetime.now(UTC) - timedelta(seconds=clock.now())  # when the clock was 0
 
-    def _since(self, claim: MemoryAcquisition | MemoryPathAcquisition) -> datetime | None:
+    def claim(
+        self, claim: MemoryAcquisition, slot_number: int | None, lacks: int | None = None
+    ) -> Claimant:
+        specs = self._specs
         since: float | None = getattr(claim, "since", None)  # not known on the quick lane
-        return None if since is None else self._began + timedelta(seconds=since)
-
-    def claim(self, claim: MemoryAcquisition, slot_number: int | None) -> Claimant:
         return Claimant(
-            id_of(claim.key),  # type: ignore[arg-type] # the keys of claims are numbers
-            claim.slots,
-            self._since(claim),
+            claim.acquisition_id,
+            slots_needed(specs, claim.needs),
+            None if since is None else self._began + timedelta(seconds=since),
             self._host,
             self._pid,
             claim.label,
             slot_number,
+            keys=keys_by_name(specs, claim.path),
+            needs=needs_by_name(specs, claim.needs),
+            lacks=None if lacks is None else specs[lacks].name or None,
             ttl=claim.ttl,
         )
 
     def block(self, acquisition_id: str, slot_number: int | None) -> Claimant:
         return Claimant(acquisition_id, 1, None, self._host, self._pid, slot_number=slot_number)
-
-    def path(
-        self,
-        acquisition: MemoryPathAcquisition,
-        specs: Sequence[TierSpec],
-        slot_number: int | None,
-        lacks: int | None = None,
-    ) -> Claimant:
-        return Claimant(
-            acquisition.acquisition_id,
-            slots_needed(specs, acquisition.needs),
-            self._since(acquisition),
-            self._host,
-            self._pid,
-            getattr(acquisition, "label", None),
-            slot_number,
-            keys=keys_by_name(specs, acquisition.path),
-            needs=needs_by_name(specs, acquisition.needs),
-            lacks=None if lacks is None else specs[lacks].name,
-            ttl=acquisition.ttl,
-        )

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import logging
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise._core import events, log
 from slotwise._core.messages import KICKED, display, ttl_ended
+from slotwise._core.paths import slots_needed
 from slotwise._wait import clock
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
-    from slotwise.memory._base_tracker import BaseTracker
-    from slotwise.memory._path_acquisition import MemoryPathAcquisition
-    from slotwise.memory._semaphore import MemorySemaphore
+    from slotwise.memory._backend import MemoryBackend
     from slotwise.memory._tracker import Tracker
 
 logger = logging.getLogger("slotwise.memory")
@@ -41,32 +40,33 @@ def _switch(listening: bool) -> None:
 events.on_switch(_switch)
 
 
-def acquiring(acquisition: MemoryAcquisition, semaphore: MemorySemaphore) -> None:
+def acquiring(acquisition: MemoryAcquisition, backend: MemoryBackend) -> None:
+    acquisition_id, needs, path = acquisition.acquisition_id, acquisition.needs, acquisition.path
     if events.hooks:
-        semaphore._tell_requested(acquisition.acquisition_id, acquisition.slots, clock.now())
-    name = semaphore._name
+        backend._tell_requested(acquisition_id, needs, clock.now(), path)
     if logger.isEnabledFor(DEBUG):
+        name = backend.tracker.name
         logger.debug(
             "acquiring %d of %s",
-            acquisition.slots,
+            slots_needed(backend._specs, needs),
             display(name),
-            extra={"semaphore_name": name, "acquisition_id": acquisition.acquisition_id},
+            extra={"semaphore_name": name, "acquisition_id": acquisition_id},
         )
 
 
 def acquired(acquisition: MemoryAcquisition, tracker: Tracker, started: float) -> None:
     """``started`` is when it began to ask."""
+    if not acquisition.named:
+        return
     if events.hooks:
         events.acquired(acquisition.acquisition_id, clock.now())
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         acquisition.since = clock.now()
         acquire_time = acquisition.since - started
-        log.acquired(logger, acquisition, tracker.name, tracker.value, acquire_time)
+        log.acquired(logger, acquisition, tracker.name, tracker.ledger.max_slots, acquire_time)
 
 
-def refused(
-    acquisition: MemoryAcquisition | MemoryPathAcquisition, error: BaseException | None
-) -> None:
+def refused(acquisition: MemoryAcquisition, error: BaseException | None) -> None:
     if events.hooks:
         events.refused(
             acquisition.acquisition_id, clock.now(), error, waits=acquisition.timeout != 0
@@ -76,24 +76,30 @@ def refused(
 def released(acquisition: MemoryAcquisition, tracker: Tracker) -> None:
     ended(acquisition, "released")
     if perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
-        log.released(logger, acquisition, tracker.name, tracker.value, _held_time(acquisition))
+        held_time = _held_time(acquisition)
+        log.released(logger, acquisition, tracker.name, tracker.ledger.max_slots, held_time)
 
 
-def ended(acquisition: MemoryAcquisition | MemoryPathAcquisition, kind: events.Kind) -> None:
+def ended(acquisition: MemoryAcquisition, kind: events.Kind) -> None:
     if events.hooks:
         events.ended(acquisition.acquisition_id, kind, clock.now(), acquisition._pauses)
 
 
-def expired(acquisition: Any, tracker: BaseTracker[Any], held_time: float) -> None:
+def expired(acquisition: MemoryAcquisition, tracker: Tracker, held_time: float) -> None:
     ended(acquisition, "expired")
-    reason = ttl_ended(acquisition.ttl)
-    log.lost(logger, acquisition, tracker.name, tracker.max_slots, held_time, reason)
+    _lost(acquisition, tracker, held_time, ttl_ended(acquisition.ttl))
 
 
-def kicked(acquisition: Any, tracker: BaseTracker[Any]) -> None:
+def kicked(acquisition: MemoryAcquisition, tracker: Tracker) -> None:
     ended(acquisition, "kicked")
-    held_time = _held_time(acquisition)
-    log.lost(logger, acquisition, tracker.name, tracker.max_slots, held_time, KICKED)
+    _lost(acquisition, tracker, _held_time(acquisition), KICKED)
+
+
+def _lost(
+    acquisition: MemoryAcquisition, tracker: Tracker, held_time: float | None, reason: str
+) -> None:
+    most = tracker.ledger.max_slots
+    log.lost(logger, acquisition, tracker.name, most, held_time, reason)
 
 
 def unknown_id(acquisition_id: str, name: str | None) -> None:

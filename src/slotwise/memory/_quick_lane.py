@@ -1,10 +1,11 @@
-"""The quick lane: take a slot, or give it back, without the lock.
+"""The quick lane: take slots, or give them back, without the lock.
 
 This is the rule; why it is safe beside those who have the lock is explained in
-`slotwise._ledger.ledger`. Where a call would cost too much, it is inlined:
+`slotwise._ledger.paths`. Where a call would cost too much, it is inlined for one slot of a
+semaphore:
 
-    take    `MemorySemaphore.__aenter__` and ``__enter__``, `MemoryAcquisition.__aenter__`
-    give    `MemorySemaphore.__aexit__` and ``__exit__``, `MemoryAcquisition.__aexit__`
+    take_one    `MemorySemaphore.__aenter__` and ``__enter__``, `MemoryAcquisition.__aenter__`
+    give_one    `MemorySemaphore.__aexit__` and ``__exit__``, `MemoryAcquisition.__aexit__`
 
 Each copy says so, and ``tests/memory/test_quick_lane_copies.py`` compares it with the rule: the
 same checks in the same order, and the same outcome in every state of a tracker.
@@ -14,63 +15,118 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from logging import DEBUG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from slotwise._wait.clock import glance
+from slotwise._wait import clock
+from slotwise._wait.section import exclusive
 from slotwise.memory._log import logged
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
-    from slotwise.memory._tracker import Tracker
+    from slotwise.memory._backend import MemoryBackend
 
 
-def take(tracker: Tracker) -> int:
-    """Take the lowest slot number that is free; 0 if the tracker has to be asked.
+def take_one(backend: MemoryBackend) -> int:
+    """Take the lowest slot number of a semaphore that is free; 0 if the tracker has to be asked.
 
     It has to be asked if anybody waits, if anybody was woken and has not run yet, if
     something else needs the lock, if nothing is free, or if the acquisition is perhaps logged.
     """
+    ledger = backend.lane
     try:
-        if not (tracker.attention or tracker.line or tracker.woken or logged[DEBUG]):
-            return heappop(tracker.free)
+        if not (ledger.attention or ledger.line or backend.tracker.woken or logged[DEBUG]):
+            number = heappop(backend.free)
+            if not ledger.attention:
+                return number
+            backend.tracker.undo(backend.nodes, number)
     except LookupError:  # nothing is free, or it isn't known whether anything is logged
         return 0
     return 0
 
 
-def give(tracker: Tracker, number: int) -> None:
-    """Give back a slot that is no longer recorded as held."""
-    if tracker.line or tracker.attention:
-        tracker.hand_over(number)
+def give_one(backend: MemoryBackend, number: int) -> None:
+    """Give back a slot of a semaphore that is no longer recorded as held."""
+    ledger = backend.lane
+    if ledger.line or ledger.attention:
+        backend.tracker.hand_over(number)
     else:
-        tracker.last_used = glance.time
-        heappush(tracker.free, number)
-        if tracker.line or tracker.attention:
-            tracker.look_after_waiters()
+        heappush(backend.free, number)
+        if ledger.line or ledger.attention:
+            backend.tracker.look_around(backend.nodes)
 
 
-class Snapshot:
-    """The slots of a tracker at one instant: copied quickly, to be looked at later."""
+def take(claim: MemoryAcquisition) -> bool:
+    """The same for a claim: a slot of each node of its path, or what it needs of rates."""
+    backend = claim.backend
+    if not claim.is_general:
+        claim._slot_number = number = take_one(backend)
+        if number:
+            backend.lane.holders[claim.key] = claim
+        return number > 0
+    ledger, tracker = backend.lane, backend.tracker
+    try:
+        if tracker.woken or ledger.line or logged[DEBUG]:
+            return False
+        if ledger.attention or claim.needs is not None:
+            return tracker.is_rated and claim.ttl is None and exclusive(tracker.take_now, claim)
+    except KeyError:
+        return False
+    ttl = claim.ttl
+    if ttl is not None or claim.label is not None:
+        claim.since = clock.now()  # before anybody can see that it holds a slot
+        if ttl is not None and backend._cancel_task_after_ttl:
+            claim.task = backend.running_task()
+    taken: list[Any] = []
+    number = 0
+    try:
+        for nodes, key in zip(ledger.tables, claim.path):  # noqa: B905 - it costs, and was checked
+            node = nodes[key]
+            number = heappop(node.free)
+            taken.append(node)
+    except LookupError:
+        if taken:
+            tracker.undo(taken, number)
+        return False
+    if ledger.attention:  # raised meanwhile: it may have taken what is for somebody else
+        tracker.undo(taken, number)
+        return False
+    claim.nodes = taken
+    claim._slot_number = number
+    ledger.holders[claim.key] = claim
+    if ttl is not None:
+        deadline = claim.since + ttl
+        ledger.deadlines.young[claim.key] = deadline  # type: ignore[union-attr]
+        if deadline < tracker.alarm:
+            tracker.arm(deadline)
+    return True
 
-    __slots__ = ("_free", "_holders", "_reserve", "_top", "_tracker")
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._holders = list(tracker.holders.values())
-        self._free = list(tracker.free)
-        self._reserve = list(tracker.reserve)
-        self._top = tracker.top
-
-    def claims(self) -> list[MemoryAcquisition]:
-        """Return those who hold slots, the oldest grant first."""
-        # Named semaphores share their table of holders.
-        tracker = self._tracker
-        return [claim for claim in self._holders if claim.semaphore._tracker is tracker]
-
-    def numbers_without_claim(self) -> set[int]:
-        """Return the slot numbers of blocks: neither free nor held by an acquisition."""
-        numbers = set(range(1, self._top + 1))
-        numbers.difference_update(self._free, *self._reserve)
-        for claim in self.claims():
-            numbers.difference_update(claim.numbers)
-        return numbers
+def give(claim: MemoryAcquisition) -> bool:
+    """Give back what a claim holds; False if it has ended before."""
+    tracker = claim.backend.tracker
+    ledger = tracker.ledger
+    # The deletion decides between this caller, others that release the same
+    # acquisition, and the end of its ttl: exactly one of them frees the slots.
+    try:
+        del ledger.holders[claim.key]
+    except KeyError:
+        tracker.keep_task(claim.key)
+        return False
+    if ledger.line or ledger.attention or claim.needs is not None:
+        tracker.take_back(claim)
+        return True
+    number = claim._slot_number
+    if tracker.has_keys:
+        now = clock.now()
+        for node in claim.nodes:
+            node.used = now
+            heappush(node.free, number)
+    else:
+        for node in claim.nodes:
+            heappush(node.free, number)
+    # Somebody may have come meanwhile.
+    if ledger.line or ledger.attention or len(ledger.tables[0]) > tracker.roomy:  # type: ignore[redundant-expr]
+        tracker.look_around(claim.nodes)
+    if claim.ttl is not None:
+        tracker.forget_deadline(claim.key)
+    return True

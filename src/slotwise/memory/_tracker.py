@@ -1,7 +1,9 @@
-"""Tracker: what all instances of one semaphore share.
+"""Tracker: what all objects of one name share in this process, or what one private object has.
 
-What it shares with the tracker of tiers is in `_base_tracker`. Here is what only a semaphore
-has: the line of its blocks, its statistics, its name in the registry.
+It has a ledger, which decides who is granted what, an alarm, and the waiters to wake. Every verb
+decides in the section and acts after it: claims whose wait has ended are queued inside and woken
+outside, in the order of the grants. A grant that can't be delivered goes to the next waiter. The
+line of ``async with semaphore:`` is in `_line`, names are in `_registry`.
 """
 
 from __future__ import annotations
@@ -9,686 +11,942 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from _thread import get_ident
-from asyncio import _get_running_loop
+import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
-from slotwise._core import fork, messages
-from slotwise._core.adaptive import Adaptive, Change
-from slotwise._core.closing import Closure, Generation
-from slotwise._core.messages import closed_error, display
-from slotwise._core.overload import too_late
-from slotwise._core.results import SemaphoreStats
-from slotwise._core.trio_run import TrioRun
-from slotwise._ledger import NEVER, Ledger, LineGrant
-from slotwise._ledger.adaptation import Adaptation, adaptation
-from slotwise._ledger.estimates import HoldTimes, slots_in, total
+from slotwise._core import events, messages
+from slotwise._core.adaptive import Change
+from slotwise._core.closing import Closure
+from slotwise._core.control import Verb
+from slotwise._core.overload import Overload, too_late
+from slotwise._core.paths import (
+    NodeStats,
+    Path,
+    PathStats,
+    TierSpec,
+    TierStats,
+    fair_tiers,
+    is_semaphore,
+    part_of,
+    pausing,
+    title_of,
+)
+from slotwise._ledger import NEVER
+from slotwise._ledger.adaptation import adaptation
+from slotwise._ledger.base import BaseLedger
+from slotwise._ledger.claims import LineGrant
+from slotwise._ledger.estimates import HoldTimes
+from slotwise._ledger.idle_nodes import trim
+from slotwise._ledger.path_estimates import path_in
+from slotwise._ledger.path_fullness import fullness, is_frozen, never_fits, path_stats, tier_stats
+from slotwise._ledger.path_nodes import UNLIMITED
+from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.rate_nodes import RateNode
+from slotwise._ledger.replacing import longest_holders
 from slotwise._ledger.slots import FEW
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
-from slotwise._wait.clock import glance
 from slotwise._wait.deliveries import deliver_posted, post
 from slotwise._wait.section import exclusive, exclusive_or_later, lock
+from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
-from slotwise.errors import AcquireTimeout, LimitFull, SemaphoreClosed
-from slotwise.memory import _log
-from slotwise.memory._acquisition import GeneralMemoryAcquisition, MemoryAcquisition
-from slotwise.memory._base_tracker import BaseTracker, nothing
-from slotwise.memory._changes import in_epoch_seconds
-from slotwise.memory._line_home import NO_HOME, SHUT, LineHome
-from slotwise.memory._quick_lane import Snapshot
+from slotwise.errors import AcquireTimeout, LimitFull
+from slotwise.memory import _line, _log
+from slotwise.memory._line import NO_HOME, SHUT
+from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 
 if TYPE_CHECKING:
-    from slotwise.memory._registry import Registry
+    from slotwise.memory._acquisition import MemoryAcquisition
 
-# A line is tidied when more than half of it, and more than this, has ended.
-_FEW_ENDED = 32
+# For all limits of this process, whose keys are unique.
+ttl_cancels = TtlCancels()
 
-# What has changed by itself where the value is fixed. Shared and therefore never changed.
-_NOTHING: deque[tuple[Any, ...]] = deque(maxlen=0)
+# Named ones with something that must outlive their objects: a changed value, a pause, what was
+# taken of a rate. `_registry` lets go of them.
+kept: dict[Tracker, None] = {}
 
 # How many entries of a long table are searched for holders to name in a message.
 _HOLDERS_LOOKED_AT = 100
 
 
-class _AllHoldTimes(HoldTimes):
-    """The hold times of a tracker that times every hold."""
+class Tracker:
+    """The shared state behind a name, or behind one private object.
 
-    __slots__ = ()
-
-
-class Tracker(BaseTracker[MemoryAcquisition], Ledger[MemoryAcquisition]):
-    """The shared state behind a name, or behind one private semaphore.
-
-    Beside the queue of the ledger it has the line, in which blocks of one event loop
-    wait without the section.
+    The methods of its ledger must be called in the section; those defined here enter it
+    themselves, unless they say that they must be called in it.
     """
 
     __slots__ = (
-        "__weakref__",
-        "adaptation",
-        "alarm",
-        "closure",
-        "ended_tickets",
-        "generation",
-        "holds",
-        "home",
-        "is_expiring",
-        "last_used",
-        "name",
-        "registry",
-        "retired",
-        "unreported",
-        "woken",
+        *("__weakref__", "_loop_alarm", "_predecessor", "alarm", "closure", "ended"),
+        *("ended_tickets", "former_values", "has_keys", "holds", "home", "is_rated"),
+        *("is_semaphore", "ledger", "name", "roomy", "specs", "times_all", "unreported", "woken"),
     )
 
-    adaptation: Adaptation | None  # how its value moves by itself, if it does
+    # Between any two calls: its ledger is closed exactly while it has ended, has a closure, or
+    # has a predecessor.
 
     def __init__(
         self,
-        value: int | Adaptive,
+        specs: Sequence[TierSpec],
         name: str | None = None,
-        registry: Registry | None = None,
-        holders: dict[Hashable, MemoryAcquisition] | None = None,
+        holders: dict[Hashable, Any] | None = None,
+        predecessor: Tracker | None = None,
     ) -> None:
-        self.adaptation = None
-        self.unreported = _NOTHING
-        self.is_expiring = False
-        if isinstance(value, Adaptive):
-            self.adaptation = adaptation(value, microseconds(clock.now()))
-            self.unreported = deque()
-            value = value.start
-        Ledger.__init__(self, value, holders)
+        """``predecessor`` is an ended tracker of the name, whose holders have to leave first."""
         self.name = name
-        self.registry = registry
-        self.retired = False
-        # Set once it is retired: whether the instances that still refer to it are closed.
-        self.generation: Generation | None = None
-        # While it is closed everywhere. A tracker that is closed without one was closed for good.
-        self.closure: Closure | None = None
-        self.last_used = glance.time
+        self.is_semaphore = is_semaphore(specs)
+        self.ended = False  # closed for good
+        self.closure: Closure | None = None  # while it is closed everywhere
+        self._predecessor = predecessor
         self.alarm = NEVER  # when `_ring` is called next
+        self._loop_alarm: LoopAlarm | None = None  # of rates
+        self.woken = NOBODY_WOKEN
         self.home = NO_HOME  # who may use the ledger's line outside the section
         self.ended_tickets = 0  # about how many futures in the line are done
-        self.woken = NOBODY_WOKEN
-        # How long slots are held, once somebody has waited outside the line. It is timed only
-        # while somebody does, or with `times_all`.
-        self.holds: HoldTimes | None = None
+        # How long slots are held. It is timed only while somebody waits, or with `times_all`.
+        self.holds = HoldTimes()
+        self.times_all = False
+        # Changes of adaptive values that the hooks don't know yet: the arguments of the call that
+        # tells them.
+        self.unreported: deque[tuple[Any, ...]] = deque()
+        self.roomy = UNLIMITED  # up to this many keys, none has to be checked for idleness
+        self._start(specs, holders)
+        if predecessor is not None:
+            self.ledger.close()
+
+    def _start(self, specs: Sequence[TierSpec], holders: dict[Hashable, Any] | None) -> None:
+        """Begin with a new ledger."""
+        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
+        self.specs = tuple(specs)
+        self.former_values: tuple[Any, ...] = ()  # what a semaphore was resized from
+        self.has_keys = any(spec.keyed for spec in specs)
+        ledger: PathLedger[Any] = PathLedger(values, *fair_tiers(specs), holders)
+        # Whether anything is a rate: then `take_at_once` is the quick way, in the section.
+        self.is_rated = ledger.refills is not None and not ledger.has_adaptive
+        if ledger.refills is not None:
+            self._loop_alarm = LoopAlarm()
+        if self.is_semaphore:
+            ledger.node(clock.now())
+        self.ledger = ledger
+
+    def bound_idle(self, max_idle_keys: int) -> None:
+        """Remember at most ``max_idle_keys`` idle keys of each tier."""
+        for tier in self.ledger.tiers:
+            tier.max_idle = max_idle_keys
+        # Most keys are in the narrowest tier; the others are checked along with it.
+        self.roomy = max_idle_keys
+
+    # --------------------------------------------------------------- its values
+
+    def accepts(self, specs: Sequence[TierSpec]) -> bool:
+        """Whether somebody who declares a semaphore like that may use it as it is."""
+        if specs is self.specs:
+            return True
+        [given], [own] = specs, self.specs
+        if given.rules or own.rules:
+            return given.rules == own.rules
+        return given.value in (self.ledger.tiers[0].value, own.value, *self.former_values)
+
+    def declare(self, specs: Sequence[TierSpec]) -> None:
+        """Let somebody use a semaphore who declares it like that, *in the section*.
+
+        Raises:
+            ValueConflict: it is in use, with another value.
+        """
+        if self.accepts(specs):
+            return
+        ledger = self.ledger
+        if not ledger.retire():
+            value = ledger.tiers[0].value_of(None)
+            [given], [own] = specs, self.specs
+            if own.adaptive is not None or given.adaptive is not None:
+                raise messages.rules_conflict(self.name, given.adaptive, own.adaptive, value)
+            raise messages.value_conflict(
+                *(self.name, given.slots),
+                value=value,
+                held=ledger.node().in_use,
+                waiting=self._waiting(),
+            )
+        self._start(specs, ledger.holders)
 
     @property
-    def is_ended(self) -> bool:
-        """Whether it was closed for good: its instances stay closed."""
-        return self.closed and self.closure is None
+    def value(self) -> int:
+        """How many slots a semaphore has."""
+        value: int = self.ledger.tiers[0].value_of(None)
+        return value
 
-    # ------------------------------------------------------------- acquiring
-
-    def _check(self, claim: MemoryAcquisition) -> None:
-        if self.closed or claim.slots > self.value:
-            raise self._refusal(claim)
-
-    def _full_error(self, claim: MemoryAcquisition) -> LimitFull | None:
-        overload, waiting = claim.semaphore._overload, self._about_waiting()
-        assert overload is not None
-        is_full = overload.exceeded(waiting) is not None
-        if not is_full and not overload.sheds:
-            return None
-        estimate, timeout = self.estimate(claim.slots), None if is_full else claim.timeout
-        if not is_full and not too_late(estimate, timeout):
-            return None
-        full = messages.occupancy(
-            value=self.value, held=self.in_use, waiting=waiting, paused_for=self.paused_for()
-        )
-        return messages.limit_full(
-            display(self.name), full, waiting=waiting, estimate=estimate, timeout=timeout
+    def is_worth_keeping(self, now: float) -> bool:
+        """Whether forgetting it would lose something."""
+        ledger = self.ledger
+        if ledger.paused or (ledger.refills is not None and not ledger.is_full(now)):
+            return True
+        for tier, spec in zip(ledger.tiers, self.specs, strict=True):
+            if tier.own_values or tier.is_frozen or tier.frozen_keys:
+                return True
+            if not spec.by_key and tier.value != spec.value:
+                return True
+        return ledger.has_adaptive and any(
+            node.adaptation is not None and node.adaptation.is_worth_keeping(microseconds(now))
+            for tier in ledger.tiers
+            for node in tier.nodes.values()
         )
 
-    def _try(self, claim: MemoryAcquisition, now: float) -> list[MemoryAcquisition]:
-        if self.times_all:
-            self._timed_holds().pass_time(now, self.in_use)
-        return [claim] if self.try_request(claim, now) else []
+    def keep(self) -> None:
+        """Let it outlive its objects for as long as it is worth that."""
+        if self.name is not None:
+            kept[self] = None
 
-    def _queue(
-        self, claim: MemoryAcquisition, now: float, until: float | None
-    ) -> list[MemoryAcquisition]:
-        holds = self._timed_holds() if self.holds is None else self.holds
-        if type(holds) is _AllHoldTimes:
-            holds.pass_time(now, self.in_use)
-        elif not self.waiting:
-            holds.begin(now)
-        if claim.head_start:
-            self._close_line()  # the line doesn't record since when they wait
-        return self.request(claim, now, wait_until=until)
+    def let_go(self) -> None:
+        """Undo `keep`, if that is not worth it any more."""
+        if self in kept and not self.is_worth_keeping(clock.now()):
+            del kept[self]
 
-    def _replace(self, claim: MemoryAcquisition, now: float) -> list[MemoryAcquisition]:
-        self.attention = True  # nobody takes by the quick lane what comes back now
-        replaced: list[MemoryAcquisition] = []
-        # Blocks have no claims and can't be told, so they are left alone.
-        while chosen := self.to_replace(Snapshot(self).claims(), claim.slots):
-            for each in chosen:
-                # The deletion decides between this and its own release, by the quick lane.
-                if self.holders.pop(each.key, None) is not None:
-                    if self.deadlines is not None:
-                        self.deadlines.discard(each.key)
-                    self._free(each, now)
-                    replaced.append(each)
-            cast("GeneralMemoryAcquisition", claim).replaced = replaced
-            if self.try_grant_first(claim, now):  # else somebody was quicker
-                return [*self.serve(now), claim]
-        return self.serve(now)
+    # ---------------------------------------------------------------- changing
 
-    def ask_now(self, claim: MemoryAcquisition) -> bool:
+    def change(self, work: Callable[..., Iterable[Any]], *args: Any) -> None:
+        """Run ``work`` in the section, and wake those whose wait it ended.
+
+        Raises:
+            RuntimeError: this thread is in the middle of another change.
+        """
+        try:
+            exclusive(self._change, work, args)
+        finally:
+            deliver_posted()
+
+    def change_or_later(self, work: Callable[..., Iterable[Any]], *args: Any) -> None:
+        """Like `change`; after the other change, if this thread is in the middle of one."""
+        exclusive_or_later(self._change, work, args, then=deliver_posted)
+
+    def _change(self, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+        self.post(work(*args))
+
+    def serve(self) -> list[Any]:
+        """Serve those for whom there may be slots, *in the section*."""
+        now = clock.now()
+        return self._after_change(self.ledger.serve(now), now)
+
+    def _after_change(self, granted: list[Any], now: float) -> list[Any]:
+        """Every change of the ledger ends with this, *in the section*."""
+        if self.ledger.refills is not None:
+            self.keep()
+            self._ring_when_refilled(now)
+        for claim in granted:
+            if claim.named:
+                claim.since = now
+                if claim.ttl is not None:
+                    self._ring_by(now + claim.ttl)
+        return granted
+
+    # --------------------------------------------------------------- acquiring
+
+    def ask(
+        self, claim: MemoryAcquisition, make_waker: Callable[[], Waker], overload: Overload | None
+    ) -> bool:
+        """Ask for slots, *in the section*; whether the claim has them. Others may be granted too.
+
+        A claim that is not granted waits, and has a waker; or it has a failure if it
+        doesn't want to wait. ``overload`` says which newcomers are refused at once.
+        """
+        self._check(claim)
+        timeout, now = claim.timeout, clock.now()
+        until = None if timeout is None else now + timeout
+        granted: list[Any] = []
+        if claim.replaces or (timeout != 0 and overload is None):
+            granted = self._queue(claim, now, until)
+        if timeout == 0 or overload is not None:
+            if claim.key in self.ledger.waiting:  # it can't replace as many as it needs
+                granted += self.ledger.cancel(claim.key, now)
+            elif not claim.replaces:
+                granted = self._try(claim, now)
+            if not _has(granted, claim):
+                claim.failure = self._refusal(claim, overload)
+                if claim.failure is not None:
+                    claim.timeout = 0  # it doesn't wait
+                else:
+                    granted += self._queue(claim, now, until)
+        is_granted = _has(granted, claim)
+        if claim.key in self.ledger.waiting:
+            claim.since = claim.arrived = now
+            claim.failure = None
+            claim.waker = make_waker()
+            self.expect_waking(claim.waker)
+            if until is not None:
+                self._ring_by(until)
+        if granted or self._loop_alarm is not None:
+            self.post([each for each in self._after_change(granted, now) if each is not claim])
+        return is_granted
+
+    def _refusal(
+        self, claim: MemoryAcquisition, overload: Overload | None
+    ) -> AcquireTimeout | LimitFull | None:
+        """Return the error of a claim that doesn't fit and may not wait; None if it may."""
+        if claim.timeout == 0 or overload is None:
+            return self._timeout_error(claim)
+        return self._full_error(claim, overload)
+
+    def try_now(self, claim: MemoryAcquisition) -> bool:
         """Ask for slots without waiting, *in the section*."""
         self._check(claim)
         now = clock.now()
-        return bool(self._after_change(self._try(claim, now), now))
+        granted = self._after_change(self._try(claim, now), now)
+        self.post([each for each in granted if each is not claim])
+        return bool(granted) and granted[-1] is claim
 
-    def take_another(self, loop: asyncio.AbstractEventLoop) -> int:
-        """Take a number for a block of ``loop`` that the quick lane didn't give; 0 if it waits.
+    def take_now(self, claim: MemoryAcquisition) -> bool:
+        """Take what a claim needs if nobody waits and it is there, *in the section*; of rates."""
+        claim.since = now = clock.now()
+        taken = self.ledger.take_at_once(claim, claim.path, now)
+        if taken:
+            self.keep()
+        return taken
 
-        Fresh numbers may be needed, or somebody was woken whom it need not let pass.
+    def _check(self, claim: MemoryAcquisition) -> None:
+        """Raise if a claim can't be granted, now or later."""
+        if self.ledger.closed and not self.is_open():
+            raise claim.backend.closed_error()
+        error = None if claim.needs is None else self._never_fits(claim.path, claim.needs)
+        if error is not None:
+            raise error
+        claim._slot_number = 0  # until it is granted
+
+    def _try(self, claim: MemoryAcquisition, now: float) -> list[Any]:
+        """Grant a claim its slots if they are free, without queueing it."""
+        ledger = self.ledger
+        if self.is_semaphore and self.times_all:
+            self.holds.pass_time(now, ledger.node().in_use)
+        ledger.check_request(claim, claim.path, now)  # what is granted next has to be returned
+        granted = ledger.serve(now)
+        if ledger.try_request(claim, claim.path, now, claim.weight):
+            granted.append(claim)
+        if self.has_keys:
+            trim(ledger, now)  # it may have brought a new key
+        return granted
+
+    def _queue(self, claim: MemoryAcquisition, now: float, until: float | None) -> list[Any]:
+        """Grant a claim its slots, or queue it until then."""
+        ledger = self.ledger
+        if self.is_semaphore:
+            if self.times_all:
+                self.holds.pass_time(now, ledger.node().in_use)
+            elif not ledger.waiting:
+                self.holds.begin(now)
+            if claim.head_start:
+                self.home = SHUT  # the line doesn't record since when they wait
+        replaced = self._replaceable(claim) if claim.replaces else ()
+        granted = ledger.request(claim, claim.path, now, wait_until=until, weight=claim.weight)
+        if replaced:
+            granted += self._replace(claim, replaced, now)
+        if self.has_keys and (granted or claim.group.head is claim):  # else its keys are known
+            for nodes in ledger.tables:
+                if len(nodes) > self.roomy:
+                    trim(ledger, now)
+                    break
+        return granted
+
+    def _replaceable(self, claim: MemoryAcquisition) -> list[MemoryAcquisition]:
+        """Return whose slots a newcomer takes over, the longest hold first.
+
+        Blocks have no claims and can't be told, so they are left alone.
         """
-        if self.line or self.woken.any_of(loop):
-            return 0
-        return self._pop_free() or exclusive(self._take_fresh)
+        ledger = self.ledger
+        ledger.attention = True  # nobody takes by the quick lane what comes back now
+        if ledger.paused:
+            return []
+        node, slots = ledger.node(), claim.slots
+        missing = slots + node.in_use - node.value
+        if ledger.line or ledger.waiting:  # what is free is left to them
+            missing = max(missing, slots)
+        return longest_holders(self.claims(), missing)
 
-    def _take_fresh(self) -> int:
-        if self.line or self.waiting or self.closed or self.paused_until:
-            return 0
-        return self._take_one() or 0
+    def _replace(
+        self, claim: MemoryAcquisition, replaced: Sequence[MemoryAcquisition], now: float
+    ) -> list[Any]:
+        ledger, ended = self.ledger, []
+        for each in replaced:
+            # The deletion decides between this and its own release, by the quick lane.
+            if ledger.holders.pop(each.key, None) is not None:
+                ledger._free(each, now)
+                ended.append(each)
+        claim.replaced = ended
+        return ledger.serve(now)
 
-    # ---------------------------------------------------------------- giving
+    def _full_error(self, claim: MemoryAcquisition, overload: Overload) -> LimitFull | None:
+        nodes = [
+            tier.nodes.get(key) for tier, key in zip(self.ledger.tiers, claim.path, strict=True)
+        ]
+        line = _line.about(self)
+        at_nodes = [0 if node is None else node.waiting + line for node in nodes]
+        waiting, timeout = overload.exceeded(self._waiting(), at_nodes), None
+        if waiting is None and not overload.sheds:
+            return None
+        estimate = self.estimate(claim.path, claim.needs)
+        if waiting is None:
+            waiting, timeout = max(at_nodes), claim.timeout
+            if not too_late(estimate, timeout):
+                return None
+        full = self._fullness(claim)
+        return messages.limit_full(
+            self.title, full, waiting=waiting, estimate=estimate, timeout=timeout
+        )
+
+    # --------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
 
-    def _withdraw(self, claim: MemoryAcquisition) -> list[MemoryAcquisition]:
-        if claim.named or not claim._slot_number:
-            return super()._withdraw(claim)
-        # Only once: both a wake-up that is lost with its loop and the waiter's task withdraw it.
-        number, claim._slot_number = claim._slot_number, 0
-        return self._put_back_in_section(number)
+    def take_back(self, claim: MemoryAcquisition) -> None:
+        """Free what a claim held that is no longer a holder."""
+        self.change_or_later(self._take_back, claim)
 
-    def take_back(self, acquisition: MemoryAcquisition) -> bool:
-        """Free what an acquisition holds; False if it has ended before."""
-        if not self._end_hold(acquisition):
-            self.keep_task(acquisition.key)
-            return False
-        _log.released(acquisition, self)
-        return True
-
-    def kick(self, acquisition: MemoryAcquisition) -> bool:
-        """Free what somebody else holds, and tell them; False if it has ended before."""
-        acquisition.ignored()
-        if not self._end_hold(acquisition):
-            return False
-        self.tell_kicked(acquisition)
-        return True
-
-    def _end_hold(self, acquisition: MemoryAcquisition) -> bool:
-        # The deletion decides between all who want to end the same acquisition.
-        try:
-            del self.holders[acquisition.key]
-        except KeyError:
-            return False
-        self.last_used = glance.time
-        self.change_or_later(self._take_back, acquisition)
-        return True
-
-    def _take_back(self, acquisition: MemoryAcquisition) -> list[MemoryAcquisition]:
-        now = clock.now()
-        if self.deadlines is not None:
-            self.deadlines.discard(acquisition.key)
-        return self._after_change(self.give(acquisition, now), now)
-
-    def _put_back_in_section(self, number: int) -> list[MemoryAcquisition]:
-        now = clock.now()
-        if self.holds is not None and (self.waiting or self.times_all):
-            self.holds.end(now, self.in_use, 1)  # `_note_end`, inlined
-        return self._after_change(self.give_number(number, now), now)
+    def _take_back(self, claim: MemoryAcquisition) -> list[Any]:
+        now, ledger = clock.now(), self.ledger
+        if self.is_rated and ledger.give_at_once(claim, now):
+            return []
+        self._note_end(claim, now)
+        outcomes = claim._outcomes
+        if outcomes is not None and outcomes.retry_after and not ledger.closed:
+            for index, key in pausing(claim.backend._specs, claim.path):
+                self._pause(index, key, outcomes.pauses_for)  # before anybody else is served
+        granted = ledger.give(claim, now)
+        if ledger.has_adaptive:
+            self._collect_changes(claim.nodes)
+            self.keep()
+        return self._after_giving(granted, now)
 
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
-        home = self.home  # read once: it may change meanwhile
-        if (
-            (home.asyncio_loop._thread_id == get_ident() or home.is_running_here())
-            and not self.attention
-            and not self.woken.under_way
-        ):
-            # The quick lane, continued: straight to the first in the line.
-            line = self.line
-            while line:
-                try:
-                    future = line.popleft()
-                except IndexError:
-                    break
-                if home.has_moved and future.get_loop() is not home.loop:
-                    # It came while the home was about to change.
-                    self._keep_order()
-                    self.change_or_later(list, (_line_grant(future, number),))
-                    return
-                try:
-                    if not line:  # else newcomers see the line, and wait in it
-                        self.woken.add(future)
-                    future.set_result(number)
-                    return
-                except asyncio.InvalidStateError:  # cancelled, and still in the line
-                    self.woken.discard(future)
-                    self.ended_tickets -= 1
-                    self._keep_order()
-        self.last_used = glance.time
-        if self.attention:
-            self.change_or_later(self._put_back_in_section, number)
+        if not _line.hand_to_first(self, number):
+            self.change_or_later(self._take_number_back, number)
+
+    def _take_number_back(self, number: int) -> list[Any]:
+        now, ledger = clock.now(), self.ledger
+        if ledger.waiting or self.times_all:
+            self.holds.end(now, ledger.node().in_use, 1)
+        return self._after_change(ledger.give_number(number, now), now)
+
+    def _note_end(self, claim: MemoryAcquisition, now: float) -> None:
+        """Note that a hold ends: how long it was counts if somebody waits."""
+        if not (self.ledger.waiting or self.times_all):
             return
-        heappush(self.free, number)
-        if self.line or self.attention:
-            self.look_after_waiters()
+        if self.is_semaphore:
+            self.holds.end(now, self.ledger.node().in_use, claim.slots)
+        else:
+            since: float | None = getattr(claim, "since", None)
+            if since is not None:
+                self.holds.note(now - since)
 
-    def _keep_order(self) -> None:
-        """If nobody is left in the line, let those who were woken from it run before newcomers.
+    def undo(self, taken: Sequence[Any], number: int) -> None:
+        """Put back what the quick lane took in vain.
 
-        Only the last of a line is in ``woken``. If that one was cancelled, nobody is.
+        ``number`` is that of the last tier; which numbers the others get does not matter.
         """
-        if not self.line and self.home.loop is not None:
-            self.woken.hold_newcomers_back(self.home.loop)
+        for node in taken:
+            heappush(node.free, number)
+        if self.ledger.attention:
+            self.look_around(taken)
 
-    def look_after_waiters(self) -> None:
-        """Serve those who wait, when somebody on the quick lane saw them."""
-        self.change_or_later(self._look_after_waiters)
+    def look_around(self, nodes: Sequence[Any]) -> None:
+        """Serve those who wait, and forget idle keys, when the quick lane saw the need."""
+        self.change_or_later(self._look_around, nodes)
 
-    def _look_after_waiters(self) -> list[MemoryAcquisition]:
+    def _look_around(self, nodes: Sequence[Any]) -> list[Any]:
+        ledger = self.ledger
+        ledger.look_after(nodes)
         now = clock.now()
-        return self._after_change(self.serve(now), now)
+        return self._after_giving(ledger.serve(now), now)
+
+    def _after_giving(self, granted: list[Any], now: float) -> list[Any]:
+        if len(self.ledger.tables[0]) > self.roomy:
+            trim(self.ledger, now)
+        return self._after_change(granted, now)
+
+    def withdraw(self, claim: Any) -> None:
+        """End a wait whose outcome nobody will see: leave the queue, or pass the grant on."""
+        self.change_or_later(self._withdraw, claim)
+
+    def _withdraw(self, claim: Any) -> list[Any]:
+        now, ledger = clock.now(), self.ledger
+        if not claim.named and claim.key not in ledger.waiting:
+            # Only once: a wake-up that is lost with its loop and the waiter's task both do it.
+            number, claim._slot_number = claim._slot_number, 0
+            return self._take_number_back(number) if number else []
+        if claim.key in ledger.waiting:
+            granted = ledger.cancel(claim.key, now)
+        elif ledger.refills is not None:
+            # Nobody has seen the grant: the buckets are as if there had been none.
+            granted = ledger.undo_grant(claim.key, now)
+        else:
+            granted = ledger.release(claim.key, now)
+        return self._after_change(granted, now)
+
+    def keep_task(self, key: Hashable) -> None:
+        """Don't cancel the task of an expired claim: it has left its block, or released."""
+        if self.ledger.deadlines is not None:
+            # In the section, where `_end_due` ends a hold and announces the cancel.
+            exclusive_or_later(partial(ttl_cancels.keep_task, owner=self), key, then=_nothing)
 
     def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of an acquisition that was given back by the quick lane."""
-        deadlines = self.deadlines
+        deadlines = self.ledger.deadlines
         if deadlines is not None and deadlines.young.pop(key, None) is None:
-            exclusive_or_later(deadlines.discard, key, then=nothing)
+            exclusive_or_later(deadlines.discard, key, then=_nothing)
 
-    def _after_change(
-        self, granted: list[MemoryAcquisition], now: float
-    ) -> list[MemoryAcquisition]:
-        if granted:
-            BaseTracker._after_change(self, granted, now)
-        if self.circulating == 0 and self.is_ended and self.registry is not None:
-            self.registry.forget(self)
-        return granted
+    # ------------------------------------------------------------------ waking
 
-    # ----------------------------------------------------------- the estimate
-
-    def time_all_holds(self) -> None:
-        """Time every hold from now on: nobody takes the quick lane any more."""
-        # An instance may find its tracker while it asks for a slot, in the section.
-        exclusive_or_later(self._time_all_holds, then=nothing)
-
-    def _time_all_holds(self) -> None:
-        if not self.times_all:
-            self.attention = True
-            self._close_line()
-            known = self._timed_holds()
-            self.holds = _AllHoldTimes(known.busy, known.ended)
-            self.holds.begin(clock.now())
-
-    def _close_line(self) -> None:
-        self.home = SHUT
-
-    @property
-    def times_all(self) -> bool:
-        """Whether every hold is timed."""
-        return type(self.holds) is _AllHoldTimes
-
-    def _timed_holds(self) -> HoldTimes:
-        if self.holds is None:
-            self.holds = HoldTimes()
-        return self.holds
-
-    def _note_end(self, slots: int, now: float) -> None:
-        """Note that a hold ends: how long it was counts if somebody waits."""
-        if self.holds is not None and (self.waiting or self.times_all):
-            self.holds.end(now, self.in_use, slots)
-
-    def _free(self, claim: MemoryAcquisition, now: float) -> None:
-        self._note_end(claim.slots, now)
-        super()._free(claim, now)
-        outcomes = claim._outcomes
-        if outcomes is not None and outcomes.retry_after and not self.closed:
-            self.apply_pause(outcomes.pauses_for)  # before anybody else is served
-
-    def _lower_attention(self) -> None:
-        if not self.times_all:
-            super()._lower_attention()
-
-    def estimate(self, slots: int) -> float | None:
-        """When a newcomer would get its slots, *in the section*; None if unknown."""
-        if slots > self.value:
-            raise messages.too_many_slots(display(self.name), slots, self.value)
-        self._close_line()  # nothing is timed there
-        line = max(len(self.line) - max(self.ended_tickets, 0), 0)
-        paused_for = self.paused_for()
-        if not line and not self.waiting and self.in_use + slots <= self.value:
-            return paused_for
-        claims = (claim.slots for claim in self.waiting.values())
-        ahead = line + total(claims, len(self.waiting))
-        mean = None if self.holds is None else self.holds.mean
-        seconds = slots_in(self.in_use + ahead + slots - self.value, self.value, mean)
-        return max(seconds or 0.0, paused_for) if paused_for else seconds
-
-    # -------------------------------------------------------------- the line
-
-    def at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether ``loop`` may use the line; it is opened for it if nobody else waits."""
-        if self.home.loop is loop:
-            return True
-        if isinstance(cast("object", loop), TrioRun):
-            return False  # its tasks wait one by one, as those of other loops do
-        return exclusive(self._at_home, loop)
-
-    def _at_home(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if not (self.line or self.waiting or self.closed or self.home.is_shut):
-            # Once it has moved, futures of either loop may be found in the line.
-            has_moved = self.home.has_moved or self.home.loop not in (None, loop)
-            self.home = home = LineHome(loop, has_moved=has_moved)
-            if home.asyncio_loop is loop:
-                _at_asyncio_homes.add(self)
-            self.open_line()
-            self._expect_waking()
-        return self.home.loop is loop
-
-    def _expect_waking(self, waker: Waker | None = None) -> None:  # noqa: ARG002 - of tiers
+    def expect_waking(self, waker: Waker | None = None) -> None:
+        """Note that somebody begins to wait."""
         if self.woken is NOBODY_WOKEN:
             self.woken = Woken()
+        if self._loop_alarm is not None and waker is not None:
+            self._loop_alarm.expect(waker, alone=len(self.ledger.waiting) == 1)
 
-    def serve_newcomer(self, future: asyncio.Future[int]) -> None:
-        """Look after a future whose loop saw the quick lane close while it queued."""
-        self.change_or_later(self._serve_newcomer, future)
+    def post(self, claims: Iterable[Any]) -> None:
+        """Post claims whose wait has ended, *in the section*, to be woken after earlier ones."""
+        for claim in claims:
+            post(self._prepare_to_wake(claim))
+        if self.ledger.queue.work:
+            # What the bound on the work of one call left over is done piece by piece.
+            post(self._do_more)
 
-    def _serve_newcomer(self, future: asyncio.Future[int]) -> list[MemoryAcquisition]:
-        # If the home changed in that very moment, the new one may have tidied
-        # the line and missed it. Being in it twice does no harm.
-        if not future.done() and future not in self.line:
-            self.line.append(future)
-        return self._look_after_waiters()
+    def _do_more(self) -> None:
+        self.change_or_later(self.serve)
 
-    def leave_line(self, future: asyncio.Future[int]) -> None:
-        """Stop the wait of a block: hand its grant on, or leave an ended ticket behind."""
-        self.woken.discard(future)
-        if not future.cancelled():
-            if future.done():
-                if future.exception() is None:
-                    self.withdraw(_line_grant(future, future.result()))
-                return
-            try:
-                future.cancel()  # garbage-collected with its loop while still pending
-            except RuntimeError:
-                pass  # it is cancelled; the closed loop can't tell anybody
-        self.ended_tickets += 1
-        if self.free or self.circulating < self.value:
-            self.look_after_waiters()  # interrupted before its last check
-        if (
-            self.ended_tickets > _FEW_ENDED
-            and self.ended_tickets * 2 > len(self.line)
-            and _get_running_loop() is self.home.loop
-        ):
-            exclusive_or_later(self._tidy_line, then=lambda _: self._keep_order())
+    def _prepare_to_wake(self, claim: Any) -> Callable[[], None]:
+        if not isinstance(claim, LineGrant):
+            return prepare_to_wake(claim.waker, self, claim)
+        future: Any = claim.key
+        if not claim._slot_number:
+            return partial(_line.refuse, self, deque([future]), self._maker_of_closed_error())
+        if future.done():  # cancelled, and still in the line
+            self.ended_tickets -= 1
+            return partial(_line.pass_on, self, [claim])
+        return prepare_to_wake(future, self, claim, claim._slot_number)
 
-    def _tidy_line(self) -> None:
-        # Home is here and all others are outside the section. A giver that looks
-        # at the line without it finds the old one or the new one, and never none.
-        # A former home that was about to queue may use the old one: see above.
-        self.line = deque(future for future in list(self.line) if not future.done())
-        self.ended_tickets = 0
+    def post_refused(self, claims: Sequence[Any], error: Callable[[Any], Exception]) -> None:
+        """Post the claims that are refused, *in the section*.
 
-    # ------------------------------------------------------ looking, steering
+        Their errors are made outside the section: there may be very many.
+        """
+        if claims:
+            post(partial(self._refuse, deque(claims), error))
 
-    def snapshot(self) -> SemaphoreStats:
-        """The statistics."""
-        with lock:
-            line, waiting, closure = list(self.line), len(self.waiting), self.closure
-            in_use, value, paused_for = self.in_use, self.value, self.paused_for()
-            frozen = self.is_frozen
-        waiting += sum(not future.done() for future in line)
-        reason = None if closure is None else closure.reason
-        return SemaphoreStats(
-            *(in_use, value, waiting, closure is not None, reason),
-            paused_for=paused_for,
-            frozen=frozen,
-        )
+    def _refuse(self, claims: deque[Any], error: Callable[[Any], Exception]) -> None:
+        while claims:
+            refusals: Refusals[Any] = Refusals(self)
+            some = list(islice(claims, FEW))
+            for claim in some:
+                claim.failure = error(claim)
+                refusals.add(claim.waker, claim)
+            refusals.send()
+            for _ in some:
+                claims.popleft()
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether an adaptive value stays where it is."""
-        return self.adaptation is not None and self.adaptation.frozen
+    def refused(self, claim: Any) -> None:
+        """The waiter was cancelled before it was woken; its task withdraws the claim."""
+        if isinstance(claim, LineGrant):  # or nobody does
+            self.ended_tickets -= 1
+            self.withdraw(claim)
 
-    def accepts(self, value: Any) -> bool:
-        if self.adaptation is None:
-            return super().accepts(value)
-        written = value.written if isinstance(value, Adaptive) else value
-        return written is None or written == self.adaptation.options.written
+    # -------------------------------------------------------------------- time
 
-    @property
-    def is_resized(self) -> bool:
-        """Whether forgetting it would lose something."""
-        if self.adaptation is None:
-            return super().is_resized
-        return self.adaptation.is_worth_keeping(microseconds(clock.now()))
+    def arm(self, when: float) -> None:
+        """Set the alarm to ``when``, unless it is set to an earlier time."""
+        exclusive_or_later(self._ring_by, when, then=deliver_posted)
 
-    def _follow(self) -> None:
-        super()._follow()
-        assert self.adaptation is not None
-        self._report_later(self.adaptation)
+    def _ring_by(self, when: float) -> None:
+        if when < self.alarm:
+            self.alarm = when
+            clock.timekeeper.call_at(when, self._ring)
+
+    def _ring(self, when: float) -> None:
+        """End the holds and the waits whose time is up."""
+        if when != self.alarm:
+            return  # an earlier alarm was set since then, and did this
+        exclusive_or_later(self._end_due, then=self._tell_due)
+
+    def _end_due(self) -> tuple[float, list[Any], list[TtlCancel]]:
+        # Before the deadlines are checked: an acquisition on the quick lane whose deadline this
+        # check misses finds no alarm set, and sets one.
+        self.alarm = NEVER
+        now, ledger = clock.now(), self.ledger
+        in_use = ledger.node().in_use if self.is_semaphore else 0
+        times = self.times_all or bool(ledger.waiting)
+        holders, waiters, granted = ledger.expire(now)
+        cancels = []
+        for claim in holders:
+            if times and self.is_semaphore:
+                self.holds.end(now, in_use, claim.slots)
+            elif times:
+                self.holds.note(now - claim.since)
+            if claim.task is not None:
+                reason = messages.cancelled_after_ttl(claim.acquisition_id, claim.ttl)
+                cancels.append(ttl_cancels.announce(claim.key, claim.task, reason, owner=self))
+            if ledger.has_adaptive:
+                self._collect_changes(claim.nodes)
+        self._after_change(granted, now)
+        self._ring_by(self._next_alarm())
+        self.post_refused(waiters, self._timeout_error)
+        self.post(granted)
+        return now, holders, cancels
+
+    def _tell_due(self, due: tuple[float, list[Any], list[TtlCancel]]) -> None:
+        now, holders, cancels = due
+        deliver_posted()  # first: what follows runs users' code
+        for claim in holders:
+            claim.lost.set(messages.ttl_ended(claim.ttl))
+        for cancel in cancels:
+            cancel.send()
+        for claim in holders:
+            _log.expired(claim, self, now - claim.since)
+
+    def _next_alarm(self) -> float:
+        """When `_ring` has to be called, *in the section*."""
+        ledger, alarm = self.ledger, self._loop_alarm
+        if alarm is not None and alarm.when <= ledger.queue.next_refill():
+            # For refills, a loop has its own alarm.
+            return min(BaseLedger.next_deadline(ledger), ledger.next_pause_end())
+        return ledger.next_deadline()
+
+    def _ring_when_refilled(self, now: float) -> None:
+        """Have those who lack only time served when it has passed."""
+        when = self.ledger.queue.next_refill()
+        alarm = self._loop_alarm
+        assert alarm is not None
+        if when < NEVER and not alarm.set(when, now, self._ring_in_loop, self._is_roomy):
+            self._ring_by(when)
+
+    def _is_roomy(self) -> bool:
+        """Return whether a check that is as late as a loop's timer can be loses nothing."""
+        refills = self.ledger.refills
+        assert refills
+        node = refills[0][2]
+        first = node.first_parked()
+        lacking = first is not None and node.rate.burst - first.need(node)
+        return lacking * node.rate.unit >= LATE_US * node.rate.gain
+
+    def _ring_in_loop(self, when: float) -> None:
+        if self._loop_alarm is not None and when == self._loop_alarm.when:
+            self.change_or_later(self._serve_refilled)
+
+    def _serve_refilled(self) -> list[Any]:
+        assert self._loop_alarm is not None
+        self._loop_alarm.when = NEVER
+        now = clock.now()
+        if BaseLedger.next_deadline(self.ledger) <= now:
+            self._ring_by(now)  # first those whose time is up; then the others are served
+            return []
+        return self.serve()
+
+    def run_out(self, move_to: Callable[[float], None]) -> None:
+        """End all that waits for the time alone, for a fake clock that ends.
+
+        ``move_to`` sets that clock.
+        """
+        self.arm(clock.now())
+        while (when := self.alarm) < NEVER:
+            move_to(max(when, clock.now()))
+            self._ring(when)
 
     def start_over(self) -> None:
-        if self.adaptation is not None:
-            exclusive(self._start_over, self.adaptation)
-            deliver_posted()
+        """Forget what was measured by a fake clock that has ended: fill rates, measure again."""
+        self.change(self._start_over)
 
-    def _start_over(self, known: Adaptation) -> None:
-        now = clock.now()
-        if not known.frozen:
-            self.adaptation = adaptation(known.options, microseconds(now))
-            super()._follow()
-        self.post(self._after_change(self.serve(now), now))
+    def _start_over(self) -> list[Any]:
+        now, ledger = clock.now(), self.ledger
+        for tier in ledger.tiers:
+            nodes = list(tier.nodes.values())
+            for node in nodes:
+                if isinstance(node, RateNode):
+                    node.fill(now)
+                elif node.adaptation is not None and not node.adaptation.frozen:
+                    node.adaptation = adaptation(node.adaptation.options, microseconds(now))
+                    ledger._follow(node)
+            ledger.look_after(nodes)
+        return self.serve()
 
-    # Verbs of `Controlled`, *in the section*; it is open.
+    # --------------------------------------------------------- adaptive values
 
-    def apply_resize(self, value: int, declared: int) -> None:
-        """Change the value; ``declared`` is the one that the asking instance was made with."""
-        if self.adaptation is not None:
-            self.apply_freeze(value)  # so that it stays there
-            return
-        now = clock.now()
-        refused, granted = self.resize(value, now, declared=declared)
-        self.post_refused(refused, self._refusal)
+    def _collect_changes(self, nodes: Iterable[Any]) -> None:
+        """Note, *in the section*, how values have moved."""
+        for node in nodes:
+            change = None if node.adaptation is None else node.adaptation.take_change()
+            if events.hooks and change is not None:
+                self.unreported.append((node.tier, node.key, change.new, change.reason))
+
+    def tell_changes(self, tell: Callable[..., None]) -> None:
+        """Let ``tell`` tell the hooks how values have moved."""
+        while self.unreported:
+            try:
+                change = self.unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            tell(*change)
+
+    def changes(self, index: int, key: str | None) -> list[Change]:
+        """How a value has moved, oldest first, in epoch seconds; *in the section*."""
+        tier = self.ledger.tiers[index]
+        if tier.adaptive is None:
+            raise messages.fixed_value(self.title)
+        node = tier.nodes.get(key)
+        epoch = time.time() - clock.now()
+        return [
+            Change(each.at + epoch, each.old, each.new, each.reason)
+            for each in (() if node is None else node.adaptation.changes)
+        ]
+
+    # -------------------------------------------------------------- controlling
+
+    def control(self, verb: Verb, index: int, key: str | None, *args: Any) -> Any:
+        """Change it by the rules, *in the section*; it is open, but for a refill."""
+        now, ledger = clock.now(), self.ledger
+        refused: list[Any] = []
+        granted: list[Any] = []
+        result = None
+        match verb:
+            case "resize":
+                value, declared = args
+                tier = ledger.tiers[index]
+                if self.is_semaphore and tier.adaptive is None:
+                    known = (*self.former_values, tier.value, declared)
+                    self.former_values = (*dict.fromkeys(known),)
+                refused, granted = ledger.resize(index, value, key, now, one=key is not None)
+            case "pause":
+                self._pause(index, key, *args)
+            case "freeze":
+                if ledger.tiers[index].adaptive is None:
+                    raise messages.fixed_value(self.title)
+                granted = ledger.freeze(index, args[0], key, now, one=key is not None)
+                result = ledger.tiers[index].value_of(key)
+            case "thaw":
+                if ledger.tiers[index].adaptive is None:
+                    raise messages.fixed_value(self.title)
+                ledger.tiers[index].thaw(key, now, one=key is not None)
+            case "refill":
+                granted = ledger.refill_tier(index, key, now)
+        if ledger.has_adaptive:  # whoever steered it tells the hooks
+            for node in ledger.tiers[index].nodes.values():
+                if node.adaptation is not None:
+                    node.adaptation.take_change()
+        self.post_refused(refused, self._never_fits_any_more)
         self.post(self._after_change(granted, now))
+        return result
 
-    def apply_pause(self, seconds: float) -> None:
-        if seconds > 0:
-            self.pause(clock.now() + seconds)
-            self._ring_by(self.paused_until)
+    def _pause(self, index: int, key: str | None, seconds: float) -> None:
+        if seconds > 0 and self.is_open():
+            until = clock.now() + seconds
+            self.ledger.pause(index, until, key)
+            self._ring_by(until)
+            self.keep()
 
-    def apply_freeze(self, value: int | None) -> int:
+    def settle(self, key: int, costs: Mapping[int, int]) -> list[Any]:
+        """Correct what was taken of rates, *in the section*; return who is granted now."""
         now = clock.now()
-        if self._moving().freeze(microseconds(now), value):
-            super()._follow()  # whoever froze it tells the hooks
-        self.post(self._after_change(self.serve(now), now))
-        return self.value
+        return self._after_change(self.ledger.charge(key, costs, now), now)
 
-    def apply_thaw(self) -> None:
-        self._moving().thaw(microseconds(clock.now()))
+    def kick(self, claim: MemoryAcquisition) -> bool:
+        """Free what somebody else holds, and tell them; False if it has ended before."""
+        claim.ignored()
+        if self.ledger.holders.pop(claim.key, None) is None:
+            return False
+        self.take_back(claim)
+        self.tell_kicked(claim)
+        return True
 
-    def changes(self) -> list[Change]:
-        """How the value has moved, oldest first, in epoch seconds; *in the section*."""
-        return in_epoch_seconds(self._moving().changes)
+    def tell_kicked(self, claim: MemoryAcquisition) -> None:
+        """Tell a holder that its slots were taken away."""
+        claim.lost.set(messages.KICKED)
+        _log.kicked(claim, self)
 
-    def _moving(self) -> Adaptation:
-        if self.adaptation is None:
-            raise messages.fixed_value(display(self.name))
-        return self.adaptation
+    def time_all_holds(self) -> None:
+        """Time every hold from now on, *in the section*: nobody takes the quick lane any more."""
+        if not self.times_all:
+            self.times_all = self.ledger.attention = True
+            self.ledger.has_quick_lane = False
+            self.ledger.timed()  # what has deadlines is not given back by a shortcut
+            self.home = SHUT
+            self.holds.begin(clock.now())
 
-    def paused_for(self) -> float:
-        """In how many seconds a pause ends; 0.0 if there is none."""
-        return max(self.paused_until - clock.now(), 0.0) if self.paused_until else 0.0
+    # ------------------------------------------------------------------ closing
+
+    def is_open(self) -> bool:
+        """Whether it can be used, *in the section*."""
+        if self.ledger.closed:
+            self._reopen_perhaps()
+        return not self.ledger.closed
 
     def end(self) -> None:
         """Close for good, *in the section*."""
+        self.ended = True
+        kept.pop(self, None)
         self.closure = None
         self._refuse_all()
 
     def suspend(self, closure: Closure) -> None:
         """Close until `resume`, *in the section*."""
-        if not self.is_ended:
+        if not self.ended:
             self.closure = closure
             self._refuse_all()
 
     def resume(self) -> None:
-        """Undo `suspend` and a pause, *in the section*, if nobody closed it for good."""
-        if self.closure is not None or (self.paused_until and not self.closed):
-            self.closure = None
+        """Undo `suspend`, and end pauses, *in the section*."""
+        self.closure = None
+        self._reopen_perhaps()
+        if self.ledger.paused:
             now = clock.now()
-            self.post(self._after_change(self.reopen(now), now))
+            self.post(self._after_change(self.ledger.end_pauses(now), now))
+
+    def is_held(self) -> bool:
+        ledger = self.ledger
+        return ledger.node().in_use > 0 if self.is_semaphore else bool(ledger.holders)
+
+    @property
+    def last_held(self) -> Tracker | None:
+        """This one or its predecessor, if somebody holds something of it."""
+        return self if self.is_held() else self._predecessor
 
     def _refuse_all(self) -> None:
-        # There may be very many in the line, so their grants are made outside the section.
-        # One that is about to queue finds the section busy, and is looked after: see above.
-        tickets = deque(self.line)
+        tickets = _line.take_tickets(self)
         if tickets:
-            self.line = deque()
-        ended, error = self.close(), self._closed_error_maker()
-        post(partial(self._refuse_tickets, tickets, error))
-        self.post_refused(ended, error)
-        self._after_change([], 0.0)
+            post(partial(_line.refuse, self, tickets, self._maker_of_closed_error()))
+        waiters = self.ledger.close(clock.now())
+        self.post_refused(waiters, lambda claim: claim.backend.closed_error())
 
-    def _refuse_tickets(
-        self, tickets: deque[asyncio.Future[int]], error: Callable[[MemoryAcquisition], Exception]
-    ) -> None:
-        while tickets:
-            some = [_line_grant(ticket, 0) for ticket in islice(tickets, FEW)]
-            self._refuse(deque(some), error)
-            for _ in some:
-                tickets.popleft()
+    def _maker_of_closed_error(self) -> Callable[[], Exception | None]:
+        """Return what makes the error of those in the line; None lets them ask again."""
+        if not (self.ended or self.closure):
+            return lambda: None
+        closure, subject = self.closure, f"{self.title} is"
+        return lambda: messages.closed_error(subject, closure)
 
-    def _closed_error_maker(self) -> Callable[[object], Exception]:
-        closure = self.closure
-        return lambda _: self.closed_error(closure)
+    def _reopen_perhaps(self) -> None:
+        if self._predecessor is not None and not self._predecessor.is_held():
+            self._predecessor = None
+        if not self.ended and self.closure is None and self._predecessor is None:
+            self.ledger.reopen()
 
-    def retire_if_idle(self) -> bool:
-        """Stop for good if nobody is here, *in the section*; False otherwise."""
-        self.retired = self.retire()
-        if self.retired and self.registry is not None and self.name is not None:
-            self.generation = self.registry.generations.current(self.name)
-        return self.retired
+    # ---------------------------------------------------------------- looking
 
-    # --------------------------------------------------------------- waking
+    def claims(self) -> list[MemoryAcquisition]:
+        """Return those who hold slots, the oldest grant first; *in the section*."""
+        holders: list[Any] = list(self.ledger.holders.values())
+        # Named semaphores share their table of holders.
+        return [each for each in holders if each.backend.tracker is self]
 
-    def _prepare_to_wake(self, claim: MemoryAcquisition | LineGrant) -> Callable[[], None]:
-        if not isinstance(claim, LineGrant):
-            return prepare_to_wake(claim.waker, self, claim)  # as for tiers
-        if not claim._slot_number:
-            error = self._closed_error_maker()
-            return partial(self._refuse, deque([cast("MemoryAcquisition", claim)]), error)
-        future = cast("asyncio.Future[int]", claim.key)
-        if future.done():  # cancelled, and still in the line
-            self.ended_tickets -= 1
-            return partial(self._pass_on, [cast("MemoryAcquisition", claim)])
-        return prepare_to_wake(
-            cast("Waker", future), self, cast("MemoryAcquisition", claim), claim._slot_number
-        )
+    def holder(self, key: int | None) -> MemoryAcquisition | None:
+        """Return the acquisition behind a key, if it is one of this limit."""
+        for tracker in (self, self._predecessor):
+            if tracker is not None:
+                holder: MemoryAcquisition | None = tracker.ledger.holders.get(key)
+                # Named semaphores share their table of holders.
+                if holder is not None and holder.backend.tracker is tracker:
+                    return holder
+        return None
 
-    def _pass_on(self, claims: list[MemoryAcquisition]) -> None:
-        self._keep_order()
-        while claims:
-            claim = claims[-1]
-            del claims[-1]
-            self.withdraw(claim)
+    def _waiting(self) -> int:
+        """How many wait, counted without walking the line: there may be many that have ended."""
+        return _line.about(self) + len(self.ledger.waiting)
 
-    def _refuse_one(
-        self,
-        claim: MemoryAcquisition | LineGrant,
-        failure: Exception,
-        refusals: Refusals[Any],
-    ) -> None:
-        if not isinstance(claim, LineGrant):
-            super()._refuse_one(claim, failure, refusals)
-            return
-        future = cast("asyncio.Future[int]", claim.key)
-        if future.done():
-            self.ended_tickets -= 1
-        else:
-            waker = cast("Waker", future)
-            refusals.add(waker, claim, 0, None if self.retired else failure)
+    def stats(self) -> dict[str, TierStats]:
+        with lock:  # only to copy: there may be very many keys
+            waiting = len(self.ledger.waiting)
+            nodes = [list(tier.nodes.items()) for tier in self.ledger.tiers]
+        return tier_stats(self.ledger, self.specs, nodes, waiting, clock.now())
 
-    def refused(self, claim: MemoryAcquisition | LineGrant) -> None:
-        """Withdraw a grant that nobody waits for any more, unless its task does."""
-        if isinstance(claim, LineGrant):
-            self.ended_tickets -= 1
-            self.withdraw(cast("MemoryAcquisition", claim))
+    def stats_of(self, path: Path) -> PathStats:
+        """How full the tiers of one path are."""
+        with lock:
+            self.is_open()
+            ledger, line = self.ledger, list(self.ledger.line)
+            nodes = path_stats(ledger, path, clock.now())
+            frozen = self.is_semaphore and is_frozen(ledger.tiers[0], None)
+            closed, closure = ledger.closed, self.closure
+        in_line = sum(not future.done() for future in line)
+        if in_line:
+            [node] = nodes
+            waiting = node.waiting + in_line
+            nodes = (NodeStats(node.active, waiting, node.value, node.value, node.paused_for),)
+        return PathStats(nodes, closed, closure, frozen=frozen)
 
-    # ---------------------------------------------------------------- errors
+    def estimate(self, path: Path, needs: Sequence[int] | None) -> float | None:
+        """When a newcomer would get a path, *in the section*; None if unknown."""
+        error = None if needs is None else self._never_fits(path, needs)
+        if error is not None:
+            raise error
+        if not self.is_open():
+            return None
+        if self.is_semaphore:
+            self.home = SHUT  # nothing is timed in the line
+        mean, line = self.holds.mean, _line.about(self)
+        return path_in(self.ledger, path, needs, clock.now(), mean, line)
+
+    # ---------------------------------------------------------------- messages
+
+    @property
+    def title(self) -> str:
+        return title_of(self.specs, self.name)
 
     def _timeout_error(self, claim: MemoryAcquisition) -> AcquireTimeout:
-        full = messages.occupancy(
-            value=self.value,
-            held=self.in_use,
-            waiting=self._about_waiting(),
-            oldest=self._oldest_holders(),
-            paused_for=self.paused_for(),
-        )
-        return messages.no_slot(display(self.name), claim.timeout or 0, full)
+        return messages.no_slot(self.title, claim.timeout or 0, self._fullness(claim))
 
-    def _oldest_holders(self) -> str:
+    def _fullness(self, claim: MemoryAcquisition) -> str:
+        """Return which tier has no room, and why."""
+        now, ledger = clock.now(), self.ledger
+        if not self.is_semaphore:
+            return fullness(ledger, self.specs, claim.path, claim.needs, now)
+        node = ledger.node()
+        return messages.occupancy(
+            value=node.value,
+            held=node.in_use,
+            waiting=self._waiting(),
+            oldest=self._oldest_holders(now),
+            paused_for=max(node.paused_until - now, 0.0),
+        )
+
+    def _oldest_holders(self, now: float) -> str:
         """Name the oldest of the holders that have a label or a time.
 
         Named semaphores share their table of holders, so only the first few are looked at.
         """
-        now, found = clock.now(), []
+        found = []
         try:
-            first = list(islice(self.holders.values(), _HOLDERS_LOOKED_AT))
+            first: list[Any] = list(islice(self.ledger.holders.values(), _HOLDERS_LOOKED_AT))
         except RuntimeError:  # the table has changed: a message isn't worth another look
             first = []
         for holder in first:
-            since = getattr(holder, "since", None)
-            if holder.semaphore._tracker is self and (holder.label or since is not None):
+            since: float | None = getattr(holder, "since", None)
+            if holder.backend.tracker is self and (holder.label or since is not None):
                 age = None if since is None else now - since
                 found.append((socket.gethostname(), os.getpid(), holder.label, age))
                 if len(found) == messages.NAMED_HOLDERS:
                     break
         return messages.oldest_holders(found)
 
-    def _about_waiting(self) -> int:
-        """How many wait, counted without walking the line: there may be many time-outs."""
-        return max(len(self.line) - max(self.ended_tickets, 0), 0) + len(self.waiting)
+    def _never_fits_any_more(self, claim: MemoryAcquisition) -> Exception:
+        error = None if claim.needs is None else self._never_fits(claim.path, claim.needs)
+        return error or claim.backend.closed_error()
 
-    def closed_error(self, closure: Closure | None) -> SemaphoreClosed:
-        return closed_error(f"{display(self.name)} is", closure)
-
-    def _refusal(self, claim: MemoryAcquisition) -> Exception:
-        """Why ``claim`` will never be granted."""
-        if self.closed:
-            return self.closed_error(self.closure)
-        return messages.too_many_slots(display(self.name), claim.slots, self.value)
-
-
-_at_asyncio_homes: WeakSet[Tracker] = WeakSet()
+    def _never_fits(self, path: Path, needs: Sequence[int]) -> ValueError | None:
+        """Why a path will never be granted, if that is so."""
+        tier = self.ledger.unfit(needs, path)
+        if tier is None:
+            return None
+        index, key = tier.index, path[tier.index]
+        which = part_of(self.specs, self.name, index, key)
+        return never_fits(which, needs[index], tier.value_of(key), self.specs[index].adaptive)
 
 
-def _leave_asyncio_homes() -> None:
-    """In a forked child: the loops of the parent run in no thread."""
-    for tracker in list(_at_asyncio_homes):
-        home = tracker.home
-        tracker.home = LineHome(
-            home.loop, has_moved=home.has_moved, is_shut=home.is_shut, is_copied=True
-        )
-    _at_asyncio_homes.clear()
+def _nothing(_: object) -> None: ...
 
 
-fork.in_child(fork.Step.FORGET, _leave_asyncio_homes)
+def _has(granted: Sequence[Any], claim: MemoryAcquisition) -> bool:
+    # By identity: acquisitions are compared by their ids.
+    return any(each is claim for each in granted)
 
 
-def _line_grant(future: asyncio.Future[int], number: int) -> MemoryAcquisition:
-    # The ledger returns these among its claims too.
-    return cast("MemoryAcquisition", LineGrant(future, number))
+def running_task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()

@@ -22,6 +22,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core import fork
+from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.errors import BackendError
 from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import logger, may_pass
@@ -123,6 +124,10 @@ class HeartbeatThread:
                 future.cancel()
             was_ended = isinstance(error, RuntimeError) and self._is_ending
             if was_ended or isinstance(error, CancelledError):
+                if self._is_ending and threading.current_thread().daemon:
+                    # The interpreter ends, and this thread with it. An error would be printed by a
+                    # dying thread, which may take the lock of stderr with it.
+                    block_on(thread_waker())
                 raise BackendError("the process ends, and the call to Redis with it") from None
             raise
         finally:

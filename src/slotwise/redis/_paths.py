@@ -88,9 +88,10 @@ class RedisPaths(RedisBackend):
             self._local_tiers = local_specs(self._specs, unreachable.local_value)
 
     def _make_local(self) -> Any:
-        from slotwise.memory._paths import MemoryPaths  # stands in for this driver, hence only here
+        # It stands in for this driver, hence only here.
+        from slotwise.memory._backend import MemoryBackend
 
-        local = MemoryPaths(
+        local = MemoryBackend(
             self._local_tiers,
             ttl=self._ttl,
             cancel_task_after_ttl=self._cancel_task_after_ttl,
@@ -98,7 +99,7 @@ class RedisPaths(RedisBackend):
             overload=self._overload,
             closed_error=self._make_closed_error,
         )
-        local._reported_name = self._name
+        local.reported_as = self._name
         return local
 
     def _attach(self) -> None:

@@ -10,7 +10,7 @@ from slotwise._core.overload import Overload
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import TierSpec
 from slotwise._urls import directory_of
-from slotwise.memory._paths import MemoryPaths
+from slotwise.memory._backend import MemoryBackend
 from slotwise.tiers._options import TiersOptions
 
 
@@ -27,7 +27,7 @@ def choose_backend(
         "closed_error": options.closed_error,
     }
     if url is None or url == "memory://":
-        return MemoryPaths(specs, name=name, **passed_on)
+        return MemoryBackend(specs, name=name, **passed_on)
     if isinstance(url, str):
         from slotwise.processes._backend import ProcessBackend
 

@@ -724,9 +724,13 @@ def test_a_thread_that_waits_as_the_interpreter_ends_gets_one_error_of_ours_or_n
     own_server: Server, *, flags: tuple[str, ...], killed: bool
 ) -> None:
     program = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, traceback
 from slotwise import RedisConfig, RedisSemaphore, Tier, Tiers
 
+def tell(args):  # without the lock of sys.stderr, with which the interpreter can't end
+    os.write(2, "".join(traceback.format_exception(args.exc_value)).encode())
+
+threading.excepthook = tell
 config = RedisConfig(sys.argv[1])
 limits = [RedisSemaphore(1, name="s", config=config), Tiers(Tier("all", 1), name="t", url=config)]
 for limit in limits:

@@ -1,37 +1,7 @@
-"""Ledger: grant the slots of a semaphore in strict FIFO order, never over its value.
+"""The rules of the semaphore scripts, in Python: what they are compared with.
 
-If a claim has a head start, the order is that of `ranks`.
-
-Nothing here waits, wakes, locks or knows the time: callers pass ``now`` and are
-told which claims are granted.
-
-Most verbs must not run at the same time as any other: callers take a lock. The
-exception is the *quick lane*, for one slot and no ttl. Its steps are single
-operations on a list, dict or deque, each atomic in CPython:
-
-    take    if not ledger.line and not ledger.attention:
-                number = heappop(ledger.free)       # IndexError: ask `request`
-                ledger.holders[claim.key] = claim   # or remember the number
-    queue   if not ledger.attention:                # one thread only, see `line`
-                ledger.line.append(ticket)
-                if (somebody has the lock or ledger.free or ledger.attention
-                        or ledger.circulating < ledger.value):
-                    ledger.serve(now)              # under the lock
-    give    ledger.holders.pop(key, None)           # None: has ended already
-            if ledger.attention:
-                ledger.give_number(number, now)     # under the lock
-            else:
-                heappush(ledger.free, number)
-                if ledger.line or ledger.attention:
-                    ledger.serve(now)              # under the lock
-
-It is safe because the two sides check in opposite order. A waiter shows itself (in ``line``, or by
-raising ``attention``) before it checks ``free`` a last time, and a giver fills ``free`` before it
-checks for waiters: whatever the interleaving, at least one of them sees the other, so a slot is
-never free while somebody waits. A taker that checked before somebody queued came before it. A
-thread that has the lock may have numbers in hand that it will put back, so a waiter also checks the
-lock; and a giver checks ``attention`` beforehand, so that what comes back after a shrink or a close
-is never shown to a taker that checked long ago.
+They are those of one node of `slotwise._ledger.paths`, written for semaphores alone, as the
+scripts are as long as semaphores and tiers have each their own.
 """
 
 from __future__ import annotations
@@ -39,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise._core.adaptive import Outcome
 from slotwise._ledger.base import QUICK_LANE, BaseLedger
-from slotwise._ledger.claims import LineGrant, SlotClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.replacing import longest_holders
@@ -52,10 +22,73 @@ from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
-    from slotwise._ledger.adaptation import Adaptation
-    from slotwise._ledger.ranks import Ranks
+    from tests.redis._slot_ranks import Ranks
 
-C = TypeVar("C", bound=SlotClaim)
+    from slotwise._ledger.adaptation import Adaptation
+
+C = TypeVar("C", bound="SlotClaim")
+
+NO_SLOTS: tuple[str, ...] = ()
+
+
+class SlotClaim:
+    """A request for slots of one semaphore."""
+
+    __slots__ = NO_SLOTS
+
+    named: bool = True
+    replaces: bool = False
+    head_start: int = 0
+
+    key: Any
+    ttl: float | None
+    _slot_number: int
+    slots: int
+    arrived: float  # when it began to wait
+    ranges: Sequence[range]  # of its numbers, lowest first, once it holds several slots
+
+    def ending(self, _now: float) -> tuple[int, Outcome, int]:
+        return 0, "ignored", 0
+
+    @property
+    def slot_number(self) -> int:
+        """The lowest of the slot numbers that it was granted."""
+        return self._slot_number
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The slot numbers it was granted, lowest first."""
+        return (self._slot_number,) if self.slots == 1 else (*chain(*self.ranges),)
+
+
+class Claim(SlotClaim):
+    """A request for any number of slots of one semaphore, with or without a ttl."""
+
+    __slots__ = ("_slot_number", "arrived", "key", "ranges", "slots", "ttl")
+
+    slots: int
+    ttl: float | None
+    ranges: Sequence[range]
+
+    def __init__(self, key: Hashable, slots: int = 1, ttl: float | None = None) -> None:
+        self.key = key
+        self.slots = slots
+        self.ttl = ttl
+
+
+class LineGrant(SlotClaim):
+    """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
+
+    __slots__ = ("_slot_number", "key")
+
+    named = False
+    slots = 1
+    ttl = None
+
+    def __init__(self, ticket: Hashable, number: int) -> None:
+        self.key = ticket
+        self._slot_number = number
+
 
 # What a ledger starts with, since most semaphores never queue anybody. Shared and
 # therefore never changed, only replaced.
@@ -304,7 +337,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         self._leave(claim, now)
         return self.serve(now)
 
-    def _leave(self, claim: C, now: float) -> None:  # noqa: ARG002 - paths need the time
+    def _leave(self, claim: C, now: float) -> None:
         del self.waiting[claim.key]
         if self.deadlines is not None:
             self.deadlines.discard(claim.key)
@@ -548,7 +581,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
             if wait_until is not None:
                 self.timed().set(claim.key, wait_until)
         if tickets is not None:
-            from slotwise._ledger.ranks import Ranks
+            from tests.redis._slot_ranks import Ranks
 
             self.ranks = Ranks.restore([claim for claim, *_ in waiting], tickets, last_ticket)
         self.attention = True
@@ -562,7 +595,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
 
 def _ranks(waiting: OrderedDict[Hashable, Any]) -> Ranks:
-    from slotwise._ledger.ranks import Ranks  # few have a head start
+    from tests.redis._slot_ranks import Ranks  # few have a head start
 
     return Ranks(waiting)
 
