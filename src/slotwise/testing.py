@@ -53,7 +53,6 @@ class FakeClock:
         # From a whole second on, so that sums of whole seconds are exact and compare as equal.
         self._now = float(math.ceil(time.monotonic()))
         clock.now = self.now
-        clock.glance.time = self._now
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -62,7 +61,6 @@ class FakeClock:
         for tracker in trackers:
             tracker.run_out(self._move_to)
         clock.now = time.monotonic
-        clock.glance.time = time.monotonic()
         for tracker in trackers:
             tracker.start_over()
         clock.timekeeper.resume()
@@ -80,7 +78,7 @@ class FakeClock:
         self._move_to(target)
 
     def _move_to(self, when: float) -> None:
-        self._now = clock.glance.time = max(when, self._now)
+        self._now = max(when, self._now)
 
 
 async def settle() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from slotwise._core.adaptive import Adaptive
@@ -240,6 +241,7 @@ SEMAPHORE_TIER = ""
 SEMAPHORE_PATH: Path = (None,)
 
 
+@lru_cache(maxsize=256)  # names come and go by the hundred thousand, with few values
 def semaphore_spec(value: int | Adaptive) -> TierSpec:
     if isinstance(value, Adaptive):
         rules = value.written

@@ -90,7 +90,9 @@ class Semaphore(Controlled, Limit):
         self._max_acquire_time = check_seconds("max_acquire_time", max_acquire_time)
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
-        self._overload = overload_of(max_waiting, shed)
+        self._overload = None
+        if max_waiting is not None or shed is not None:
+            self._overload = overload_of(max_waiting, shed)
 
     _overload: Overload | None  # whom it refuses at once
 
@@ -236,9 +238,13 @@ class Semaphore(Controlled, Limit):
         than that much earlier or, if it is negative, after those that arrive within that time.
         Nobody who has waited longer than the difference is passed.
         """
-        needs = semaphore_needs(slots, on_full, priority)
+        needs = None
+        if slots is not _ONE or on_full is not _WAIT or priority is not _NO_PRIORITY:
+            needs = semaphore_needs(slots, on_full, priority)
+        if label is not None:
+            label = check_label(label)
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
-        return await self._backend.begin(SEMAPHORE_PATH, seconds, check_label(label), needs)
+        return await self._backend.begin(SEMAPHORE_PATH, seconds, label, needs)
 
     acquire_sync = Wider(acquire, waits=True).twin
 
@@ -417,8 +423,6 @@ def semaphore_needs(
     slots: int, on_full: WaitOrReplace = "wait", priority: float = 0
 ) -> Needs | None:
     """Return what a request needs of its tier; None, as for most, is one slot in its turn."""
-    if slots is _ONE and on_full is _WAIT and priority is _NO_PRIORITY:
-        return None
     check_count("slots", slots)
     head_start, replaces = check_priority(priority), check_on_full(on_full)
     if slots == 1 and not head_start and not replaces:

@@ -152,6 +152,8 @@ from slotwise.errors import SemaphoreClosed
 
 C = TypeVar("C", bound=BasePathClaim)
 
+_numbered = partial(Node, is_numbered=True)  # of the widest tier with slots
+
 # What a ledger has that nobody has opened the line of. Shared and therefore never changed.
 _NO_LINE: deque[Any] = deque(maxlen=0)
 
@@ -216,17 +218,18 @@ class PathLedger(BaseLedger[C]):
         ledgers share one between them. Keys are unique, and no rule goes through the table.
         """
         rates = [value for value in values if isinstance(value, Rate)]
-        with_slots = [index for index, value in enumerate(values) if not isinstance(value, Rate)]
-        widest = with_slots[-1] if with_slots else None
-        self.tiers = tuple(
-            RateTier(index, value)
-            if isinstance(value, Rate)
-            else TierNodes(
-                index, value, partial(Node, is_numbered=True) if index == widest else Node
-            )
-            for index, value in enumerate(values)
-        )
-        self.tables = tuple(tier.nodes for tier in self.tiers)
+        widest = None
+        for index, value in enumerate(values):
+            if not isinstance(value, Rate):
+                widest = index
+        tiers: list[TierNodes] = []
+        for index, value in enumerate(values):
+            if isinstance(value, Rate):
+                tiers.append(RateTier(index, value))
+            else:
+                tiers.append(TierNodes(index, value, _numbered if index == widest else Node))
+        self.tiers = tuple(tiers)
+        self.tables = tuple([tier.nodes for tier in tiers])
         # The nodes of the path without keys, which stay forever; None until one is requested.
         self.fixed_nodes: list[Any] | None = None
         self.holders: dict[Hashable, C] = {} if holders is None else holders
@@ -236,13 +239,14 @@ class PathLedger(BaseLedger[C]):
         self.line: deque[Any] = _NO_LINE
         cost_tier = widest if fair_cost is None else fair_cost
         fair = None if fair_by is None else FairOrder(fair_by, cost_tier)
-        self.has_adaptive = any(isinstance(value, Adaptive) for value in values)
+        self.has_adaptive = any(tier.adaptive is not None for tier in tiers)
         self.queue: PathQueue[C] = PathQueue(widest, fair, has_rates=bool(rates))
         self.queue.is_simple = self.queue.is_simple and not self.has_adaptive
         # The queue's own, one attribute nearer: they are read at every step.
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
-        self.recent: Any = EndedClaims(rates)  # or what a driver has instead
+        # What ended claims took of rates; or what a driver has instead.
+        self.recent: Any = EndedClaims(rates) if rates else None
         self.deadlines: Deadlines | None = None
         self.closed = False
         self.paused = False  # whether a tier has pauses
@@ -551,7 +555,9 @@ class PathLedger(BaseLedger[C]):
 
     def node(self, now: float = 0.0) -> Any:
         """Return the only node of a ledger of one tier without keys, made by the first call."""
-        return (self.fixed_nodes or self._nodes((None,), now))[0]
+        if self.fixed_nodes is None:
+            self.fixed_nodes = [self.tiers[0].make(None, now)]
+        return self.fixed_nodes[0]
 
     def reopen(self) -> None:
         """Undo `close`. Nobody waits, so nobody is granted anything."""

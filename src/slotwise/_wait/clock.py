@@ -38,18 +38,6 @@ _LONGEST_NAP = 3600.0
 _FEW_DEAD = 64
 
 
-class _Glance:
-    """The time when the clock was last read, for timestamps that must cost nothing."""
-
-    __slots__ = ("time",)
-
-    def __init__(self) -> None:
-        self.time = now()
-
-
-glance = _Glance()
-
-
 class Timekeeper:
     """Calls methods at given times, earliest first."""
 

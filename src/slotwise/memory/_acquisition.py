@@ -241,7 +241,10 @@ class GeneralAcquisition(MemoryAcquisition):
         return self
 
     def __aexit__(self, exc_type: Any, exc: Any, traceback: Any) -> Coroutine[Any, Any, None]:
-        self.__exit__(exc_type, exc, traceback)
+        if self._outcomes is not None or self.key is None:
+            self.__exit__(exc_type, exc, traceback)
+        else:
+            self.backend.give(self)
         return DONE
 
 

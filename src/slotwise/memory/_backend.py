@@ -102,8 +102,6 @@ class MemoryBackend(PathBackend):
         self._cancel_task_after_ttl = cancel_task_after_ttl
         self._overload = overload
         self._options = options_of(tiers)  # of adaptive ones
-        # Whether an acquisition of one slot has nothing to remember.
-        self._is_plain = ttl is None and self._options is None
         self.grace = 0.0  # not used: whoever is kicked here knows at once
         self.reported_as = name
         if name is None:
@@ -111,6 +109,8 @@ class MemoryBackend(PathBackend):
             self._attach()
         else:
             exclusive(self._find, name)
+        # Whether an acquisition of one slot has nothing to remember.
+        self._is_plain = ttl is None and self._options is None and self.tracker.is_semaphore
         if max_idle_keys is not None:
             self.tracker.bound_idle(max_idle_keys)
 
@@ -170,7 +170,7 @@ class MemoryBackend(PathBackend):
     ) -> MemoryAcquisition:
         """Return a context manager for one acquisition."""
         acquisition: MemoryAcquisition
-        if self._is_plain and label is None and needs is None and self.tracker.is_semaphore:
+        if self._is_plain and label is None and needs is None:
             acquisition = MemoryAcquisition()
         else:
             acquisition = GeneralAcquisition()
@@ -356,9 +356,8 @@ class MemoryBackend(PathBackend):
         if not _quick_lane.give(acquisition):
             return False
         tracker = self.tracker
-        if perhaps_wanted(DEBUG, True):
+        if perhaps_wanted(DEBUG, True) or tracker.unreported:
             _log.released(acquisition, tracker)
-        if tracker.unreported:
             tracker.tell_changes(self._tell_adapted)
         return True
 

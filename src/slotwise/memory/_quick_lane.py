@@ -127,6 +127,7 @@ def give(claim: MemoryAcquisition) -> bool:
     # Somebody may have come meanwhile.
     if ledger.line or ledger.attention or len(ledger.tables[0]) > tracker.roomy:  # type: ignore[redundant-expr]
         tracker.look_around(claim.nodes)
-    if claim.ttl is not None:
+    deadlines = ledger.deadlines
+    if deadlines is not None and deadlines.young.pop(claim.key, None) is None:
         tracker.forget_deadline(claim.key)
     return True

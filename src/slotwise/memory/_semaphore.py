@@ -45,6 +45,11 @@ from slotwise.memory._ids import is_id_of_block
 from slotwise.memory._log import logged, perhaps_wanted
 from slotwise.memory._registry import registry
 
+# Compared by identity, which is quick and tells them from True and 1.0.
+_ONE = 1
+_WAIT = "wait"
+_NO_PRIORITY = 0
+
 
 class MemorySemaphore(Semaphore):
     """A semaphore for the tasks and threads of this process.
@@ -122,10 +127,16 @@ class MemorySemaphore(Semaphore):
         priority: float = 0,
     ) -> AcquisitionContext:
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
-        if label is not None:
-            check_label(label)
-        needs = semaphore_needs(slots, on_full, priority)
-        return self._backend.cm(SEMAPHORE_PATH, seconds, label, needs)
+        backend, needs = self._backend, None
+        if slots is not _ONE or on_full is not _WAIT or priority is not _NO_PRIORITY:
+            needs = semaphore_needs(slots, on_full, priority)
+        elif label is None and backend._is_plain:  # as `MemoryBackend.cm` does, without the call
+            acquisition: MemoryAcquisition = MemoryAcquisition()
+            acquisition.key = None
+            acquisition.backend = backend
+            acquisition.timeout = seconds
+            return acquisition
+        return backend.cm(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
     def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None

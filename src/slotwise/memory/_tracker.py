@@ -125,8 +125,9 @@ class Tracker:
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         self.specs = tuple(specs)
         self.former_values: tuple[Any, ...] = ()  # what a semaphore was resized from
-        self.has_keys = any(spec.keyed for spec in specs)
-        ledger: PathLedger[Any] = PathLedger(values, *fair_tiers(specs), holders)
+        self.has_keys = not self.is_semaphore and any(spec.keyed for spec in specs)
+        fair = (None, None) if self.is_semaphore else fair_tiers(specs)
+        ledger: PathLedger[Any] = PathLedger(values, *fair, holders)
         # Whether anything is a rate: then `take_at_once` is the quick way, in the section.
         self.is_rated = ledger.refills is not None and not ledger.has_adaptive
         if ledger.refills is not None:
@@ -146,9 +147,9 @@ class Tracker:
 
     def accepts(self, specs: Sequence[TierSpec]) -> bool:
         """Whether somebody who declares a semaphore like that may use it as it is."""
-        if specs is self.specs:
-            return True
         [given], [own] = specs, self.specs
+        if given is own:
+            return True
         if given.rules or own.rules:
             return given.rules == own.rules
         return given.value in (self.ledger.tiers[0].value, own.value, *self.former_values)
@@ -492,9 +493,8 @@ class Tracker:
 
     def forget_deadline(self, key: Hashable) -> None:
         """Take back the deadline of an acquisition that was given back by the quick lane."""
-        deadlines = self.ledger.deadlines
-        if deadlines is not None and deadlines.young.pop(key, None) is None:
-            exclusive_or_later(deadlines.discard, key, then=_nothing)
+        assert self.ledger.deadlines is not None
+        exclusive_or_later(self.ledger.deadlines.discard, key, then=_nothing)
 
     # ------------------------------------------------------------------ waking
 
