@@ -11,6 +11,8 @@ from slotwise._core import unreachable
 from slotwise.redis import RedisConfig
 from slotwise.redis._shared_client import _shared_clients
 
+_has_failed = pytest.StashKey[bool]()
+
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -19,10 +21,19 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(shared_server: Server) -> Server:
-    """A running server with nothing in it; tests that stop servers start their own."""
+def server(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A running server with nothing in it; tests that stop servers start their own.
+
+    Whatever a test of ours leaves there expires.
+    """
     shared_server.flush()
-    return shared_server
+    yield shared_server
+    if not request.node.stash.get(_has_failed, False) and not request.node.get_closest_marker(
+        "others_keys"
+    ):
+        with shared_server.client(decode_responses=True, encoding_errors="replace") as client:
+            left = [key for key in client.scan_iter(count=1000) if client.pttl(key) == -1]
+        assert not left, "keys that never expire"
 
 
 @pytest.fixture
@@ -69,9 +80,6 @@ def rare_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(server: Server) -> RedisConfig:
     return patient_config(server.url)
-
-
-_has_failed = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -93,6 +93,7 @@ class Twin:
         return [*zip(*read_keys(self.client, *keys.all), strict=True)]
 
 
+@pytest.mark.others_keys
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_fast_halves_do_what_the_rules_do(client: redis.Redis, shape: tuple[str, str]) -> None:
     dice = random.Random(str(shape))

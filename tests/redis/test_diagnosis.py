@@ -169,6 +169,7 @@ async def test_a_read_only_replica_names_the_remedy(tmp_path: Path) -> None:
         assert "primary" in complaint
 
 
+@pytest.mark.others_keys
 async def test_a_key_of_the_wrong_type_names_the_remedy(
     server: Server, client: redis.Redis
 ) -> None:

@@ -228,6 +228,7 @@ def test_card_counts_after_ending_what_is_over(six: Six) -> None:
 MADE_UP = "sw-a-1*2000000"  # of two million slots, says its name
 
 
+@pytest.mark.others_keys
 @pytest.mark.parametrize("step", ["acquire", "ping", "release", "card", "wake_up_nexts"])
 def test_a_made_up_number_of_slots_costs_nobody_anything(six: Six, step: str) -> None:
     """Held as one member, as a client may do who does not know what the name means."""
@@ -245,6 +246,7 @@ def test_a_made_up_number_of_slots_costs_nobody_anything(six: Six, step: str) ->
     assert calls < 30
 
 
+@pytest.mark.others_keys
 def test_a_foreign_id_means_what_it_says_and_no_more(six: Six) -> None:
     six.client.zadd(MAIN, dict.fromkeys(("x*3", "x*3#2", "x*3#3"), NOW + 15))
     assert six.release("x*3") == 1

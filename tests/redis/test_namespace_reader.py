@@ -61,6 +61,7 @@ async def test_all_names_are_read_by_one_script_and_no_scan(
     await semaphore.release(slot)
 
 
+@pytest.mark.others_keys
 async def test_what_is_closed_or_of_foreign_clients_is_searched_for_once_a_minute(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ async def test_what_is_closed_or_of_foreign_clients_is_searched_for_once_a_minut
     assert "scan" not in calls(client)
 
 
+@pytest.mark.others_keys
 async def test_what_is_damaged_is_told_and_hides_nothing_else(
     config: RedisConfig, client: redis.Redis
 ) -> None:

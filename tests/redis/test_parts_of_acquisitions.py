@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 from tests.redis._inside import shared_of
 
@@ -15,6 +16,7 @@ def cpu_seconds(client: redis.Redis) -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
+@pytest.mark.soak
 def test_dropping_one_of_many_slots_does_not_stop_the_server(client: redis.Redis) -> None:
     slots, script = 1000, load("semaphore/inspect")
     keys = [f"k{number}" for number in range(7)]

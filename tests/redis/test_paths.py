@@ -588,33 +588,6 @@ async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: Red
     assert (await paths.stats())["all"].active == 0
 
 
-async def test_waiters_that_are_left_over_are_served_by_one_call_at_a_time(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = uploads(config)
-    acquired = await paths.acquire(("alice", None), timeout=None)
-    shared, record = paths._attached()
-    client = shared.client()
-    sent = []
-    submit = client.submit
-    monkeypatch.setattr(client, "submit", lambda call: (sent.append(call), submit(call)))
-    for _ in range(10):  # as many replies said that something is unfinished
-        shared.continue_serving(record, client)
-    assert len(sent) == 1
-
-    async def answered() -> bool:
-        return not client.serving
-
-    await until(answered, "its reply")
-    shared.continue_serving(record, client)
-    assert len(sent) == 2
-    await until(answered, "its reply")
-    await paths.release(acquired.acquisition_id)
-
-
-# --------------------------------------------------------------------------- costs
-
-
 def awaited_coroutines(task: asyncio.Task[None]) -> int:
     """How many coroutines a task that waits is in, one in the other."""
     depth, awaited = 0, task.get_coro()

@@ -61,6 +61,7 @@ async def test_a_claim_of_garbage_is_shown_as_unreadable_among_the_others(
     assert await semaphore.release(ours) is True
 
 
+@pytest.mark.others_keys
 async def test_members_that_are_not_utf8_are_listed_escaped(
     config: RedisConfig, raw: redis.Redis
 ) -> None:
@@ -75,6 +76,7 @@ async def test_members_that_are_not_utf8_are_listed_escaped(
     assert [(each.acquisition_id, each.unreadable) for each in waiters] == [(r"\xfd", True)]
 
 
+@pytest.mark.others_keys
 def test_the_commands_list_the_rest_and_name_what_is_unreadable(
     semaphore: RedisSemaphore, raw: redis.Redis, server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +112,7 @@ def test_the_commands_list_the_rest_and_name_what_is_unreadable(
         assert "has a holder with the id 'nobody'" in capfd.readouterr().err
 
 
+@pytest.mark.others_keys
 def test_a_name_whose_key_was_replaced_is_named_whichever_key_it_is(
     semaphore: RedisSemaphore,
     raw: redis.Redis,

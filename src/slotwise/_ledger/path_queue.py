@@ -289,7 +289,7 @@ class PathQueue(Generic[C]):
     def _hand_over_one(self, node: Any) -> list[C]:
         """`hand_over` where there is one node, which keeps nothing for anybody."""
         granted: list[C] = []
-        parked, waiting = node.parked, self.waiting
+        parked, waiting, passing = node.parked, self.waiting, self.passing
         group = None if parked is None else parked.first()
         while group is not None and (node.free or node.circulating < node.value):
             if len(granted) == LOOKS:
@@ -304,6 +304,8 @@ class PathQueue(Generic[C]):
             claim: C = group.head
             claim._slot_number = number
             granted.append(claim)
+            # `count_grant` and `_take_out`, inlined.
+            (heappushpop if len(passing) > PATIENCE else heappush)(passing, claim.ticket)
             del waiting[claim.key], claim.group
             node.waiting -= 1
             group.remove(claim)
@@ -311,6 +313,8 @@ class PathQueue(Generic[C]):
                 del self.groups[group.path]
                 group.parked_at = group.entry = None
                 group = parked.first()
+        if not waiting:
+            passing.clear()
         return granted
 
     @property

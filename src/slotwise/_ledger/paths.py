@@ -154,6 +154,8 @@ C = TypeVar("C", bound=BasePathClaim)
 
 _numbered = partial(Node, is_numbered=True)  # of the widest tier with slots
 
+_NO_ENDED_CLAIMS = EndedClaims(())  # shared by ledgers without rates, and so never changed
+
 # What a ledger has that nobody has opened the line of. Shared and therefore never changed.
 _NO_LINE: deque[Any] = deque(maxlen=0)
 
@@ -246,7 +248,7 @@ class PathLedger(BaseLedger[C]):
         self.waiting, self.groups = self.queue.waiting, self.queue.groups
         self.refills = self.queue.refills
         # What ended claims took of rates; or what a driver has instead.
-        self.recent: Any = EndedClaims(rates) if rates else None
+        self.recent: Any = EndedClaims(rates) if rates else _NO_ENDED_CLAIMS
         self.deadlines: Deadlines | None = None
         self.closed = False
         self.paused = False  # whether a tier has pauses

@@ -98,7 +98,7 @@ async def test_the_second_time_that_it_is_full_is_told_again(
 def warnings(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
     """Return what was logged about this server; threads of earlier tests may log too."""
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    return [message for message in messages if f":{server.port} " in message]
+    return [each for each in messages if f":{server.port} " in each and "memory" in each]
 
 
 async def test_a_full_server_loses_no_path_and_no_place_in_line(
