@@ -15,7 +15,7 @@ import redis
 from tests._fresh_processes import run_command
 from tests.redis._server import Server, free_port
 
-from slotwise import AcquireTimeout, SlotwiseError
+from slotwise import AcquireTimeout, SlotwiseError, Tier, Tiers
 from slotwise._cli.main import main as command_line
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -133,6 +133,13 @@ async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
     assert "remove their rename-command" in found
     assert "+scan" not in found
     assert "run 'slotwise doctor" not in found
+
+
+async def test_a_command_that_only_tiers_call_and_the_server_lacks_is_named(tmp_path: Path) -> None:
+    with Server(tmp_path, "--rename-command", "HSET", "") as server:
+        config = RedisConfig(server.url, cleanup_timeout=1)
+        with pytest.raises(BackendError, match="lacks .*HSET.*, which our scripts call"):
+            await Tiers(Tier("all", 1), name="t", url=config).at().acquire(timeout=5)
 
 
 async def test_a_command_that_a_user_may_not_run_is_named_with_the_remedy(

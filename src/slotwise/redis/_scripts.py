@@ -15,6 +15,7 @@ from pathlib import Path
 _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 _CALL = re.compile(r"redis\.call\('([A-Z]+)'")  # what `pcall` calls may be missing
+_CALL_IN_CHUNKS = re.compile(r"'([HZ](?:SET|DEL|ADD|REM))'")  # the name is an argument there
 
 # Those that the client calls, by folder and name.
 OURS = (
@@ -108,7 +109,10 @@ def command_that_failed(error: str) -> str:
     if line is None or source is None:
         return ""
     number = int(line[1])
-    return " or ".join(commands_in("".join(source.decode().split("\n")[number - 1 : number])))
+    failed = "".join(source.decode().split("\n")[number - 1 : number])
+    if "redis.call(command" in failed:
+        return " or ".join(sorted({*_CALL_IN_CHUNKS.findall(source.decode())}))
+    return " or ".join(commands_in(failed))
 
 
 def in_use(called: Iterable[Script | None]) -> list[Script]:
