@@ -10,8 +10,8 @@ from __future__ import annotations
 import pytest
 from tests.ledger.one_node import Claim, Ledger
 
-from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.invariants import check
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise.effects import Checkpoint, Gather, do, explore
 
 

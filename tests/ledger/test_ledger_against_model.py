@@ -14,9 +14,9 @@ from tests.ledger.model import Entry, Model
 from tests.ledger.one_node import Claim, Ledger
 
 from slotwise._ledger import slots as slots_module
-from slotwise._ledger.base import QUICK_LANE
-from slotwise._ledger.claims import LineGrant
 from slotwise._ledger.invariants import check
+from slotwise._ledger.path_nodes import LineGrant
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise.errors import SemaphoreClosed
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])

@@ -47,7 +47,6 @@ _HOME = slotwise.__path__[0]
 _STEPPED = tuple(
     f"{_HOME}/{name}.py"
     for name in (
-        "_ledger/base",
         "_ledger/deadlines",
         "_ledger/path_nodes",
         "_ledger/paths",

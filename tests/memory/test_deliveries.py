@@ -12,7 +12,7 @@ import pytest
 from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore
-from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise.testing import settle
 
 pytestmark = pytest.mark.soak

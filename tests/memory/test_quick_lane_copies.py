@@ -18,8 +18,8 @@ import pytest
 from tests.memory._inside import ledger_of
 
 from slotwise import MemorySemaphore
-from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
 from slotwise.memory._acquisition import GeneralAcquisition, MemoryAcquisition

@@ -29,7 +29,7 @@ from tests.memory._stepping import (
 from slotwise import MemorySemaphore
 from slotwise._core.paths import semaphore_spec
 from slotwise._ledger import NEVER, invariants
-from slotwise._ledger.base import QUICK_LANE
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on, thread_waker

@@ -12,7 +12,7 @@ import pytest
 from tests.memory._inside import tracker_of
 
 from slotwise import MemorySemaphore, SemaphoreStats
-from slotwise._ledger import base
+from slotwise._ledger import paths
 from slotwise._ledger.deadlines import Deadlines
 from slotwise.testing import FakeClock, settle
 
@@ -256,7 +256,7 @@ def test_threads_that_are_the_first_to_give_a_name_a_ttl_share_its_deadlines(
                 other.start()
                 other.join(0.1)  # it must not get in between
 
-    monkeypatch.setattr(base, "Deadlines", SlowDeadlines)
+    monkeypatch.setattr(paths, "Deadlines", SlowDeadlines)
     acquire()
     other.join()
     assert len(held) == 2

@@ -12,12 +12,13 @@ from heapq import heappop, heappush
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.redis._slot_base import BaseLedger
+
 from slotwise._core.adaptive import Outcome
-from slotwise._ledger.base import QUICK_LANE, BaseLedger
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.replacing import longest_holders
-from slotwise._ledger.slots import NumberedSlots
+from slotwise._ledger.slots import QUICK_LANE, NumberedSlots
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
 

@@ -138,7 +138,7 @@ async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
 async def test_a_command_that_only_tiers_call_and_the_server_lacks_is_named(tmp_path: Path) -> None:
     with Server(tmp_path, "--rename-command", "HSET", "") as server:
         config = RedisConfig(server.url, cleanup_timeout=1)
-        with pytest.raises(BackendError, match="lacks .*HSET.*, which our scripts call"):
+        with pytest.raises(BackendError, match=r"lacks .*HSET.*, which our scripts call"):
             await Tiers(Tier("all", 1), name="t", url=config).at().acquire(timeout=5)
 
 

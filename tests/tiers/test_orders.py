@@ -14,12 +14,12 @@ import pytest
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._ledger import path_queue
-from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise.effects import Checkpoint, Gather, do, explore
 

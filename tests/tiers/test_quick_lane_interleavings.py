@@ -27,9 +27,9 @@ from tests.memory._stepping import (
 )
 
 from slotwise._core.paths import Path, TierSpec
-from slotwise._ledger.base import QUICK_LANE
 from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import Node
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on

@@ -14,7 +14,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.adaptive import Outcome
-from slotwise._ledger.claims import NO_SLOTS
 from slotwise._ledger.fair import Share
 from slotwise._ledger.parked import Entry, FairParked, Parked, Turn
 from slotwise._ledger.slots import FEW, NO_NUMBERS, NumberedSlots
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
 
 Path = tuple[Hashable, ...]
 
+# Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
+# the only attributes.
+NO_SLOTS: tuple[str, ...] = ()
+
 
 class BasePathClaim:
     """One request for a path, from its arrival to its end.
@@ -34,9 +37,11 @@ class BasePathClaim:
 
     __slots__ = NO_SLOTS
 
+    # Whether it is among the holders while it holds. A driver may have claims
+    # that nobody can name, and remember their numbers by itself.
     named: bool = True
-    replaces: bool = False
-    head_start: int = 0
+    replaces: bool = False  # holders, and so it comes before all others
+    head_start: int = 0  # in microseconds: it comes before those that arrived less earlier
 
     key: Any
     ttl: float | None
@@ -94,6 +99,26 @@ class PathClaim(BasePathClaim):
         self.ttl = ttl
         self.head_start = head_start
         self.ranges = ()
+
+
+class LineGrant:
+    """The grant of a slot to a ticket of the line, or with number 0 its refusal."""
+
+    __slots__ = ("_slot_number", "key")
+
+    named = False
+
+    def __init__(self, ticket: Hashable, number: int) -> None:
+        self.key = ticket
+        self._slot_number = number
+
+    @property
+    def slot_number(self) -> int:
+        return self._slot_number
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return (self._slot_number,)
 
 
 class BaseNode:

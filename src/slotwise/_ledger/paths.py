@@ -133,19 +133,18 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from slotwise._core.adaptive import Adaptive
+from slotwise._core.adaptive import Adaptive, Outcome
 from slotwise._core.rates import Rate
-from slotwise._ledger.base import QUICK_LANE, BaseLedger
-from slotwise._ledger.claims import LineGrant
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
-from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, Node, Path
+from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, LineGrant, Node, Path
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.replacing import FIRST
+from slotwise._ledger.slots import QUICK_LANE
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._ledger.times import microseconds
 from slotwise.errors import SemaphoreClosed
@@ -160,7 +159,7 @@ _NO_ENDED_CLAIMS = EndedClaims(())  # shared by ledgers without rates, and so ne
 _NO_LINE: deque[Any] = deque(maxlen=0)
 
 
-class PathLedger(BaseLedger[C]):
+class PathLedger(Generic[C]):
     """Holders and waiters of paths, by the rules above."""
 
     __slots__ = (
@@ -532,6 +531,9 @@ class PathLedger(BaseLedger[C]):
                 if node.adaptation.end(now_us, held_us, outcome, retry_after_us, slots):
                     self._follow(node)
 
+    def _ending_of(self, claim: C, now: float) -> tuple[int, Outcome, int]:
+        return claim.ending(now)
+
     def close(self, now: float = 0.0) -> list[C]:
         """Refuse newcomers from now on; return the waiters, which all fail."""
         self.closed = self.attention = True
@@ -539,6 +541,38 @@ class PathLedger(BaseLedger[C]):
         waiters += self.waiting.values()
         self.cancel_all([*self.waiting], now)
         return waiters
+
+    def timed(self) -> Deadlines:
+        """The deadlines, made on first use."""
+        if self.deadlines is None:
+            self.deadlines = Deadlines()
+        return self.deadlines
+
+    def deadline_of(self, key: Hashable) -> float | None:
+        """When a holder's ttl or a waiter's patience ends; None if it doesn't."""
+        return None if self.deadlines is None else self.deadlines.get(key)
+
+    def renew(self, key: Hashable, deadline: float) -> bool:
+        """Move the deadline of a holder or waiter; False if it is neither."""
+        if key not in self.holders and key not in self.waiting:
+            return False
+        self.timed().set(key, deadline)
+        return True
+
+    def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
+        """End all whose deadline has come; return holders, waiters, and who is granted now."""
+        holders, waiters = [], []
+        if self.deadlines is not None:
+            for key in self.deadlines.pop_due(now):
+                claim = self.holders.pop(key, None)
+                if claim is not None:
+                    holders.append(claim)
+                    self._free(claim, now)
+                elif key in self.waiting:
+                    waiters.append(self.waiting[key])
+                    self._leave(waiters[-1], now)
+        # Only now, when no waiter is left whose own time is up, is anything granted.
+        return holders, waiters, self.serve(now)
 
     def retire(self) -> bool:
         """Close for good if nobody holds or waits; False, and no change, otherwise.
@@ -644,10 +678,15 @@ class PathLedger(BaseLedger[C]):
         return self._serve_if_needed(now)
 
     def next_deadline(self) -> float:
-        earliest = super().next_deadline()
+        """When something changes with time alone; `NEVER` if nothing does."""
+        earliest = self.next_end()
         if self.refills:
             earliest = min(earliest, self.queue.next_refill())
         return min(earliest, self.next_pause_end()) if self.paused else earliest
+
+    def next_end(self) -> float:
+        """When `expire` has to be called next; `NEVER` if there are no deadlines."""
+        return NEVER if self.deadlines is None else self.deadlines.earliest()
 
     def next_pause_end(self) -> float:
         """Return when the first pause ends; `NEVER` if there is none."""
@@ -768,14 +807,19 @@ class PathLedger(BaseLedger[C]):
         return self.serve(now) if needed else []
 
     def _file(self, claim: C, number: int, now: float) -> None:
-        if self.queue.widest is not None:
-            BaseLedger._file(self, claim, number, now)
-            return
-        # Rates alone: there are no slots to hold.
+        """Make a claim that got its slots a holder."""
         claim._slot_number = number
-        if self.deadlines is not None:
-            self.deadlines.discard(claim.key)
-        self.recent.remember(claim, now)
+        if self.queue.widest is None:  # rates alone: there are no slots to hold
+            if self.deadlines is not None:
+                self.deadlines.discard(claim.key)
+            self.recent.remember(claim, now)
+            return
+        if claim.named:
+            self.holders[claim.key] = claim
+        if claim.ttl is not None:
+            self.timed().set(claim.key, now + claim.ttl)
+        elif self.deadlines is not None:
+            self.deadlines.discard(claim.key)  # the end of its wait, if it had one
 
     def _free(self, claim: C, now: float) -> None:
         self._put_back(claim, now)

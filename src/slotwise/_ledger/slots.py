@@ -13,6 +13,12 @@ from heapq import heappop, heappush
 
 from slotwise._ledger.ranges import Ranges, ranges_of
 
+# Elsewhere list and heap operations are not atomic: there `attention` never
+# falls, and every caller takes its lock.
+QUICK_LANE = (
+    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
+
 UNLIMITED = sys.maxsize  # the value of a node that has no limit
 
 # How many numbers come into circulation at once, and what is handled one by one: with

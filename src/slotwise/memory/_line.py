@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from slotwise._core import fork
 from slotwise._core.trio_run import TrioRun
-from slotwise._ledger.claims import LineGrant
+from slotwise._ledger.path_nodes import LineGrant
 from slotwise._ledger.slots import FEW
 from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.wakers import Refusals, Waker

@@ -38,13 +38,11 @@ from slotwise._core.paths import (
 )
 from slotwise._ledger import NEVER
 from slotwise._ledger.adaptation import adaptation
-from slotwise._ledger.base import BaseLedger
-from slotwise._ledger.claims import LineGrant
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.idle_nodes import trim
 from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_fullness import fullness, is_frozen, never_fits, path_stats, tier_stats
-from slotwise._ledger.path_nodes import UNLIMITED
+from slotwise._ledger.path_nodes import UNLIMITED, LineGrant
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise._ledger.replacing import longest_holders
@@ -609,7 +607,7 @@ class Tracker:
         ledger, alarm = self.ledger, self._loop_alarm
         if alarm is not None and alarm.when <= ledger.queue.next_refill():
             # For refills, a loop has its own alarm.
-            return min(BaseLedger.next_deadline(ledger), ledger.next_pause_end())
+            return min(ledger.next_end(), ledger.next_pause_end())
         return ledger.next_deadline()
 
     def _ring_when_refilled(self, now: float) -> None:
@@ -637,7 +635,7 @@ class Tracker:
         assert self._loop_alarm is not None
         self._loop_alarm.when = NEVER
         now = clock.now()
-        if BaseLedger.next_deadline(self.ledger) <= now:
+        if self.ledger.next_end() <= now:
             self._ring_by(now)  # first those whose time is up; then the others are served
             return []
         return self.serve()

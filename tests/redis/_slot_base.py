@@ -1,26 +1,15 @@
-"""BaseLedger: what both ledgers share: holders, their deadlines, and ending expired claims.
-
-Who is granted what is decided in `ledger` for a semaphore, and in `paths` for tiers.
-"""
+"""BaseLedger: holders, their deadlines, and ending expired claims; see `_slot_ledger`."""
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, MutableMapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from slotwise._core.adaptive import Outcome
-from slotwise._ledger.claims import BaseClaim
 from slotwise._ledger.deadlines import NEVER, Deadlines
 
-# Elsewhere list and heap operations are not atomic: there `attention` never
-# falls, and every caller takes its lock.
-QUICK_LANE = (
-    sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
-
-C = TypeVar("C", bound=BaseClaim)
+C = TypeVar("C", bound=Any)
 
 
 class BaseLedger(ABC, Generic[C]):
@@ -107,7 +96,7 @@ class BaseLedger(ABC, Generic[C]):
 
         For adaptive values; times are in microseconds.
         """
-        return claim.ending(now)
+        return 0, "ignored", 0
 
     @abstractmethod
     def _leave(self, claim: C, now: float) -> None:
