@@ -11,7 +11,7 @@ def end_processes() -> None:
     process_module._processes.clear()
     for process in ended:
         process.wakeups.end()
-        for file in process._all_files:
-            with file._mutex:  # a timer may be changing it
-                file.abandon()
+        for limit in [*process._known.values()]:
+            limit.with_journal(limit.abandon)  # a timer may be changing it
         process.abandon()
+    process_module.fork_epoch = object()

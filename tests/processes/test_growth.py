@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests import _fresh_processes
 
-from slotwise.processes import ProcessSemaphore, _sweeping
+from slotwise.processes import ProcessSemaphore
 from slotwise.processes._filenames import filename_of
-from slotwise.processes._operations import release
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -76,9 +75,9 @@ def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path
     semaphore = make()
     use(semaphore)
     age(directory / filename_of("s"), 61)
-    file = semaphore._backend.attachment.file()
-    file.process.sweeper._next_own_sweep = 0.0
-    file.process.wakeups._check_all(ended=False)  # as its thread does every minute
+    file = semaphore._backend.limit()
+    file.journal.process._next_own_sweep = 0.0
+    file.journal.process.wakeups._check_all(ended=False)  # as its thread does every minute
     assert files(directory) == []
     use(semaphore)
     assert len(files(directory)) == 1
@@ -130,17 +129,15 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    file = semaphore._backend.attachment.file()
+    file = semaphore._backend.limit()
     process = file.process
     del semaphore
     gc.collect()
     assert len(files(directory)) == 1, "it is held"
-    release(file, acquired.acquisition_id)
-    until = time.monotonic() + LONG
-    while files(directory):
-        assert time.monotonic() < until
-        process.sweeper.sweep_some()
-        time.sleep(0.01)
+    release_sync(acquired)
+    del acquired
+    gc.collect()
+    assert files(directory) == []
 
 
 def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: Path) -> None:
@@ -148,7 +145,7 @@ def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: 
     semaphore = make()
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
-    assert semaphore._backend.attachment.file().process.wakeups.other_owners() == set()
+    assert semaphore._backend.limit().journal.process.wakeups.other_owners() == set()
 
 
 @pytest.mark.soak

@@ -64,6 +64,6 @@ async def test_waiters_are_woken_after_an_interrupted_start_of_the_thread_that_w
             await asyncio.sleep(0.001)
         other.tell("release")
         await semaphore.release(await waiting)
-    single = semaphore._backend.attachment.file().process.wakeups._single
+    single = semaphore._backend.limit().journal.process.wakeups._single
     assert single.thread is not None
     assert single.thread.is_alive()

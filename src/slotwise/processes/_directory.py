@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from slotwise._core import fork
 from slotwise.errors import BackendError
@@ -101,6 +101,14 @@ class OpenDirectory:
             return self.stat(filename).st_size == 0
         except OSError:
             return False
+
+    def make(self, filename: str, create: Callable[..., None], mode: int) -> None:
+        """Create a FIFO or a subdirectory, if there is none."""
+        try:
+            create(filename, mode, dir_fd=self.fd)
+        except FileExistsError:
+            return
+        self.make_usable(filename, mode)
 
     def make_usable(self, filename: str, mode: int = 0o600) -> None:
         """Give the owner the permissions that the umask removed."""

@@ -13,18 +13,17 @@ from slotwise._core.messages import (
     wait_failed,
 )
 from slotwise._core.redaction import redact
-from slotwise._wait import clock
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
     UnknownSemaphore,
 )
 from slotwise.processes._filenames import FIFOS
-from slotwise.processes._newcomers import fullness
+from slotwise.processes._views import fullness
 
 if TYPE_CHECKING:
     from slotwise.processes._acquisition import ProcessAcquisition
-    from slotwise.processes._errors import Busy
+    from slotwise.processes._journal import Busy
     from slotwise.processes._state import State
 
 _LOST_REASONS = {  # by the event that ended the hold
@@ -105,20 +104,24 @@ def not_a_directory(path: str) -> BackendError:
     return _error(path, "not a directory: set SLOTWISE_DIR to one")
 
 
-def newer_release(path: str, theirs: str, ours: str) -> BackendError:
+def newer_release(path: str, theirs: tuple[int, int], ours: tuple[int, int]) -> BackendError:
     return _error(
         path,
-        f"a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
+        f"a newer release of slotwise uses it ({_formats(theirs, ours)}):"
         f" upgrade slotwise here too, or set SLOTWISE_DIR",
     )
 
 
-def older_release(path: str, theirs: str, ours: str) -> BackendError:
+def older_release(path: str, theirs: tuple[int, int], ours: tuple[int, int]) -> BackendError:
     return _error(
         path,
-        f"an older release of slotwise wrote it (format {theirs}, this release has {ours}):"
+        f"an older release of slotwise wrote it ({_formats(theirs, ours)}):"
         f" remove it when nobody uses the semaphore",
     )
+
+
+def _formats(theirs: tuple[int, int], ours: tuple[int, int]) -> str:
+    return f"format {theirs[0]}.{theirs[1]}, this release has {ours[0]}.{ours[1]}"
 
 
 def damaged(path: str, damage: Exception) -> BackendError:
@@ -176,22 +179,21 @@ def unknown(directory: str, name: str) -> UnknownSemaphore:
 
 
 def timed_out(
-    acquisition: ProcessAcquisition,
-    state: State,
-    lock_error: Busy | None = None,
+    acquisition: ProcessAcquisition, state: State, now: float, lock_error: Busy | None = None
 ) -> AcquireTimeout:
-    """``lock_error``: the file could not be changed either when the time was up."""
-    timeout = acquisition.timeout or 0.0
-    full = fullness(state, acquisition.wanted, clock.now())
+    """``lock_error``: nothing could be changed either when the time was up."""
+    title, timeout = acquisition.backend._title, acquisition.timeout or 0.0
+    full = fullness(state, acquisition.wanted, now)
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return wait_failed(LockTaken, acquisition.title, timeout, full)
-    return no_slot(acquisition.title, timeout, full)
+        return wait_failed(LockTaken, title, timeout, full)
+    return no_slot(title, timeout, full)
 
 
-def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:
-    """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return wait_failed(LockTaken, title, timeout, str(busy(path, error)))
+def timed_out_locked(acquisition: ProcessAcquisition, busy: str) -> AcquireTimeout:
+    """The lock was taken the whole time, so there was no place in the queue either."""
+    title, timeout = acquisition.backend._title, acquisition.timeout or 0.0
+    return wait_failed(LockTaken, title, timeout, busy)
 
 
 class LockTaken(AcquireTimeout, BackendError):

@@ -20,8 +20,8 @@ from slotwise._core.twins import run_here
 from slotwise.processes import _inspect
 from slotwise.processes._backend import ProcessBackend
 from slotwise.processes._filenames import locate
-from slotwise.processes._in_thread import in_thread
 from slotwise.processes._views import holders_of, stats_of_semaphore
+from slotwise.processes._wait_for_grant import NO_WAIT_LOCK_TIMEOUT, in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,8 +116,8 @@ class ProcessSemaphore(Semaphore):
         """
         assert self._name is not None
         self._backend.accept_any()
-        _inspect.check_exists(self._backend.attachment.directory, self._name)
-        run_here(partial(self._backend.look, stats_of_semaphore, at_most))
+        _inspect.check_exists(self._backend.directory, self._name)
+        run_here(partial(self._backend.look, stats_of_semaphore, at_most or NO_WAIT_LOCK_TIMEOUT))
         return self
 
     @classmethod
@@ -126,9 +126,9 @@ class ProcessSemaphore(Semaphore):
         return _inspect.names(locate(directory))
 
     def __repr__(self) -> str:
-        attachment = self._backend.attachment
+        backend = self._backend
         return redact(
-            f"<ProcessSemaphore {attachment.name!r} value={self.value}, {attachment.directory}>"
+            f"<ProcessSemaphore {backend.name!r} value={self.value}, {backend.directory}>"
         )
 
     @property
@@ -160,7 +160,7 @@ class ProcessSemaphore(Semaphore):
         """The directory for the files."""
         from pathlib import Path  # inside, paths are str: it is slow to import
 
-        return Path(self._backend.attachment.directory)
+        return Path(self._backend.directory)
 
     @property
     def value(self) -> int:
@@ -177,7 +177,7 @@ class ProcessSemaphore(Semaphore):
         return state is not None and state.is_resized
 
     async def _holders_within(self, at_most: float | None) -> list[Claimant]:
-        return await self._backend.look(holders_of, at_most)
+        return await self._backend.look(holders_of, at_most or NO_WAIT_LOCK_TIMEOUT)
 
     @classmethod
     async def get_acquired_stats(
