@@ -238,7 +238,7 @@ def test_one_damaged_root_does_no_harm(make: Make, directory: Path) -> None:
 def test_a_file_of_a_newer_release_is_left_alone(make: Make, directory: Path) -> None:
     path = file_of(used(make), directory)
     sound = path.read_bytes()
-    roots = [b"slotwise\x02" + sound[at + 9 : at + 60] for at in (0, 64)]
+    roots = [b"slotwise\x03" + sound[at + 9 : at + 60] for at in (0, 64)]
     newer = b"".join(root + struct.pack("<I", crc32(root)) for root in roots) + sound[128:]
     path.write_bytes(newer)
     told = in_another_process(directory, "s.acquire_sync()")

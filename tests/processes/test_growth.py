@@ -15,6 +15,7 @@ from tests import _fresh_processes
 
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._filenames import filename_of
+from slotwise.processes._operations import release
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -54,21 +55,6 @@ def test_names_not_used_for_a_minute_are_deleted_as_others_are_created(
         use(make(name=f"new {number}"))
     assert [path for path in old if path.exists()] == []
     assert len(files(directory)) == 205, "and none of the others"
-
-
-@pytest.mark.soak
-def test_files_that_were_closed_to_open_others_are_deleted_later(
-    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sweeping, "MAX_IDLE_FILES", 4)
-    monkeypatch.setattr(_sweeping, "_SCAN_INTERVAL", 3600.0)  # not found by a scan
-    for number in range(100):
-        use(make(name=f"old {number}"))
-    for path in files(directory):
-        age(path, 61)
-    for number in range(100):
-        use(make(name=f"new {number}"))
-    assert [*directory.glob("old*")] == []
 
 
 def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path) -> None:
@@ -129,12 +115,11 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    file = semaphore._backend.limit()
-    process = file.process
+    limit = semaphore._backend.limit()
     del semaphore
     gc.collect()
     assert len(files(directory)) == 1, "it is held"
-    release_sync(acquired)
+    limit.change(release, limit, acquired.acquisition_id, None)
     del acquired
     gc.collect()
     assert files(directory) == []

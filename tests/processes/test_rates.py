@@ -183,7 +183,7 @@ async def test_a_file_stays_until_its_buckets_are_full_and_nothing_can_be_settle
             clock.advance(seconds)
             await settle()
             os.utime(file, (0, 0))
-            sweeper._next_scan, sweeper._scan = 0.0, None
+            sweeper._scan = None
             sweeper.sweep_some()
             assert file.exists() is stays
 

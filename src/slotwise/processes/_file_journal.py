@@ -162,11 +162,11 @@ class FileJournal(Journal):
             raise _messages.os_error(error, self.place) from error
 
     def lock_holder(self) -> int | None:
-        """Return the pid of the process that has the file's lock."""
+        """Return the pid of the process that has the file's lock; None if nobody can tell."""
         try:
             if self.file.fd < 0:
                 self._open(create=False)
-        except UnknownSemaphore:
+        except (OSError, UnknownSemaphore):  # whoever reads it is told
             return None
         return self.file.lock_holder()
 

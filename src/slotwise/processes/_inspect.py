@@ -128,12 +128,9 @@ def stuck_locks(directory: str, asked: Iterable[str], suffix: str = SUFFIX) -> d
 
 
 def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
-    try:
-        limit = process.limit(name, suffix)
-        assert isinstance(limit.journal, FileJournal)
-        return limit.with_journal(limit.journal.lock_holder)
-    except BackendError:
-        return None  # whoever reads it gets the error
+    limit = process.limit(name, suffix)
+    assert isinstance(limit.journal, FileJournal)
+    return limit.with_journal(limit.journal.lock_holder)
 
 
 def survey_tiers(

@@ -123,9 +123,10 @@ class SharedLimit:
         """Run ``work`` while nobody else changes the limit, then tell everybody concerned.
 
         Args:
-            work: called with ``args``; it changes the state with `write`.
+            work: it changes the state with `write`.
             declared: create the limit with these tiers if it doesn't exist; None doesn't.
             lock_timeout: how long to wait for the journal's lock.
+            args: passed to ``work``.
 
         Raises:
             Busy: the lock was taken for that long. Nothing has changed.
@@ -277,8 +278,9 @@ class SharedLimit:
             pass
         except Busy:
             return False
-        except Damaged:  # nobody can be granted anything there
-            self._fail_waits(lambda _: BackendError(*error.args))  # each raises its own
+        except Damaged as error:  # nobody can be granted anything there
+            told = error.args
+            self._fail_waits(lambda _: BackendError(*told))  # each raises its own
             raise
         return True
 

@@ -16,7 +16,7 @@ import itertools
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from weakref import WeakValueDictionary
 
 from slotwise._core import fork
@@ -48,12 +48,11 @@ FORGET_TIME = 24 * 3600.0  # after that, even the resize of a private one is for
 # How many files stay open that this process doesn't use any more.
 MAX_IDLE_FILES = 128
 
-# How many files of each kind are checked for each name that is created: more than one, so that
-# they become fewer. The first time it is more, as many processes create only one name.
-_BATCH = 3
-_FIRST_BATCH = 20
-_FIRST_ENTRIES = 1000  # entries of the directory that are examined for that
-_SCAN_INTERVAL = 10.0  # seconds between the starts of two scans of the directory
+# How many files are deleted for each name that is created, and how many entries of the directory
+# are examined for that: more than one, so that they become fewer. The first time it is more, as
+# many processes create only one name.
+_BATCH, _ENTRIES = 3, 10
+_FIRST_BATCH, _FIRST_ENTRIES = 20, 1000
 
 
 class LocalProcess:
@@ -79,8 +78,7 @@ class LocalProcess:
         self._lock = fork.new_lock()
         self._sweeping = False
         # The scan of the directory, for files of other processes.
-        self._scan: Generator[os.DirEntry[str], None, None] | None = None
-        self._next_scan = 0.0
+        self._scan: Iterator[os.DirEntry[str]] | None = None
         self._next_own_sweep = time.monotonic() + IDLE_TIME / 2
 
     def abandon(self) -> None:
@@ -175,35 +173,28 @@ class LocalProcess:
                     self.retire(limit)
             if scan:
                 self._check_others()
+        except (BackendError, OSError):
+            pass  # the directory can't be read; callers that need it are told
         finally:
             self._sweeping = False
 
     def _check_others(self) -> None:
         """Continue the scan of the directory for files that nobody has used for long."""
-        now = time.monotonic()
-        entries, batch = _BATCH, _BATCH
-        if self._scan is None:
-            if now < self._next_scan:
-                return
-            if not self._next_scan:
-                entries, batch = _FIRST_ENTRIES, _FIRST_BATCH
-            self._next_scan = now + _SCAN_INTERVAL
+        is_first = self._scan is None
+        entries, batch = (_FIRST_ENTRIES, _FIRST_BATCH) if is_first else (_ENTRIES, _BATCH)
+        # Their ages now: at the end of a scan its descriptor is closed, which they use.
+        found = [(each.name, age_of(each)) for each in itertools.islice(self._scan or (), entries)]
+        if len(found) < entries:
             self._scan = self.directory.entries()
-        try:
-            for entry in itertools.islice(self._scan, entries):
-                entries -= 1
-                name = entry.name
-                age = age_of(entry) if name.endswith(ALL_SUFFIXES) else 0.0
-                stored = name_from(name) or self.name_of(name) if age > IDLE_TIME else None
-                if stored is not None and key_from(name) not in self.limits:
-                    self._delete_idle(self.limit(stored, suffix_from(name)), age)
-                    batch -= 1
-                    if not batch:
-                        return
-        except (BackendError, OSError):
-            pass  # the directory can't be read; callers that need it are told
-        if entries:  # that was the end of the directory
-            self._scan = None
+            more = itertools.islice(self._scan, entries - len(found))
+            found += [(each.name, age_of(each)) for each in more]
+        for name, age in found:
+            if age <= IDLE_TIME or not name.endswith(ALL_SUFFIXES) or batch == 0:
+                continue
+            stored = name_from(name) or self.name_of(name)
+            if stored is not None and key_from(name) not in self.limits:
+                self._delete_idle(self.limit(stored, suffix_from(name)), age)
+                batch -= 1
 
     def _delete_idle(self, limit: SharedLimit, age: float) -> None:
         forget = limit.public_name is None and age > FORGET_TIME
