@@ -281,7 +281,7 @@ class FileJournal(Journal):
         while at < len(raw):
             length, checksum = _FRAME.unpack(raw[at : at + _FRAME.size].ljust(_FRAME.size, b"\0"))
             body = raw[at + _FRAME.size : at + _FRAME.size + length]
-            if crc32(body, epoch) != checksum:
+            if len(body) != length or crc32(body, epoch) != checksum:
                 raise ValueError(f"wrong checksum at offset {start + at}")
             records.append(json.loads(body))
             first = first or length
