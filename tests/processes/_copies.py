@@ -21,7 +21,10 @@ class Copy:
         self.file = LockedFile(directory, filename, liveness_byte)
         self.file.open(create=True)
         owner = f"p{liveness_byte:x}"
-        process: Any = SimpleNamespace(owner=owner, pid=os.getpid(), boot=boot)
+        unused = SimpleNamespace(start=None, watch=None, notify=print)
+        process: Any = SimpleNamespace(
+            owner=owner, pid=os.getpid(), boot=boot, next_number=None, wakeups=unused
+        )
         self.journal = FileJournal(process, self.file, "s", "key")
         self.state: Any = None
 

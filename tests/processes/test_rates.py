@@ -184,7 +184,7 @@ async def test_a_file_stays_until_its_buckets_are_full_and_nothing_can_be_settle
             await settle()
             os.utime(file, (0, 0))
             sweeper._scan = None
-            sweeper.sweep_some()
+            sweeper.sweep(own=False)
             assert file.exists() is stays
 
 

@@ -199,7 +199,7 @@ async def test_a_file_that_nobody_uses_is_deleted(directory, limits):
     os.utime(file, (0, 0))
     sweeper = limits._backend.limit().journal.process
     sweeper._next_own_sweep = 0.0
-    sweeper.sweep_own()
+    sweeper.sweep(own=True)
     assert not file.exists()
     async with limits.cm(tenant="a"):
         pass

@@ -9,13 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slotwise._core import events
-from slotwise._core.control import WHOLE, Where
 from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.paths import (
     TierSpec,
     is_semaphore,
     keys_by_name,
-    pausing,
 )
 from slotwise._core.results import AcquisitionResult
 from slotwise._wait.wakers import Waker
@@ -78,16 +76,9 @@ class ProcessAcquisition(AcquisitionResult):
         return self.backend._specs
 
     def pauses(self) -> Sequence[events.Pause]:
-        """Return what its service has asked to pause, for events."""
+        """Return what its service has asked to pause."""
         specs = () if is_semaphore(self.specs) else self.specs
         return asked_pauses(self._outcomes, specs, self.wanted.path)
-
-    def paused(self) -> Sequence[Where]:
-        """Return what is paused if its service asks for a pause."""
-        if is_semaphore(self.specs):  # whose options need not be known
-            return [WHOLE]
-        found = pausing(self.specs, self.wanted.path)
-        return [(self.specs[index].name, key) for index, key in found]
 
     def settle(self, **costs: int) -> Awaitable[None]:
         if is_semaphore(self.specs):

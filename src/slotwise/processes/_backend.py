@@ -41,7 +41,6 @@ from slotwise._core.redaction import redact
 from slotwise._core.results import DONE, AcquisitionResult, acquisition_id_of
 from slotwise._core.running_loop import running_loop
 from slotwise._core.twins import is_blocking, run_here
-from slotwise._wait import clock
 from slotwise.errors import SemaphoreClosed, UnknownSemaphore
 from slotwise.processes import _log, _views
 from slotwise.processes import _operations as operations
@@ -94,8 +93,16 @@ class ProcessBackend(PathBackend):
     """
 
     __slots__ = (
-        *("__weakref__", "_by_key", "_cancel_task_after_ttl", "_fork_epoch", "_has_weights"),
-        *("_holds_nothing", "_idle", "_is_keyed", "_limit", "_made_in", "_max_idle_keys"),
+        *("__weakref__", "_by_key", "_cancel_task_after_ttl", "_fork_epoch", "_generation_key"),
+        *(
+            "_has_weights",
+            "_holds_nothing",
+            "_idle",
+            "_is_keyed",
+            "_limit",
+            "_made_in",
+            "_max_idle_keys",
+        ),
         *("_options", "_overload", "_suffix", "_ttl", "declared", "directory", "generation"),
         "name",
     )
@@ -122,7 +129,6 @@ class ProcessBackend(PathBackend):
             _check_value(tier.value)
         self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
         self._is_keyed = any(tier.keyed for tier in tiers)
-        self._has_weights = any(tier.weight_of is not None for tier in tiers)
         self._holds_nothing = all(isinstance(tier.value, Rate) for tier in tiers)
         self._ttl = ttl
         self._cancel_task_after_ttl = cancel_task_after_ttl
@@ -142,15 +148,12 @@ class ProcessBackend(PathBackend):
         self.name = name or f"private-{os.urandom(8).hex()}"
         self.name.encode()  # a ValueError here, and not in the middle of a change
         self._made_in = processes.fork_epoch
+        self._generation_key = true_path(self.directory), self.name, suffix
         self.generation = processes.generations.current(self._generation_key)
         if name is None:  # its file is deleted by the process that made it
             where = self.directory, self.name, suffix, self._made_in
             finalizer = weakref.finalize(self, processes.on_collected, *where)
             finalizer.atexit = False  # LocalProcess.on_exit does that
-
-    @property
-    def _generation_key(self) -> tuple[str, str, str]:
-        return true_path(self.directory), self.name, self._suffix
 
     def accept_any(self) -> None:
         """Use a semaphore whatever its value is."""
@@ -221,9 +224,10 @@ class ProcessBackend(PathBackend):
     ) -> ProcessAcquisition:
         limit = self.limit()
         values = self._values_of(path) if self._by_key else ()
-        weight = weight_for(self._specs, path) if self._has_weights else 1.0
+        weight = weight_for(self._specs, path)
         wanted = Request(path, needs, values, head_start_of(needs), weight)
-        acquisition_id, now = limit.journal.new_id(), clock.now()
+        journal = limit.journal
+        acquisition_id, (now, _) = f"{journal.owner}-{journal.next_number()}", journal.times()
         if events.hooks:
             self._tell_requested(acquisition_id, needs, now, path)
         acquisition = ProcessAcquisition(acquisition_id, self, limit, wanted, timeout, label, now)
@@ -362,7 +366,10 @@ class ProcessBackend(PathBackend):
 
     async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
         if verb == "forget":
-            return await self._call(operations.delete, _is_forgettable)
+            return await self._call(
+                operations.delete,
+                lambda state, now: state.is_idle(now) and not state.can_be_settled(now),
+            )
         if verb == "settle":
             check_costs(self._specs, args[1], self._title)
         if verb == "resize":
@@ -394,7 +401,8 @@ class ProcessBackend(PathBackend):
             loop = running_loop()
             if loop is not None:
                 task: asyncio.Task[None] = loop.create_task(settle())
-                task.add_done_callback(_ignore_failure)
+                # Nobody has to await it.
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 return task
             run_here(settle)
         return DONE
@@ -407,15 +415,6 @@ class ProcessBackend(PathBackend):
     def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
         """Forget idle keys that this object remembers; the file has none."""
         return self._idle_keys().forget(self._indexes[tier], older_than, keep_at_most)
-
-
-def _is_forgettable(state: State, now: float) -> bool:
-    return state.is_idle(now) and not state.can_be_settled(now)
-
-
-def _ignore_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # nobody has to await it
 
 
 def _check_value(value: int | Rate) -> Any:

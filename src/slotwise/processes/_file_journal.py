@@ -18,7 +18,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from fcntl import LOCK_UN, lockf
 from functools import partial
 from os import fstat, pread, pwrite
@@ -71,6 +71,10 @@ class FileJournal(Journal):
         self.place = file.path
         self.name = name
         self.key = key  # by which processes tell each other to read it
+        self.next_number = process.next_number
+        wakeups = process.wakeups
+        self.listen, self.watch = wakeups.start, wakeups.watch
+        self.notify = partial(wakeups.notify, key)
         self.is_new = True
         self.is_behind = True
         # In C, so that no signal handler can raise in it: the file would stay locked.
@@ -82,14 +86,8 @@ class FileJournal(Journal):
         # The roots as last read or written, and an empty lock queue.
         self._head = _NO_ROOTS + EMPTY_QUEUE
 
-    def now(self) -> float:
-        return clock.now()
-
-    def wall_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def new_id(self) -> str:
-        return f"{self.owner}-{self.process.next_number()}"
+    def times(self) -> tuple[float, int]:
+        return clock.now(), time.time_ns() // 1000
 
     # --------------------------------------------------------------- the lock
 
@@ -187,20 +185,11 @@ class FileJournal(Journal):
         except OSError as error:
             raise _messages.os_error(error, self.place) from error
 
-    def listen(self) -> str | None:
-        return self.process.wakeups.start()
-
-    def watch(self, owners: Collection[str]) -> None:
-        self.process.wakeups.watch(owners)
-
-    def notify(self, owner: str) -> None:
-        self.process.wakeups.notify(owner, self.key)
-
     def announce(self) -> None:
         # If it replaces a file that was deleted, the holders of that have to notice.
         for owner in self.process.wakeups.other_owners():
             self.notify(owner)
-        self.process.sweep_some()
+        self.process.sweep(own=False)
 
     # ---------------------------------------------------------------- reading
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from stat import S_ISREG
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from slotwise._core.arguments import check_count, check_name, check_names
 from slotwise._core.closing import Closure
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError, UnknownSemaphore
-from slotwise.processes import _log
 from slotwise.processes._backend import ProcessBackend
 from slotwise.processes._file_journal import FileJournal
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of, locate, name_from
@@ -22,10 +19,6 @@ from slotwise.processes._messages import busy, stuck_error, unknown
 from slotwise.processes._operations import look
 from slotwise.processes._process import LocalProcess, process_for
 from slotwise.processes._state import State
-from slotwise.processes._views import stats_of_semaphore
-
-if TYPE_CHECKING:
-    from slotwise._core.stats import SemaphoreStats
 
 T = TypeVar("T")
 
@@ -47,36 +40,10 @@ def names(directory: str, suffix: str = SUFFIX) -> list[str]:
     filenames = [
         entry.name
         for entry in process.directory.entries()
-        if entry.name.endswith(suffix) and not _is_empty(entry)  # it has no state yet
+        if entry.name.endswith(suffix) and process.directory.has_content(entry.name)
     ]
     found = (name_from(filename) or process.name_of(filename) for filename in filenames)
     return sorted(name for name in found if name is not None)
-
-
-def _is_empty(entry: os.DirEntry[str]) -> bool:
-    """Whether it is an empty file, or gone; what is not a file is listed, and can't be read."""
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except OSError:
-        return True
-    return S_ISREG(found.st_mode) and not found.st_size
-
-
-def get_acquired_stats(
-    directory: str, wanted: Iterable[str] | None, limit: int
-) -> dict[str, SemaphoreStats]:
-    """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
-    check_names(wanted)
-    check_count("limit", limit)
-    from slotwise._core.stats import fullest  # not needed to acquire
-
-    asked = None if wanted is None else list(wanted)
-    for name in asked or ():
-        check_name(name)
-    found, errors = read_each(directory, asked, SUFFIX, stats_of_semaphore)
-    for name, error in errors.items():
-        _log.unreadable(name, error)
-    return fullest(found, limit, idle_too=wanted is not None)
 
 
 def read_each(

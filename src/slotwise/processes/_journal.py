@@ -48,20 +48,22 @@ class Journal(ABC):
     # Whether it was opened since this was last cleared: nobody here has anything in it yet.
     is_new: bool
     is_behind: bool  # whether there may be something to read, as far as `begin` has seen
+    next_number: Callable[[], int]  # for acquisition ids; each is given once
     # Gives the lock back, if this process has it.
     end: Callable[[], object]
+    # Makes sure that this process can be notified; returns why that is impossible, or None.
+    listen: Callable[[], str | None]
+    # Has the ends of processes noticed from now on: somebody here waits for them.
+    watch: Callable[[Collection[str]], None]
+    # Has another process read; not under the lock. It is a hint, and may be lost.
+    notify: Callable[[str], None]
 
     @abstractmethod
-    def now(self) -> float:
-        """Return the time in seconds by the clock that all its processes share."""
+    def times(self) -> tuple[float, int]:
+        """Return the time in seconds by the clock that all its processes share.
 
-    @abstractmethod
-    def wall_us(self) -> int:
-        """Return the wall clock time in microseconds."""
-
-    @abstractmethod
-    def new_id(self) -> str:
-        """Return an acquisition id that nobody has used."""
+        And the wall clock time in microseconds.
+        """
 
     @abstractmethod
     def begin(self, since: float, *, create: bool) -> bool:
@@ -115,18 +117,6 @@ class Journal(ABC):
     @abstractmethod
     def is_alive(self, owner: str) -> bool:
         """Return whether a process is alive; under the lock."""
-
-    @abstractmethod
-    def listen(self) -> str | None:
-        """Make sure that this process can be notified; return why that is impossible, or None."""
-
-    @abstractmethod
-    def watch(self, owners: Collection[str]) -> None:
-        """Notice the end of these processes from now on: somebody here waits for them."""
-
-    @abstractmethod
-    def notify(self, owner: str) -> None:
-        """Have another process read; not under the lock. It is a hint, and may be lost."""
 
     @abstractmethod
     def announce(self) -> None:

@@ -144,7 +144,7 @@ class SharedLimit:
                     self._changing = True
                     try:
                         if journal.begin(since, create=declared is not None):
-                            self.now = journal.now()
+                            self.now, _ = journal.times()
                             state: Any = self.state
                             if journal.is_behind or self._pending or state.is_due(self.now):
                                 self._refresh(declared)
@@ -214,10 +214,11 @@ class SharedLimit:
             journal.forget()
             raise journal.damaged(error) from error
         self.state = state
+        now, _ = journal.times()
         if snapshot is None:
-            self.claims.apply(events, state, journal.now())
+            self.claims.apply(events, state, now)
         else:
-            self.claims.reconcile(state, journal.now())
+            self.claims.reconcile(state, now)
         return True
 
     def current_state(self) -> State:
@@ -229,7 +230,7 @@ class SharedLimit:
         """Apply a verb to the state, and commit its record; *in a change*."""
         state = self.current_state()
         refill_at = state.queue.next_refill() if state.has_rates else NEVER
-        record = [verb, self.now, self.journal.wall_us(), *args]
+        record = [verb, self.now, self.journal.times()[1], *args]
         events = state.apply(record)
         self.journal.append(record, state.snapshot)
         if state.moved and hooks_of.hooks:
@@ -243,13 +244,16 @@ class SharedLimit:
         # A dead process can't give back what it was granted: that goes to the next waiter.
         granted = [claim for event, claim in events if event == "granted" and claim.owner != own]
         if granted:
-            self._drop_dead({claim.owner for claim in granted}, granted)
+            self.drop_dead({claim.owner for claim in granted}, granted)
 
-    def drop_dead(self) -> None:
-        """End the holds and waits of dead processes; *in a change*."""
-        self._drop_dead(self.current_state().owners)
+    def drop_dead(
+        self, owners: Iterable[str] | None = None, granted: Iterable[ProcessClaim] = ()
+    ) -> None:
+        """End the holds and waits of dead processes; *in a change*.
 
-    def _drop_dead(self, owners: Iterable[str], granted: Iterable[ProcessClaim] = ()) -> None:
+        Of all processes, or of those whose claims were just ``granted``.
+        """
+        owners = self.current_state().owners if owners is None else owners
         dead = [owner for owner in owners if not self.journal.is_alive(owner)]
         if dead:
             undelivered = [claim.key for claim in granted if claim.owner in dead]
@@ -352,7 +356,7 @@ class SharedLimit:
     def finish_pending(self) -> None:
         """Do what was left to the next change, now or later; it never fails."""
         try:
-            self.change(_nothing, lock_timeout=TIMER_LOCK_TIMEOUT)
+            self.change(bool, lock_timeout=TIMER_LOCK_TIMEOUT)
         except Interrupted:
             pass  # the change that was interrupted does it when it is done
         except UnknownSemaphore:
@@ -371,11 +375,10 @@ class SharedLimit:
 
     def fail_closed(self, _when: float = 0.0) -> None:
         """End the waits of instances that this process closed."""
-
-        def failure_of(waiter: ProcessAcquisition) -> Exception | None:
-            return waiter.backend._closed_error() if waiter.backend.generation.closed else None
-
-        if not self._fail_waits(failure_of):  # a signal handler closed what it interrupted
+        is_failed = self._fail_waits(
+            lambda each: each.backend._closed_error() if each.backend.generation.closed else None
+        )
+        if not is_failed:  # a signal handler closed what it interrupted
             clock.timekeeper.call_at(clock.now(), self.fail_closed)
         elif self._pending:
             self.finish_pending()
@@ -409,24 +412,18 @@ class SharedLimit:
             return  # an earlier alarm was set since, and did this
         self._alarm = self._deadline = NEVER
         try:
-            self.change(_nothing, lock_timeout=TIMER_LOCK_TIMEOUT)
+            self.change(bool, lock_timeout=TIMER_LOCK_TIMEOUT)
         except UnknownSemaphore:
             pass
         except (Busy, BackendError) as error:
-            self._fail_overdue(error if isinstance(error, Busy) else None)
-            self._set_alarm(clock.now() + _RETRY_AFTER)
-
-    def _fail_overdue(self, lock_error: Busy | None) -> None:
-        """End the waits whose time is up, even though nothing can be changed just now."""
-        state, now = self.state, self.journal.now()
-        if state is not None:
-            self._fail_waits(
-                lambda waiter: (
-                    _messages.timed_out(waiter, state, now, lock_error)
-                    if waiter.wait_until is not None and waiter.wait_until < now
-                    else None
+            lock_error = error if isinstance(error, Busy) else None
+            state, (now, _) = self.state, self.journal.times()
+            if state is not None:  # the time of some is up, even though nothing can be changed
+                self._fail_waits(
+                    lambda waiter: (
+                        _messages.timed_out(waiter, state, now, lock_error)
+                        if waiter.wait_until is not None and waiter.wait_until < now
+                        else None
+                    )
                 )
-            )
-
-
-def _nothing() -> None: ...
+            self._set_alarm(clock.now() + _RETRY_AFTER)

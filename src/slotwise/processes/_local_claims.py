@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from slotwise._core.messages import cancelled_after_ttl
+from slotwise._core.messages import cancelled_after_ttl, ttl_ended
 from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise._wait.wakers import prepare_to_wake
 from slotwise._wait.woken import Woken
@@ -121,25 +121,21 @@ class LocalClaims:
             acquisition.holds = False
             self._lost.append((acquisition, event))
         else:
-            acquisition.failure = self._failure(acquisition, event, state, now)
+            failure: Exception | None = None
+            if event == "closed":
+                closure = None if state is None else state.closure
+                failure = acquisition.backend._closed_error(closure)
+            elif state is not None and event == "timed out":
+                failure = _messages.timed_out(acquisition, state, now)
+            elif state is not None and event == "too many":
+                failure = never_fits(state, acquisition.wanted, None, self._limit.public_name)
+            acquisition.failure = failure or _messages.wait_lost(self._limit.journal.place)
             self._end_wait(acquisition)
 
     def _end_wait(self, acquisition: ProcessAcquisition) -> None:
         self.sleeping.discard(acquisition.acquisition_id)
         if acquisition.waker is not None:
             self._wake.append(prepare_to_wake(acquisition.waker, self._limit, acquisition))
-
-    def _failure(
-        self, acquisition: ProcessAcquisition, event: str, state: State | None, now: float
-    ) -> Exception:
-        if event == "closed":
-            return acquisition.backend._closed_error(None if state is None else state.closure)
-        if state is not None and event == "timed out":
-            return _messages.timed_out(acquisition, state, now)
-        never = None
-        if state is not None and event == "too many":
-            never = never_fits(state, acquisition.wanted, None, self._limit.public_name)
-        return never or _messages.wait_lost(self._limit.journal.place)
 
     # ----------------------------------------------------- after the locks are released
 
@@ -153,9 +149,10 @@ class LocalClaims:
             self._report_lost(acquisition, event)
 
     def _report_lost(self, acquisition: ProcessAcquisition, event: str) -> None:
-        reason = _messages.lost_reason(event, acquisition.ttl)
+        is_expired = event == "expired"
+        reason = ttl_ended(acquisition.ttl) if is_expired else _messages.LOST_REASONS[event]
         cancel = None
-        if event == "expired" and acquisition.task is not None:
+        if is_expired and acquisition.task is not None:
             cancel = self.ttl_cancels.announce(
                 acquisition.acquisition_id,
                 acquisition.task,

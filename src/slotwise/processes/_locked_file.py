@@ -53,7 +53,7 @@ _EXPIRES_AFTER = 0.02
 class LockedFile:
     """A file that processes change one at a time."""
 
-    __slots__ = ("_identity", "directory", "fd", "filename", "liveness_byte", "path")
+    __slots__ = ("_identity", "_own_cell", "directory", "fd", "filename", "liveness_byte", "path")
 
     def __init__(
         self, directory: OpenDirectory, filename: str, liveness_byte: int | None = None
@@ -65,6 +65,7 @@ class LockedFile:
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
         self._identity = (-1, -1)
+        self._own_cell = (liveness_byte or 0) % _CELLS
 
     def open(self, *, create: bool) -> None:
         """Open it, and lock this process's byte."""
@@ -75,8 +76,6 @@ class LockedFile:
             if not S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             if self.liveness_byte is not None:
-                if found.st_mode & 0o600 != 0o600 and not found.st_size:
-                    os.fchmod(self.fd, 0o600)  # the umask removed the owner's permissions
                 byte = _LIVENESS_OFFSET + self.liveness_byte
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             self._identity = found.st_ino, found.st_dev
@@ -139,7 +138,7 @@ class LockedFile:
 
     def announce(self, since: float, now: float) -> None:
         """Show that this process has been waiting ``since`` then; to be repeated."""
-        own = self._own_cell()
+        own = self._own_cell
         shown_since, renewed_at = _CELL.unpack(self._cells()[own])
         if since <= shown_since or _is_expired(renewed_at, now):
             self._show(own, since, now)
@@ -159,12 +158,9 @@ class LockedFile:
 
     def leave(self, since: float) -> None:
         """Remove the entry of a thread that has been waiting ``since`` then, if it is shown."""
-        own = self._own_cell()
+        own = self._own_cell
         if _CELL.unpack(self._cells()[own])[0] == since:
             self._show(own, 0.0, 0.0)
-
-    def _own_cell(self) -> int:
-        return (self.liveness_byte or 0) % _CELLS
 
     def _cells(self) -> list[bytes]:
         raw = pread(self.fd, len(EMPTY_QUEUE), QUEUE_OFFSET).ljust(len(EMPTY_QUEUE), b"\0")

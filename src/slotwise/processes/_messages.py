@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from slotwise._core.messages import (
     KICKED,
     no_slot,
-    ttl_ended,
     wait_failed,
 )
 from slotwise._core.redaction import redact
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from slotwise.processes._journal import Busy
     from slotwise.processes._state import State
 
-_LOST_REASONS = {  # by the event that ended the hold
+LOST_REASONS = {  # by the event that ended the hold
     "kicked": KICKED,
     "released": "somebody else released it",
     "ended": "somebody else released or kicked it, or its file was deleted",
@@ -74,12 +73,9 @@ def os_error(error: OSError, path: str) -> BackendError:
 
 
 def _error(path: str, text: str) -> BackendError:
-    return BackendError(f"{_shown(path)}: {text}")
-
-
-def _shown(path: str) -> str:
-    """Return a path for a message; a url that was taken for one may have a password."""
-    return redact(str(path))
+    return BackendError(
+        f"{redact(str(path))}: {text}"
+    )  # a url taken for a path may have a password
 
 
 def foreign_directory(path: str, owner: int, user: int) -> BackendError:
@@ -94,7 +90,7 @@ def unsafe_directory(path: str, mode: int) -> BackendError:
     return _error(
         path,
         f"others can write to it (mode {mode:o}):"
-        f" run `chmod 700 {_shown(path)}`, or set SLOTWISE_DIR to another directory",
+        f" run `chmod 700 {redact(str(path))}`, or set SLOTWISE_DIR to another directory",
     )
 
 
@@ -175,7 +171,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def unknown(directory: str, name: str) -> UnknownSemaphore:
-    return UnknownSemaphore(f"there is no semaphore {name!r} in {_shown(directory)}")
+    return UnknownSemaphore(f"there is no semaphore {name!r} in {redact(str(directory))}")
 
 
 def timed_out(
@@ -198,10 +194,6 @@ def timed_out_locked(acquisition: ProcessAcquisition, busy: str) -> AcquireTimeo
 
 class LockTaken(AcquireTimeout, BackendError):
     """The time was up, and the file could not be read: nobody knows whether there was a slot."""
-
-
-def lost_reason(event: str, ttl: float | None) -> str:
-    return ttl_ended(ttl) if event == "expired" else _LOST_REASONS[event]
 
 
 def wait_lost(path: str) -> BackendError:

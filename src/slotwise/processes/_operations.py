@@ -211,8 +211,8 @@ def _end_adaptive(
         return outcome or "ok", None, 0
     if not state.closed:
         acquisition._state_outcome(outcome)
-        seconds = outcomes.pauses_for if state.has_adaptive else 0.0
-        for name, key in acquisition.paused() if seconds else ():  # before anybody else is served
+        # Before anybody else is served.
+        for seconds, name, key in acquisition.pauses() if state.has_adaptive else ():
             limit.write("pause", name, key, seconds)
     if not state.has_adaptive:
         return ()

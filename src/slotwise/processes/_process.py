@@ -49,10 +49,8 @@ FORGET_TIME = 24 * 3600.0  # after that, even the resize of a private one is for
 MAX_IDLE_FILES = 128
 
 # How many files are deleted for each name that is created, and how many entries of the directory
-# are examined for that: more than one, so that they become fewer. The first time it is more, as
-# many processes create only one name.
-_BATCH, _ENTRIES = 3, 10
-_FIRST_BATCH, _FIRST_ENTRIES = 20, 1000
+# are examined for that: more than one, so that they become fewer.
+_BATCH, _ENTRIES = 3, 50
 
 
 class LocalProcess:
@@ -141,20 +139,15 @@ class LocalProcess:
             self.delete_private(name, suffix, at_exit=True)
         self.wakeups.remove()
 
-    def sweep_some(self) -> None:
-        """Check a few files: a name was created."""
-        self._sweep(_BATCH, scan=True)
-
-    def sweep_own(self) -> None:
-        """Check all files that are open here, every half minute; called by the wakeups thread."""
-        now = time.monotonic()
-        if now >= self._next_own_sweep:
-            self._next_own_sweep = now + IDLE_TIME / 2
+    def sweep(self, *, own: bool) -> None:
+        """Delete files that were idle for long: a few, or all that are open here (``own``)."""
+        count, scan = _BATCH, True
+        if own:
+            if time.monotonic() < self._next_own_sweep:
+                return
+            self._next_own_sweep = time.monotonic() + IDLE_TIME / 2
             # Those that were closed because they were too many are found by a scan.
-            self._sweep(len(self.limits), scan=len(self.limits) >= MAX_IDLE_FILES)
-
-    def _sweep(self, count: int, *, scan: bool) -> None:
-        """Check open files that were idle for long, close some if they are too many, and scan."""
+            count, scan = len(self.limits), len(self.limits) >= MAX_IDLE_FILES
         with self._lock:
             if self._sweeping:  # another thread does it, and this one doesn't have to wait
                 return
@@ -180,13 +173,12 @@ class LocalProcess:
 
     def _check_others(self) -> None:
         """Continue the scan of the directory for files that nobody has used for long."""
-        is_first = self._scan is None
-        entries, batch = (_FIRST_ENTRIES, _FIRST_BATCH) if is_first else (_ENTRIES, _BATCH)
+        batch = _BATCH
         # Their ages now: at the end of a scan its descriptor is closed, which they use.
-        found = [(each.name, age_of(each)) for each in itertools.islice(self._scan or (), entries)]
-        if len(found) < entries:
+        found = [(each.name, age_of(each)) for each in itertools.islice(self._scan or (), _ENTRIES)]
+        if len(found) < _ENTRIES:
             self._scan = self.directory.entries()
-            more = itertools.islice(self._scan, entries - len(found))
+            more = itertools.islice(self._scan, _ENTRIES - len(found))
             found += [(each.name, age_of(each)) for each in more]
         for name, age in found:
             if age <= IDLE_TIME or not name.endswith(ALL_SUFFIXES) or batch == 0:

@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.adaptive import Adaptive
-from slotwise._core.arguments import Shed, check_value
+from slotwise._core.arguments import Shed, check_count, check_name, check_names, check_value
 from slotwise._core.copying import Recipe
 from slotwise._core.paths import semaphore_spec
 from slotwise._core.redaction import redact
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.twins import run_here
-from slotwise.processes import _inspect
+from slotwise.processes import _inspect, _log
 from slotwise.processes._backend import ProcessBackend
-from slotwise.processes._filenames import locate
+from slotwise.processes._filenames import SUFFIX, locate
 from slotwise.processes._views import holders_of, stats_of_semaphore
 from slotwise.processes._wait_for_grant import NO_WAIT_LOCK_TIMEOUT, in_thread
 
@@ -206,4 +206,15 @@ class ProcessSemaphore(Semaphore):
         directory: str | os.PathLike[str] | None = None,
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
-        return _inspect.get_acquired_stats(locate(directory), names, limit)
+        check_names(names)
+        check_count("limit", limit)
+        from slotwise._core.stats import fullest  # not needed to acquire
+
+        asked = None if names is None else list(names)
+        for name in asked or ():
+            check_name(name)
+        read = _inspect.read_each(locate(directory), asked, SUFFIX, stats_of_semaphore)
+        found, errors = read
+        for name, error in errors.items():
+            _log.unreadable(name, error)
+        return fullest(found, limit, idle_too=names is not None)

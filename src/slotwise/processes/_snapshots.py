@@ -51,22 +51,14 @@ def write_specs(specs: Sequence[TierSpec]) -> list[list[Any]]:
 
 
 def read_specs(written: Sequence[Sequence[Any]]) -> list[TierSpec]:
-    return [_read_spec(*fields) for fields in written]
-
-
-def _read_spec(
-    name: str,
-    value: Any,
-    keyed: bool,
-    by_key: bool,
-    key_of: str | None,
-    fair: str,
-    rules: str = "",  # earlier releases wrote none
-) -> TierSpec:
-    adaptive = Adaptive.read(rules) if rules else None
-    return TierSpec(
-        *(name, read_value(value), keyed, by_key, key_of, fair), adaptive=adaptive, rules=rules
-    )
+    return [
+        TierSpec(
+            *(name, read_value(value), keyed, by_key, key_of, fair),
+            adaptive=Adaptive.read(rules) if rules else None,
+            rules=rules,
+        )
+        for name, value, keyed, by_key, key_of, fair, rules in written
+    ]
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -129,7 +121,11 @@ def take_snapshot(state: State) -> dict[str, Any]:
             [
                 *claim.arguments(),
                 *(claim.granted_us, claim.token, claim.expires_at),
-                [(numbers.start, numbers.stop) for numbers in _ranges_of(claim)],
+                [
+                    (numbers.start, numbers.stop)
+                    for numbers in claim.ranges
+                    or [range(claim._slot_number, claim._slot_number + 1)]
+                ],
             ]
             for claim in state.holders.values()
         ],
@@ -140,11 +136,6 @@ def take_snapshot(state: State) -> dict[str, Any]:
         "parked": parked_groups(state),
         "turns": turns_of(state),
     }
-
-
-def _ranges_of(claim: ProcessClaim) -> Sequence[range]:
-    number = claim._slot_number
-    return [range(number, number + 1)] if claim.needs is None else claim.ranges
 
 
 def fill(state: State, snapshot: dict[str, Any]) -> None:

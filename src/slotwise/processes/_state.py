@@ -28,7 +28,7 @@ from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.replacing import FIRST, longest_holders
 from slotwise._ledger.times import microseconds
-from slotwise.processes._claims import ProcessClaim
+from slotwise.processes._claims import ProcessClaim, Request
 from slotwise.processes._snapshots import fill, read_specs, read_value, take_snapshot
 
 # Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
@@ -120,7 +120,14 @@ class State(PathLedger[ProcessClaim]):
 
     def is_same_shape(self, declared: Sequence[TierSpec]) -> bool:
         """Return whether these tiers have the same names, and keys where they have."""
-        return [*map(_shape, declared)] == [*map(_shape, self.specs)]
+        ours, theirs = (
+            [
+                (s.name, s.keyed, s.by_key, s.key_of, s.fair, isinstance(s.value, Rate))
+                for s in specs
+            ]
+            for specs in (self.specs, declared)
+        )
+        return ours == theirs
 
     def accepts(self, declared: Declared) -> bool:
         """Return whether somebody who declares these tiers may use it."""
@@ -194,8 +201,11 @@ class State(PathLedger[ProcessClaim]):
         if self.attention:
             while self.unfinished:  # nobody else can continue it
                 events += self._granted(self.serve(now), now, wall_us)
-            if self.has_rates:
-                self._forget_full(now)
+            # Forget buckets that have filled up, and costs that can't be corrected any more.
+            self.recent.forget_old(now)
+            for tier in self.tiers:
+                if isinstance(tier, RateTier):
+                    tier.forget(now, now, 0, _FORGET_AT_ONCE)
         claim: Any
         for event, claim in events:
             if event != "granted":
@@ -227,13 +237,8 @@ class State(PathLedger[ProcessClaim]):
         label: str | None,
         grace: float = 0.0,
     ) -> list[ClaimEvent]:
-        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        return self._enter(claim, now, wall_us, wait_until)
-
-    def _enter(
-        self, claim: ProcessClaim, now: float, wall_us: int, wait_until: float | None
-    ) -> list[ClaimEvent]:
         """Grant a newcomer what it wants, or queue it."""
+        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
         for tier, of_key in claim.values:
             self.learn(tier, claim.path[tier], of_key, now)
         granted = self.request(claim, claim.path, now, wait_until=wait_until, weight=claim.weight)
@@ -241,23 +246,13 @@ class State(PathLedger[ProcessClaim]):
         return self._granted(granted, now, wall_us)
 
     def _replace(
-        self,
-        now: float,
-        wall_us: int,
-        acquisition_id: str,
-        wanted: Sequence[Any],
-        ttl: float | None,
-        wait_until: float | None,
-        pid: int,
-        label: str | None,
-        grace: float = 0.0,
+        self, now: float, wall_us: int, acquisition_id: str, wanted: Sequence[Any], *rest: Any
     ) -> list[ClaimEvent]:
         """Kick the longest holders, and give a newcomer their slots, now or after their grace."""
-        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        claim.head_start = FIRST
-        replaced = self.replaceable(claim.slots)
+        first = Request(*wanted)._replace(head_start=FIRST)
+        replaced = self.replaceable(1 if first.needs is None else first.needs[0])
         # It takes what is free, and those that waited for that get what the others give back.
-        granted = self._enter(claim, now, wall_us, wait_until)
+        granted = self._request(now, wall_us, acquisition_id, first, *rest)
         events: list[ClaimEvent] = []
         for each in replaced:
             if each.grace:
@@ -579,13 +574,6 @@ class State(PathLedger[ProcessClaim]):
             if node.adaptation is not None:
                 node.adaptation.epoch_us = epoch_us
 
-    def _forget_full(self, now: float) -> None:
-        """Forget buckets that have filled up, and costs that can't be corrected any more."""
-        self.recent.forget_old(now)
-        for tier in self.tiers:
-            if isinstance(tier, RateTier):
-                tier.forget(now, now, 0, _FORGET_AT_ONCE)
-
     def _forget_idle(self, nodes: Iterable[Any]) -> None:
         """Forget nodes that nobody uses, unless few are known: they may be used again soon.
 
@@ -611,8 +599,3 @@ class State(PathLedger[ProcessClaim]):
         state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
         fill(state, snapshot)
         return state
-
-
-def _shape(spec: TierSpec) -> tuple[object, ...]:
-    is_rate = isinstance(spec.value, Rate)
-    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate

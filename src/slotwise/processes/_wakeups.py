@@ -52,6 +52,7 @@ class Wakeups:
         self._process = process
         self._fifo = f"{FIFOS}/{process.owner}"
         self._fd = -1
+        self._ended = False  # set by tests
         self._starting = fork.new_lock()
         self._single = SingleThread("wakeups", self._run, self._starting)
         self._poll = select.poll()
@@ -59,7 +60,6 @@ class Wakeups:
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
         self._was_busy = False  # whether a journal could not be checked: its lock was taken
-        self._ending = False
         # Errors that were logged, while they last, by their place, or "" for others.
         self._reported: dict[str, str] = {}
 
@@ -75,7 +75,7 @@ class Wakeups:
             return None
         with self._starting:
             if self._fd < 0:
-                self._open()
+                self._fd = self._open()
             if self._single.thread is None:
                 try:
                     self._single.start()
@@ -83,7 +83,7 @@ class Wakeups:
                     return str(error)
         return None
 
-    def notify(self, owner: str, key: str) -> None:
+    def notify(self, key: str, owner: str) -> None:
         """Tell another process to read a semaphore's file."""
         try:
             # Opened for reading too: then there is no SIGPIPE if its reader ends just now.
@@ -105,16 +105,6 @@ class Wakeups:
         self._waited_at = time.monotonic()
         if not self._checks_soon or {*owners} - {self._process.owner, *self._pidfds}:
             _send(self._fd, _CHECK_ALL)
-
-    def end(self) -> None:
-        """End the thread, and wait for that; nobody here may use the directory any more."""
-        with self._starting:
-            thread = self._single.thread
-        if thread is not None:
-            self._ending = True
-            _send(self._fd, _CHECK_ALL)
-            thread.join()
-            self._single.thread = None
 
     def abandon(self) -> None:
         """In a forked child: the FIFO and the thread are the parent's."""
@@ -138,15 +128,19 @@ class Wakeups:
 
     # -------------------------------------------------------------- the FIFO
 
-    def _open(self) -> None:
-        directory = self._process.directory
+    def _open(self) -> int:
+        """Create the FIFO, and return its descriptor."""
+        directory, fd = self._process.directory, -1
         try:
             directory.reopen()
-            while self._fd < 0:
+            while fd < 0:
                 try:
-                    directory.make(FIFOS, os.mkdir, 0o700)
-                    directory.make(self._fifo, os.mkfifo, 0o600)
-                    self._fd = directory.open(self._fifo, os.O_RDWR)
+                    for create, path in ((os.mkdir, FIFOS), (os.mkfifo, self._fifo)):
+                        if not directory.has(path):
+                            create(path, 0o700, dir_fd=directory.fd)
+                    fd = directory.open(self._fifo, os.O_RDWR)
+                except FileExistsError:
+                    continue  # another process was quicker
                 except FileNotFoundError:  # another process that ended has just removed one
                     if not directory.is_in_place():
                         raise
@@ -156,6 +150,7 @@ class Wakeups:
             self._remove_stale()
         except OSError:
             pass  # left to the next process: ours can be used
+        return fd
 
     def _remove_stale(self) -> None:
         """Remove the FIFOs of processes that were killed: they have no reader."""
@@ -201,7 +196,7 @@ class Wakeups:
     def _run(self) -> None:
         self._poll.register(self._fd, select.POLLIN)
         checked_at = time.monotonic()
-        while not self._ending:
+        while not self._ended:
             # Cleared before the interval is decided: whoever begins to wait after that sees it,
             # and sends a message.
             self._checks_soon = False
@@ -212,7 +207,9 @@ class Wakeups:
                 ready = {fd for fd, _ in self._poll.poll(max(due - time.monotonic(), 0.0) * 1000)}
                 ended = [owner for owner, fd in self._pidfds.items() if fd in ready]
                 self._unwatch(ended)
-                messages = self._read() if len(ready) > len(ended) else set()
+                messages = set[str]()
+                if self._fd in ready:
+                    messages.update(os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split())
                 limits = self._process.limits
                 for limit in [limits[each] for each in messages if each in limits]:
                     self._check(limit, thorough=False)
@@ -232,12 +229,6 @@ class Wakeups:
             return _UNWATCHED if self._was_busy or self._misses_exits else _WAITING
         return _HOLDING
 
-    def _read(self) -> set[str]:
-        try:
-            return {*os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split()}
-        except BlockingIOError:
-            return set()
-
     def _check_all(self, ended: bool) -> None:
         """Check all journals; ``ended`` means that a process has ended."""
         limits = list(self._process.limits.values())
@@ -254,11 +245,10 @@ class Wakeups:
                 self._check(limit, thorough=False)
             if limit.claims.by_id:
                 limit.with_journal(limit.journal.touch)
-        self._process.sweep_own()
+        self._process.sweep(own=True)
         directory = self._process.directory
         if directory.is_in_place() and not directory.has(self._fifo):  # somebody removed it
-            removed, self._fd = self._fd, -1
-            self._open()
+            removed, self._fd = self._fd, self._open()
             self._poll.register(self._fd, select.POLLIN)
             self._poll.unregister(removed)
             os.close(removed)
