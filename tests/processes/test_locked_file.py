@@ -1,14 +1,22 @@
-"""How a process finds out that its file was deleted or replaced."""
+"""How a process finds out that its file was deleted or replaced, without a look at the file.
+
+A look at a file makes its next write slower, so the directory is looked at.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slotwise.processes import _locked_file
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._locked_file import LockedFile
+
+HOUR = 3600 * 10**9
 
 
 @pytest.fixture
@@ -25,6 +33,65 @@ def file(directory: Path) -> Iterator[LockedFile]:
     yield opened
     opened.close()
     opened.directory.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were looked at."""
+    seen: list[str] = []
+
+    def lstat(path: str) -> os.stat_result:
+        seen.append(path)
+        return os.lstat(path)
+
+    monkeypatch.setattr(_locked_file, "lstat", lstat)
+    return seen
+
+
+def an_hour_later(file: LockedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver's clock be an hour ahead, once the file system's has left the last change."""
+    directory = Path(file.directory.path)
+    changed, other = directory.stat().st_ctime_ns, directory.parent / "clock"
+    while other.touch() or other.stat().st_ctime_ns <= changed:
+        pass
+    clock = _locked_file.time_ns
+    monkeypatch.setattr(_locked_file, "time_ns", lambda: clock() + HOUR)
+
+
+@pytest.mark.soak
+def test_the_file_is_not_looked_at_while_its_directory_is_unchanged(
+    file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_hour_later(file, monkeypatch)
+    assert file.is_in_place()
+    assert looks == [file.directory.path, file.path]
+    looks.clear()
+    os.pwrite(file.fd, b"written", 0)
+    assert file.is_in_place()
+    assert looks == [file.directory.path]
+
+
+@pytest.mark.soak
+def test_the_file_is_looked_at_while_the_directory_has_just_been_changed(
+    file: LockedFile, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another change could leave the same time."""
+    changed = Path(file.directory.path).stat().st_ctime_ns
+    whole_seconds = changed - changed % 10**9
+    for its_time, now in [(whole_seconds + 1, whole_seconds + 10**7), (whole_seconds, changed)]:
+
+        def lstat(path: str, its_time: int = its_time) -> Any:
+            looks.append(path)
+            found = os.lstat(path)
+            fields = {"st_ino": found.st_ino, "st_dev": found.st_dev, "st_ctime_ns": its_time}
+            return type("Found", (), fields)
+
+        monkeypatch.setattr(_locked_file, "lstat", lstat)
+        monkeypatch.setattr(_locked_file, "time_ns", lambda now=now: now)
+        looks.clear()
+        assert file.is_in_place()
+        assert file.is_in_place()
+        assert looks == [file.directory.path, file.path] * 2
 
 
 def deleted(path: Path) -> None:
@@ -55,8 +122,20 @@ def directory_replaced(path: Path) -> None:
     "displace", [deleted, deleted_and_created, replaced, directory_moved, directory_replaced]
 )
 def test_whatever_displaces_the_file_is_noticed_at_once(
-    file: LockedFile, displace: Callable[[Path], None]
+    file: LockedFile, displace: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    an_hour_later(file, monkeypatch)
+    assert file.is_in_place()
     assert file.is_in_place()
     displace(Path(file.path))
     assert not file.is_in_place()
+
+
+def test_a_directory_that_lost_another_file_still_has_this_one(
+    file: LockedFile, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "other").touch()
+    an_hour_later(file, monkeypatch)
+    assert file.is_in_place()
+    (directory / "other").unlink()
+    assert file.is_in_place()

@@ -25,6 +25,7 @@ import struct
 import sys
 from os import fstat, lstat, pread, pwrite
 from stat import S_ISREG
+from time import time_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ _LIVENESS_OFFSET = 1 << 40
 # struct flock, as in the system's header files.
 _IS_BSD = sys.platform == "darwin" or "bsd" in sys.platform
 _FLOCK = struct.Struct("@qqihh" if _IS_BSD else "@hhqqi0q")
+
+# The resolution of file times in nanoseconds, with a margin: the tick of the kernel's clock, which
+# is at most 10 ms, or a whole second on some file systems.
+_SECOND = 10**9
+_FINE, _COARSE = _SECOND // 40, 3 * _SECOND
+_CHANGED = (-1, -1, -1)
 
 # The cells of the queue in the file. A cell has two times: since when somebody has been waiting,
 # and when that was last renewed. Threads of one process, and processes that happen to share a
@@ -53,7 +60,16 @@ _EXPIRES_AFTER = 0.02
 class LockedFile:
     """A file that processes change one at a time."""
 
-    __slots__ = ("_identity", "_own_cell", "directory", "fd", "filename", "liveness_byte", "path")
+    __slots__ = (
+        "_identity",
+        "_own_cell",
+        "_unchanged",
+        "directory",
+        "fd",
+        "filename",
+        "liveness_byte",
+        "path",
+    )
 
     def __init__(
         self, directory: OpenDirectory, filename: str, liveness_byte: int | None = None
@@ -65,6 +81,9 @@ class LockedFile:
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
         self._identity = (-1, -1)
+        # The directory, and when it was last changed, when it was seen to have this file. Creating,
+        # deleting and moving files changes it; writing to them doesn't.
+        self._unchanged = _CHANGED
         self._own_cell = (liveness_byte or 0) % _CELLS
 
     def open(self, *, create: bool) -> None:
@@ -86,17 +105,30 @@ class LockedFile:
     def close(self) -> None:
         """Close the file, which drops all locks of this process on it."""
         fd, self.fd = self.fd, -1
-        self._identity = (-1, -1)
+        self._identity, self._unchanged = (-1, -1), _CHANGED
         if fd >= 0:
             os.close(fd)
 
     def is_in_place(self) -> bool:
         """Return whether the path still leads to this file; if not, it was deleted or replaced."""
         try:
-            found = lstat(self.path)  # the whole path, to notice a directory that was replaced
+            # By the whole path, to notice a directory that was replaced, too. The file itself is
+            # inspected only if the directory has changed: after each stat, the next write has to
+            # store its time at full resolution, which takes longer than the write.
+            found = lstat(self.directory.path)
+            seen = found.st_ctime_ns, found.st_ino, found.st_dev
+            if seen == self._unchanged:
+                return True
+            found = lstat(self.path)
         except OSError:
             return False
-        return (found.st_ino, found.st_dev) == self._identity
+        if (found.st_ino, found.st_dev) != self._identity:
+            return False
+        # A directory that has just changed could change again within the resolution of its time.
+        changed_ns = seen[0]
+        if time_ns() - changed_ns > (_FINE if changed_ns % _SECOND else _COARSE):
+            self._unchanged = seen
+        return True
 
     # ----------------------------------------------------------------- its locks
 

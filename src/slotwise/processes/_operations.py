@@ -119,6 +119,8 @@ def _is_free(state: State, wanted: Request, declared: Declared, now: float) -> b
     """Return whether a newcomer would be granted what it wants at once."""
     if not state.accepts(declared):
         return state.is_idle(now)
+    if not state.attention and not state.holders:  # the usual case: nobody is there
+        return True
     path, needs = wanted.path, wanted.needs
     turn = state.queue.turn_of_newcomer(wanted.head_start, path, state.queue.next_ticket(now))
     group = state.groups.get(path)
