@@ -67,7 +67,7 @@ class SharedLimit:
         self.public_name = public_name  # None if it is private
         self.state: State | None = None  # as this process last read it
         self.claims = LocalClaims(self)
-        self.now = 0.0  # the time of the change that is being made
+        self.now, self._wall_us = 0.0, 0  # the time of the change that is being made
         self._mutex = fork.new_lock()
         self._changing = False
         self._is_created = False  # whether everybody is to be told that it was just created
@@ -144,7 +144,7 @@ class SharedLimit:
                     self._changing = True
                     try:
                         if journal.begin(since, create=declared is not None):
-                            self.now, _ = journal.times()
+                            self.now, self._wall_us = journal.times()
                             state: Any = self.state
                             if journal.is_behind or self._pending or state.is_due(self.now):
                                 self._refresh(declared)
@@ -230,7 +230,7 @@ class SharedLimit:
         """Apply a verb to the state, and commit its record; *in a change*."""
         state = self.current_state()
         refill_at = state.queue.next_refill() if state.has_rates else NEVER
-        record = [verb, self.now, self.journal.times()[1], *args]
+        record = [verb, self.now, self._wall_us, *args]
         events = state.apply(record)
         self.journal.append(record, state.snapshot)
         if state.moved and hooks_of.hooks:

@@ -141,6 +141,8 @@ class LocalClaims:
 
     def act(self) -> None:
         """Wake waiters, notify other processes, and report losses."""
+        if not (self._wake or self._notify or self._lost):
+            return
         for wake in _each(self._wake):
             wake()
         for owner in _each(self._notify):

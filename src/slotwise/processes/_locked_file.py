@@ -88,7 +88,9 @@ class LockedFile:
 
     def open(self, *, create: bool) -> None:
         """Open it, and lock this process's byte."""
-        flags = os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
+        # Without O_NOATIME, reading a changed file would write the access time to its inode.
+        flags = getattr(os, "O_NOATIME", 0)
+        flags |= os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
         try:
             self.fd = self.directory.open(self.filename, flags | (os.O_CREAT if create else 0))
             found = fstat(self.fd)

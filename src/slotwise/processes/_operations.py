@@ -97,9 +97,10 @@ def _may_request(limit: SharedLimit, acquisition: ProcessAcquisition, *, waits: 
     if state.closed:
         raise backend._closed_error(state.closure)
     declaration = _declaration(state, declared, limit.now)
-    never = never_fits(state, wanted, declared, limit.public_name)
-    if never is not None:
-        raise never
+    if wanted.needs is not None:
+        never = never_fits(state, wanted, declared, limit.public_name)
+        if never is not None:
+            raise never
     if not waits and not is_free:
         if not acquisition.replaces:
             return False
