@@ -94,15 +94,7 @@ class ProcessBackend(PathBackend):
 
     __slots__ = (
         *("__weakref__", "_by_key", "_cancel_task_after_ttl", "_fork_epoch", "_generation_key"),
-        *(
-            "_has_weights",
-            "_holds_nothing",
-            "_idle",
-            "_is_keyed",
-            "_limit",
-            "_made_in",
-            "_max_idle_keys",
-        ),
+        *("_holds_nothing", "_idle", "_is_keyed", "_limit", "_made_in", "_max_idle_keys"),
         *("_options", "_overload", "_suffix", "_ttl", "declared", "directory", "generation"),
         "name",
     )
@@ -165,12 +157,13 @@ class ProcessBackend(PathBackend):
 
     def limit(self) -> SharedLimit:
         """Return what is behind it; another one after a fork."""
-        if self._fork_epoch is not processes.fork_epoch:
-            self._fork_epoch = processes.fork_epoch
+        epoch = processes.fork_epoch
+        if self._fork_epoch is not epoch:
             process = processes.process_for(self.directory)
             self._limit: SharedLimit = process.limit(self.name, self._suffix)
             self._idle = IdleKeys(self._specs, self._max_idle_keys)
-            if self._limit.public_name is None and self._made_in is self._fork_epoch:
+            self._fork_epoch = epoch  # only now: other threads may be here, too
+            if self._limit.public_name is None and self._made_in is epoch:
                 process.private[self.name] = self._suffix
         return self._limit
 
