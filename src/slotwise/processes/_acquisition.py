@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from slotwise._core import events
 from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.paths import (
-    TierSpec,
     is_semaphore,
     keys_by_name,
 )
@@ -71,22 +70,18 @@ class ProcessAcquisition(AcquisitionResult):
         self.failure: Exception | None = None  # why the wait ended without a grant
         self.task: asyncio.Task[Any] | None = None  # to be cancelled when the ttl ends
 
-    @property
-    def specs(self) -> tuple[TierSpec, ...]:
-        return self.backend._specs
-
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause."""
-        specs = () if is_semaphore(self.specs) else self.specs
+        specs = () if is_semaphore(self.backend._specs) else self.backend._specs
         return asked_pauses(self._outcomes, specs, self.wanted.path)
 
     def settle(self, **costs: int) -> Awaitable[None]:
-        if is_semaphore(self.specs):
+        if is_semaphore(self.backend._specs):
             return super().settle(**costs)
         return self.backend.settle_soon(self.acquisition_id, costs)
 
     def _keys(self) -> dict[str, str]:
-        return keys_by_name(self.specs, self.wanted.path)
+        return keys_by_name(self.backend._specs, self.wanted.path)
 
     def begin(self, idle: IdleKeys | None) -> None:
         """Note that it may be in the journal from now on."""

@@ -14,12 +14,8 @@ import time
 from collections.abc import Generator
 
 from slotwise._core import fork
-from slotwise.processes._messages import (
-    foreign_directory,
-    not_a_directory,
-    os_error,
-    unsafe_directory,
-)
+from slotwise._core.redaction import redact
+from slotwise.processes._messages import os_error, path_error
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -154,13 +150,24 @@ def _open_safe(path: str) -> int:
             pass
         fd = os.open(path, _OPEN)
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
-            raise not_a_directory(path) from error
-        raise os_error(error, path) from error
-    found = os.fstat(fd)
-    if found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP) or not os.path.lexists(path):
+            raise os_error(error, path) from error
+        remedy = "not a directory: set SLOTWISE_DIR to one"
+        if os.path.islink(path):  # noqa: PTH114
+            remedy = "it is a symbolic link: use the path that it points to"
+        raise path_error(path, remedy) from error
+    found, user = os.fstat(fd), os.getuid()
+    if found.st_uid == user and not found.st_mode & 0o022:
         return fd
     os.close(fd)
-    if found.st_uid != os.getuid():
-        raise foreign_directory(path, found.st_uid, os.getuid())
-    raise unsafe_directory(path, stat.S_IMODE(found.st_mode))
+    if found.st_uid != user:
+        raise path_error(
+            path,
+            f"it belongs to user {found.st_uid}, and this is user {user}:"
+            " set SLOTWISE_DIR to a directory of your own",
+        )
+    raise path_error(
+        path,
+        f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}):"
+        f" run `chmod 700 {redact(path)}`, or set SLOTWISE_DIR to another directory",
+    )

@@ -246,7 +246,11 @@ class FileJournal(Journal):
             if checksum != crc32(root[: -_CHECKSUM.size]):
                 continue
             if (version, rules) > (VERSION, RULES):
-                raise _messages.newer_release(self.place, (version, rules), (VERSION, RULES))
+                raise _messages.path_error(
+                    self.place,
+                    f"a newer release of slotwise uses it (format {version}.{rules}, this release"
+                    f" has {VERSION}.{RULES}): upgrade slotwise here too, or set SLOTWISE_DIR",
+                )
             if best is None or sequence > best[0]:
                 best = sequence, epoch, start, end, (version, rules)
         # The very first root goes into the second place. If the first place is empty, the process
@@ -256,9 +260,15 @@ class FileJournal(Journal):
         return best
 
     def damaged(self, error: Exception) -> BackendError:
-        if self._written_in < (VERSION, RULES):
-            return _messages.older_release(self.place, self._written_in, (VERSION, RULES))
-        return Damaged(*_messages.damaged(self.place, error).args)
+        remedy, (version, rules) = "remove it when nobody uses the semaphore", self._written_in
+        if (version, rules) < (VERSION, RULES):
+            return _messages.path_error(
+                self.place,
+                f"an older release of slotwise wrote it (format {version}.{rules}, this release"
+                f" has {VERSION}.{RULES}): {remedy}",
+            )
+        what = f"its contents are damaged ({error}): {remedy}"
+        return Damaged(*_messages.path_error(self.place, what).args)
 
     def _read(self, start: int, end: int, epoch: int) -> tuple[list[Any], int]:
         """Return the records between two offsets, of this epoch, and the length of the first."""

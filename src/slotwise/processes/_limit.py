@@ -25,7 +25,6 @@ from slotwise._ledger import NEVER
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import lock
-from slotwise._wait.woken import Woken
 from slotwise.errors import BackendError, UnknownSemaphore
 from slotwise.processes import _messages
 from slotwise.processes._acquisition import ProcessAcquisition
@@ -67,6 +66,7 @@ class SharedLimit:
         self.public_name = public_name  # None if it is private
         self.state: State | None = None  # as this process last read it
         self.claims = LocalClaims(self)
+        self.woken = self.claims.woken
         self.now, self._wall_us = 0.0, 0  # the time of the change that is being made
         self._mutex = fork.new_lock()
         self._changing = False
@@ -80,10 +80,6 @@ class SharedLimit:
         # The changes of adaptive values that this process wrote, while hooks are there: the number
         # of the tier (0 for a semaphore), its key, and the change.
         self.moved: deque[tuple[int, Any, Change]] = deque(maxlen=_MOVES)
-
-    @property
-    def woken(self) -> Woken:
-        return self.claims.woken
 
     # ----------------------------------------------------------------- its life
 

@@ -69,68 +69,19 @@ def os_error(error: OSError, path: str) -> BackendError:
         parent, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
         if os.path.isdir(parent if name == FIFOS else f"{parent}/{name}"):  # noqa: PTH112 - as in /proc
             remedy = "no file can be created there: set SLOTWISE_DIR to a directory on a disk"
-    return _error(path, f"{remedy} ({error.strerror or error})")
+    return path_error(path, f"{remedy} ({error.strerror or error})")
 
 
-def _error(path: str, text: str) -> BackendError:
-    return BackendError(
-        f"{redact(str(path))}: {text}"
-    )  # a url taken for a path may have a password
-
-
-def foreign_directory(path: str, owner: int, user: int) -> BackendError:
-    return _error(
-        path,
-        f"it belongs to user {owner}, and this is user {user}:"
-        f" set SLOTWISE_DIR to a directory of your own",
-    )
-
-
-def unsafe_directory(path: str, mode: int) -> BackendError:
-    return _error(
-        path,
-        f"others can write to it (mode {mode:o}):"
-        f" run `chmod 700 {redact(str(path))}`, or set SLOTWISE_DIR to another directory",
-    )
-
-
-def not_a_directory(path: str) -> BackendError:
-    if os.path.islink(path):  # noqa: PTH114
-        return _error(path, "it is a symbolic link: use the path that it points to")
-    return _error(path, "not a directory: set SLOTWISE_DIR to one")
-
-
-def newer_release(path: str, theirs: tuple[int, int], ours: tuple[int, int]) -> BackendError:
-    return _error(
-        path,
-        f"a newer release of slotwise uses it ({_formats(theirs, ours)}):"
-        f" upgrade slotwise here too, or set SLOTWISE_DIR",
-    )
-
-
-def older_release(path: str, theirs: tuple[int, int], ours: tuple[int, int]) -> BackendError:
-    return _error(
-        path,
-        f"an older release of slotwise wrote it ({_formats(theirs, ours)}):"
-        f" remove it when nobody uses the semaphore",
-    )
-
-
-def _formats(theirs: tuple[int, int], ours: tuple[int, int]) -> str:
-    return f"format {theirs[0]}.{theirs[1]}, this release has {ours[0]}.{ours[1]}"
-
-
-def damaged(path: str, damage: Exception) -> BackendError:
-    return _error(
-        path, f"its contents are damaged ({damage}): remove it when nobody uses the semaphore"
-    )
+def path_error(path: str, text: str) -> BackendError:
+    # Somebody may have taken a url with a password for a path.
+    return BackendError(f"{redact(str(path))}: {text}")
 
 
 # ------------------------------------------------------------ the file's lock
 
 
 def busy(path: str, error: Busy) -> BackendError:
-    return _error(path, lock_taken(error.pid))
+    return path_error(path, lock_taken(error.pid))
 
 
 def lock_taken(pid: int | None, lock: str = "its lock") -> str:
@@ -197,7 +148,7 @@ class LockTaken(AcquireTimeout, BackendError):
 
 
 def wait_lost(path: str) -> BackendError:
-    return _error(
+    return path_error(
         path,
         "this waiter lost its place in the queue: the file was deleted, or other code in"
         " this process opened and closed it",

@@ -35,7 +35,7 @@ from slotwise.processes._claims import Request
 from slotwise.processes._limit import SharedLimit
 from slotwise.processes._snapshots import write_specs
 from slotwise.processes._state import Declared, State
-from slotwise.processes._views import fullness, never_fits, waiting_at
+from slotwise.processes._views import fullness, never_fits
 
 if TYPE_CHECKING:
     from slotwise.processes._backend import ProcessBackend
@@ -170,7 +170,8 @@ def _refuse_overload(
 ) -> None:
     """Raise if one that would have to wait may not."""
     wanted = acquisition.wanted
-    at_nodes = waiting_at(state, wanted)
+    nodes = [tier.nodes.get(key) for tier, key in zip(state.tiers, wanted.path, strict=True)]
+    at_nodes = [0 if node is None else node.waiting for node in nodes]
     waiting, timeout = overload.exceeded(len(state.waiting), at_nodes), None
     if waiting is None and not overload.sheds:
         return

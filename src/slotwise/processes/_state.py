@@ -195,8 +195,8 @@ class State(PathLedger[ProcessClaim]):
         """
         verb, now, wall_us, *args = record
         self.wall_us = wall_us
-        if self.moved:
-            self.moved.clear()
+        self.moved.clear()
+        self.ending = None
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
             while self.unfinished:  # nobody else can continue it
@@ -287,10 +287,7 @@ class State(PathLedger[ProcessClaim]):
         retry_after_us: int = 0,
     ) -> list[ClaimEvent]:
         self.ending = outcome, held_us, retry_after_us
-        try:
-            return self._end_hold(now, wall_us, acquisition_id, "released")
-        finally:
-            self.ending = None
+        return self._end_hold(now, wall_us, acquisition_id, "released")
 
     def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[ClaimEvent]:
         """End a hold; if it has a grace, its holder is told, and has that long to release it."""
@@ -313,8 +310,6 @@ class State(PathLedger[ProcessClaim]):
         self._note_hold(claim, wall_us)
         granted = self.release(acquisition_id, now)
         self._uncount(claim)
-        if not granted:
-            return [(event, claim)]
         return [(event, claim), *self._granted(granted, now, wall_us)]
 
     def _withdraw(
@@ -343,10 +338,7 @@ class State(PathLedger[ProcessClaim]):
         """End the holds and waits whose deadline has passed."""
         waited = bool(self.waiting)
         self.ending = "dropped", None, 0
-        try:
-            holders, waiters, granted = self.expire(now)
-        finally:
-            self.ending = None
+        holders, waiters, granted = self.expire(now)
         for claim in holders:
             self._note_hold(claim, wall_us, waited=waited)
         for claim in (*holders, *waiters):

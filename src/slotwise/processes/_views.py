@@ -204,9 +204,3 @@ def fullness(state: State, wanted: Request, now: float) -> str:
         ),
         paused_for=node.paused_for,
     )
-
-
-def waiting_at(state: State, wanted: Request) -> list[int]:
-    """Return how many wait for each node of a path."""
-    nodes = [tier.nodes.get(key) for tier, key in zip(state.tiers, wanted.path, strict=True)]
-    return [0 if node is None else node.waiting for node in nodes]
