@@ -28,15 +28,15 @@ def test_the_longest_wait_for_the_lock_goes_first(queues: list[LockedFile]) -> N
     first, second, late = queues
     second.announce(since=20.0, now=20.0)
     first.announce(since=10.0, now=20.001)
-    assert late.is_anothers_turn(since=0.0, now=20.002)
+    assert late.is_anothers_turn(since=20.002, now=20.002)
     assert second.is_anothers_turn(since=20.0, now=20.002)
     assert not first.is_anothers_turn(since=10.0, now=20.002)
     first.leave(10.0)
     # The second needn't announce itself again to be before the newcomer.
-    assert late.is_anothers_turn(since=0.0, now=20.003)
+    assert late.is_anothers_turn(since=20.003, now=20.003)
     assert not second.is_anothers_turn(since=20.0, now=20.003)
     second.leave(20.0)
-    assert not late.is_anothers_turn(since=0.0, now=20.004)
+    assert not late.is_anothers_turn(since=20.004, now=20.004)
 
 
 def test_nobody_waits_for_a_process_that_was_killed_while_it_queued(
@@ -44,8 +44,8 @@ def test_nobody_waits_for_a_process_that_was_killed_while_it_queued(
 ) -> None:
     killed, other, _ = queues
     killed.announce(since=10.0, now=10.0)
-    assert other.is_anothers_turn(since=0.0, now=10.01)
-    assert not other.is_anothers_turn(since=0.0, now=10.03)
+    assert other.is_anothers_turn(since=10.01, now=10.01)
+    assert not other.is_anothers_turn(since=10.03, now=10.03)
 
 
 def test_the_longest_wait_of_a_process_is_shown(queues: list[LockedFile]) -> None:

@@ -91,20 +91,20 @@ class FileJournal(Journal):
 
     # --------------------------------------------------------------- the lock
 
-    def begin(self, since: float, *, create: bool) -> bool:
-        file, now = self.file, time.monotonic()
+    def begin(self, since: float, retries: bool, *, create: bool) -> bool:
+        file, now = self.file, time.monotonic() if retries else since
         try:
             if file.fd < 0:
                 self._open(create=create)
-            elif since and not file.is_in_place():
+            elif retries and not file.is_in_place():
                 self.close()  # then it doesn't matter who has its lock
                 return False
-            if since and file.is_anothers_turn(since, now):
+            if retries and file.is_anothers_turn(since, now):
                 return False  # don't even try: it would only be in the way
             if not file.try_lock():
                 # At once: on a busy machine, a process that seldom runs would be overtaken
                 # before its second try.
-                file.announce(since or now, now)
+                file.announce(since, now)
                 return False
             # If the head is as it was, nobody is queueing for the lock either.
             self.is_behind = not self._in_sync or pread(file.fd, _HEAD_SIZE, 0) != self._head
@@ -113,7 +113,7 @@ class FileJournal(Journal):
             if not file.is_in_place():
                 self.close()
                 return False
-            if since:
+            if retries:
                 file.leave(since)
         except BackendError:
             raise

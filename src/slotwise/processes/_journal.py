@@ -66,11 +66,12 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def begin(self, since: float, *, create: bool) -> bool:
+    def begin(self, since: float, retries: bool, *, create: bool) -> bool:
         """Take the lock, to be given back by `end`; return False if the caller has to try again.
 
         Args:
-            since: when the caller first tried, by `time.monotonic`; 0 if it does so now.
+            since: when the caller first tried, by `time.monotonic`.
+            retries: whether that was earlier than now.
             create: make a journal without records if there is none.
 
         Raises:

@@ -128,8 +128,7 @@ class SharedLimit:
             Busy: the lock was taken for that long. Nothing has changed.
             UnknownSemaphore: it doesn't exist, and nothing was declared.
         """
-        since = 0.0  # when it found the lock taken
-        journal = self.journal
+        journal, since, retries = self.journal, time.monotonic(), False
         try:
             while True:
                 with self._mutex:
@@ -139,7 +138,7 @@ class SharedLimit:
                         raise journal.unknown()
                     self._changing = True
                     try:
-                        if journal.begin(since, create=declared is not None):
+                        if journal.begin(since, retries, create=declared is not None):
                             self.now, self._wall_us = journal.times()
                             state: Any = self.state
                             if journal.is_behind or self._pending or state.is_due(self.now):
@@ -156,11 +155,10 @@ class SharedLimit:
                     finally:
                         self._changing = False
                         journal.end()
-                now = time.monotonic()
-                since = since or now
-                if lock_timeout is not None and now - since >= lock_timeout:
+                retries, waited = True, time.monotonic() - since
+                if lock_timeout is not None and waited >= lock_timeout:
                     raise Busy(self.with_journal(partial(journal.give_up, since)))
-                time.sleep(_PAUSE if now - since < 1.0 else _LONG_PAUSE)
+                time.sleep(_PAUSE if waited < 1.0 else _LONG_PAUSE)
         finally:
             self._act()
         if self._pending:  # this was interrupted by a release

@@ -178,7 +178,7 @@ class LockedFile:
             self._show(own, since, now)
 
     def is_anothers_turn(self, since: float, now: float) -> bool:
-        """Return whether somebody has been waiting longer than ``since``; 0 means a newcomer."""
+        """Return whether somebody has been waiting longer than ``since``."""
         found = False
         for number, cell in enumerate(self._cells()):
             if cell == _EMPTY_CELL:
@@ -186,7 +186,7 @@ class LockedFile:
             shown_since, renewed_at = _CELL.unpack(cell)
             if _is_expired(renewed_at, now):
                 self._show(number, 0.0, 0.0)
-            elif 0 < shown_since < (since or now):
+            elif 0 < shown_since < since:
                 found = True
         return found
 
