@@ -97,7 +97,7 @@ class FileJournal(Journal):
             if file.fd < 0:
                 self._open(create=create)
             elif retries and not file.is_in_place():
-                self.close()  # then it doesn't matter who has its lock
+                self._close()  # then it doesn't matter who has its lock
                 return False
             if retries and file.is_anothers_turn(since, now):
                 return False  # don't even try: it would only be in the way
@@ -111,7 +111,7 @@ class FileJournal(Journal):
             if self.is_behind and file.is_anothers_turn(since, now):
                 return False
             if not file.is_in_place():
-                self.close()
+                self._close()
                 return False
             if retries:
                 file.leave(since)
@@ -143,6 +143,10 @@ class FileJournal(Journal):
         return self.file.lock_holder()
 
     def close(self) -> None:
+        self.process.limits.pop(self.key, None)
+        self._close()
+
+    def _close(self) -> None:
         self._in_sync = False
         self.end = _NOT_OPEN
         self.file.close()

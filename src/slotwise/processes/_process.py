@@ -15,7 +15,6 @@ import atexit
 import itertools
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from weakref import WeakValueDictionary
 
@@ -66,7 +65,7 @@ class LocalProcess:
         self.owner = f"p{self.liveness_byte:015x}"
         self.pid = os.getpid()
         self.boot = _boot_id()
-        self.limits: OrderedDict[str, SharedLimit] = OrderedDict()
+        self.limits: dict[str, SharedLimit] = {}
         self._known: WeakValueDictionary[str, SharedLimit] = WeakValueDictionary()
         # The suffixes of the private limits that were made here, by name.
         self.private: dict[str, str] = {}
@@ -99,9 +98,8 @@ class LocalProcess:
             return limit
 
     def opened(self, key: str) -> None:
-        """Keep a limit whose file is being opened."""
-        with self._lock:
-            self.limits[key] = self._known[key]
+        """Keep a limit whose file is being opened; *under its mutex*, as when it is closed."""
+        self.limits[key] = self._known[key]
 
     def name_of(self, filename: str) -> str | None:
         """Return the name that is stored in a file; None if it can't be read."""
@@ -109,12 +107,6 @@ class LocalProcess:
             limit = self._known.get(key_from(filename))
             # Only if it can't be open here: closing it drops this process's locks on it.
             return read_name(self, filename) if limit is None else limit.name
-
-    def retire(self, limit: SharedLimit) -> None:
-        """Close the file of a limit, if this process doesn't use it."""
-        with self._lock:
-            if limit.close_if_unused():
-                self.limits.pop(_file_of(limit).key, None)
 
     # ------------------------------------------------------------- deleting files
 
@@ -124,7 +116,7 @@ class LocalProcess:
             limit.change(delete, limit, is_unused, lock_timeout=0.0)
         except (BackendError, Busy, Interrupted, UnknownSemaphore):
             pass  # another process may delete it, or the next sweep
-        self.retire(limit)
+        limit.close_if_unused()
 
     def delete_private(self, name: str, suffix: str, *, at_exit: bool = False) -> None:
         """Delete the file of a private limit, if nobody else uses it."""
@@ -153,17 +145,14 @@ class LocalProcess:
                 return
             self._sweeping = True
         try:
-            for _ in range(min(count, len(self.limits))):
-                with self._lock:
-                    key, limit = next(iter(self.limits.items()))
-                    self.limits.move_to_end(key)  # each has its turn
-                age = limit.with_journal(_file_of(limit).age)
-                if limit.claims.by_id:
-                    continue
+            unused = [limit for limit in [*self.limits.values()] if not limit.claims.by_id]
+            for limit in unused[:count]:  # those that were opened first
+                assert isinstance(limit.journal, FileJournal)
+                age = limit.with_journal(limit.journal.age)
                 if age > IDLE_TIME:
                     self._delete_idle(limit, age)
                 elif len(self.limits) > MAX_IDLE_FILES:
-                    self.retire(limit)
+                    limit.close_if_unused()
             if scan:
                 self._check_others()
         except (BackendError, OSError):
@@ -193,11 +182,6 @@ class LocalProcess:
         self._delete(
             limit, lambda state, now: state.is_idle(now) and (forget or not state.remembers(now))
         )
-
-
-def _file_of(limit: SharedLimit) -> FileJournal:
-    assert isinstance(limit.journal, FileJournal)
-    return limit.journal
 
 
 _lock = fork.new_lock()

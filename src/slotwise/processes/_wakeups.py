@@ -135,12 +135,14 @@ class Wakeups:
             directory.reopen()
             while fd < 0:
                 try:
-                    for create, path in ((os.mkdir, FIFOS), (os.mkfifo, self._fifo)):
-                        if not directory.has(path):
-                            create(path, 0o700, dir_fd=directory.fd)
-                    fd = directory.open(self._fifo, os.O_RDWR)
+                    if not directory.has(FIFOS):
+                        os.mkdir(FIFOS, 0o700, dir_fd=directory.fd)
                 except FileExistsError:
-                    continue  # another process was quicker
+                    pass  # another process was quicker
+                try:
+                    if not directory.has(self._fifo):
+                        os.mkfifo(self._fifo, 0o600, dir_fd=directory.fd)
+                    fd = directory.open(self._fifo, os.O_RDWR)
                 except FileNotFoundError:  # another process that ended has just removed one
                     if not directory.is_in_place():
                         raise
