@@ -268,6 +268,8 @@ class ProcessBackend(PathBackend):
         limit = self.limit()
         call = partial(limit.change, work, limit, *args, declared=declared)
         try:
+            if is_blocking():
+                return call(lock_timeout=at_most)
             # Without a thread, a slot is released all the same: that blocks the loop for a moment.
             here = partial(call, lock_timeout=NO_WAIT_LOCK_TIMEOUT)
             return await call_limit(call, at_most, otherwise=here)

@@ -310,7 +310,8 @@ class State(PathLedger[ProcessClaim]):
         self._note_hold(claim, wall_us)
         granted = self.release(acquisition_id, now)
         self._uncount(claim)
-        return [(event, claim), *self._granted(granted, now, wall_us)]
+        ended = [(event, claim)]
+        return [*ended, *self._granted(granted, now, wall_us)] if granted else ended
 
     def _withdraw(
         self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
