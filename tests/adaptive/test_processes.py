@@ -80,18 +80,18 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
             if dice.random() < 0.1:
                 do(
                     "pause",
-                    *dice.choice([(0, "a", clocks.now + 0.05), (2, None, clocks.now + 0.05)]),
+                    *dice.choice([("user", "a", 0.05), ("all", None, 0.05)]),
                 )
             key = dice.choice([None, "a", "b", "x"])
             if verb == "kick" and holders:
                 do("kick", dice.choice(holders))
             elif verb == "freeze" and dice.random() < 0.2:
-                do("freeze", 0, key, dice.choice([None, 2, 5]))
+                do("freeze", "user", key, dice.choice([None, 2, 5]))
             elif verb == "resize" and dice.random() < 0.2:
-                do("resize", 2, None, dice.choice([5, 9]))
+                do("resize", "all", None, dice.choice([5, 9]))
             elif verb == "thaw":
-                do("thaw", 0, key)
-                do("thaw", 2, None)
+                do("thaw", "user", key)
+                do("thaw", "all", None)
             elif verb == "expire":
                 do("expire")
             elif verb == "reboot" and dice.random() < 0.05:
@@ -117,19 +117,19 @@ def test_a_reboot_keeps_what_was_learnt() -> None:
     state: Any = State("s", [semaphore_spec(ERRORS)], "boot")
     state.apply(["request", 5001.0, 10**15, "p1-1", [[None]], None, None, 5, None])
     state.apply(["release", 5002.0, 10**15, "p1-1", "dropped", 1000, 50_000_000])
-    assert state.value_at(0) == 7
+    assert state.value_at() == 7
     assert [change.new for _, _, change in state.moved] == [7]
     known = again(state).tiers[0].nodes[None].adaptation
     assert known.take_change() is None, "whoever moved it has told of it"
     state.apply(["reboot", 3.0, 10**15, "other"])
-    assert state.value_at(0) == 7
+    assert state.value_at() == 7
     for number in range(30):  # used all the time, by a clock that began anew
-        ids = [f"p2-{number}-{each}" for each in range(state.value_at(0))]
+        ids = [f"p2-{number}-{each}" for each in range(state.value_at())]
         for each in ids:
             state.apply(["request", 3.0 + number, 10**15, each, [[None]], None, None, 5, None])
         for each in ids:
             state.apply(["release", 4.0 + number, 10**15, each, "ok", 1_000_000, 0])
-    assert state.value_at(0) > 7
+    assert state.value_at() > 7
 
 
 def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.redis._server import Server
 from slotwise._cli.slot import TimeLeft
 from slotwise._cli.slot_flags import limit
 from slotwise._core.limit import TRY_LIMIT
-from slotwise.processes._semaphore_file import LOCK_TIMEOUT
+from slotwise.processes._limit import LOCK_TIMEOUT
 
 
 def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from slotwise.processes import ProcessSemaphore, _sweeping
+from slotwise.processes import ProcessSemaphore, _process
 
 
 def measure(directory: Path) -> dict[str, int]:
@@ -24,7 +24,7 @@ def measure(directory: Path) -> dict[str, int]:
 
 
 def main(directory: Path, seconds: float, idle: float) -> None:
-    _sweeping.IDLE_TIME = idle
+    _process.IDLE_TIME = idle
     begun = time.monotonic()
     settled: dict[str, int] | None = None
     number = 0

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slotwise.processes import ProcessSemaphore, _lock_queue, _locked_file, _semaphore_file
-from slotwise.processes import _journal as journals
+from slotwise.processes import ProcessSemaphore, _locked_file
+from slotwise.processes import _file_journal as journals
 
 warnings.simplefilter("ignore", DeprecationWarning)
 
@@ -51,10 +51,10 @@ class Killer:
     def arm(self) -> None:
         for name in ("pwrite", "pread", "fstat", "lstat", "posix_fallocate", "ftruncate"):
             armed = self.armed(getattr(os, name), name)
-            for where in (os, journals, _lock_queue, _locked_file):
+            for where in (os, journals, _locked_file):
                 if hasattr(where, name):
                     setattr(where, name, armed)
-        fcntl.lockf = _semaphore_file.lockf = self.armed(fcntl.lockf, "lockf")
+        fcntl.lockf = journals.lockf = self.armed(fcntl.lockf, "lockf")
 
 
 def change(semaphore: ProcessSemaphore, verb: str, holder: str, arm: Callable[[], None]) -> None:

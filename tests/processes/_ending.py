@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from slotwise.processes import _process as process_module
 
 
@@ -10,8 +13,13 @@ def end_processes() -> None:
     ended = {*process_module._processes.values()}
     process_module._processes.clear()
     for process in ended:
-        process.wakeups.end()
-        for file in process._all_files:
-            with file._mutex:  # a timer may be changing it
-                file.abandon()
+        wakeups: Any = process.wakeups
+        if wakeups._single.thread is not None:
+            wakeups._ended = True
+            os.write(wakeups._fd, b"end\n")
+            wakeups._single.thread.join()
+            wakeups._single.thread = None
+        for limit in [*process._known.values()]:
+            limit.with_journal(limit.abandon)  # a timer may be changing it
         process.abandon()
+    process_module.fork_epoch = object()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes._copies import Copy
 from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
@@ -22,9 +22,8 @@ from slotwise import BackendError, Limit, SlotwiseError, Tier, Tiers
 from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
+from slotwise.processes._file_journal import FileJournal
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
-from slotwise.processes._journal import Journal
-from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -38,16 +37,14 @@ def a_history(path: Path) -> None:
     state = State("s", [semaphore_spec(2)], "another boot")
     for number, ttl in enumerate((None, 5.0, None)):
         state.apply(["request", 100.0, 7, f"pabc-{number}", [[None]], ttl, None, 4711, "a label"])
-    file = LockedFile(OpenDirectory(path.parent), path.name, 77)
-    file.open(create=True)
-    journal = Journal(file)
-    journal.create(state)
-    journal.write(["request", 101.0, 8, "pdef-1", [[None], [2]], 5.0, 1e9, 4712, None])
-    journal.write(["release", 102.0, 9, "pabc-0"])
-    journal.write(["resize", 103.0, 9, 0, None, 3])
-    journal.write(["drop dead", 104.0, 9, ["pdef"]])
-    file.close()
-    file.directory.close()
+    copy = Copy(OpenDirectory(path.parent), path.name, 77)
+    copy.create(state)
+    copy.write(["request", 101.0, 8, "pdef-1", [[None], [2]], 5.0, 1e9, 4712, None])
+    copy.write(["release", 102.0, 9, "pabc-0"])
+    copy.write(["resize", 103.0, 9, None, None, 3])
+    copy.write(["drop dead", 104.0, 9, ["pdef"]])
+    copy.file.close()
+    copy.file.directory.close()
 
 
 def garble_anywhere(dice: random.Random, raw: bytes) -> bytes:
@@ -134,7 +131,7 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
         for _ in range(dice.randrange(3)):
             semaphore.release_sync(semaphore.acquire_sync())
         # Not with write_bytes, which would close it and drop the holder's lock.
-        fd = semaphore._backend.attachment.file()._file.fd
+        fd = semaphore._backend.limit().journal.file.fd
         damaged = garble_anywhere(dice, path.read_bytes())
         os.pwrite(fd, damaged, 0)
         os.ftruncate(fd, len(damaged))
@@ -202,23 +199,6 @@ def test_a_process_that_has_read_a_file_needs_nothing_that_was_cut_off(
     assert semaphore.release_sync(held)
 
 
-def test_an_exception_of_a_signal_handler_is_not_taken_for_damage(
-    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory.mkdir(mode=0o700)
-    a_history(directory / filename_of("s"))
-    apply = State.apply
-
-    def fail(state: State, record: Any) -> Any:
-        monkeypatch.setattr(State, "apply", apply)
-        raise TimeoutError("of a handler of SIGALRM")
-
-    monkeypatch.setattr(State, "apply", fail)
-    with pytest.raises(TimeoutError, match="SIGALRM"):
-        make().stats_sync()
-    make().stats_sync()
-
-
 def test_garbage_in_the_lock_queue_is_ignored(make: Make, directory: Path) -> None:
     """It has no checksum; a time in the future once made everybody wait forever."""
     semaphore = make()
@@ -280,29 +260,31 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
     limit.acquire_sync()
     other = make(1, name="other")
     held = other.acquire_sync()
-    file = owner._backend.attachment.file()
+    shared = owner._backend.limit()
+    file = shared.journal.file
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(limit.acquire_sync, timeout=LONG)
         waiting_elsewhere = threads.submit(other.acquire_sync, timeout=LONG)
         until = time.monotonic() + LONG
         while not (limit.stats_sync().waiting and other.stats_sync().waiting):
             assert time.monotonic() < until
-        with file._mutex:
-            journal = Journal(file._file)  # with the same descriptor, and its locks
-            journal.catch_up()
+        with shared._mutex:
+            # With the same descriptor, and its locks.
+            journal = FileJournal(shared.journal.process, file, "s", "key")
+            journal.read()
             start, end, epoch = journal._start, journal._end, journal._epoch
             if garbage == "record":  # it ends the wait before it fails
-                record = ["drop dead", 1.0, 1, [file.process.owner], 5]
-                journal._commit(json.dumps(record), end, epoch, start)
+                record = ["drop dead", 1.0, 1, [shared.journal.owner], 5]
+                journal._commit(record, end, epoch, start)
             else:
-                journal._commit("not JSON", end, epoch + 1, end)
+                journal._commit("not a snapshot", end, epoch + 1, end)
         error = waiting.exception(LONG)
         assert isinstance(error, BackendError)
         refused = f"^{re.escape(file.path)}: its contents are damaged .*: remove it"
         assert re.search(refused, str(error))
         with pytest.raises(BackendError, match=refused):
             limit.try_acquire_sync()
-        assert file.state is None, "nobody uses what was half changed"
+        assert shared.state is None, "nobody uses what was half changed"
         assert other.release_sync(held)
         assert other.release_sync(waiting_elsewhere.result(LONG))
     Path(file.path).unlink()

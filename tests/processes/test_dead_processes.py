@@ -18,7 +18,7 @@ from tests.redis._server import wait_until
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats
 from slotwise.processes import ProcessSemaphore, _wakeups
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._limit import SharedLimit
 from slotwise.processes._wakeups import Wakeups
 
 Make = Callable[..., ProcessSemaphore]
@@ -100,9 +100,9 @@ async def test_a_waiter_elsewhere_is_told_of_a_pause_and_served_when_it_ends(
     other = worker()
     notify, told = Wakeups.notify, []
 
-    def spy(wakeups: Wakeups, owner: str, key: str) -> None:
+    def spy(wakeups: Wakeups, key: str, owner: str) -> None:
         told.append(owner)
-        notify(wakeups, owner, key)
+        notify(wakeups, key, owner)
 
     monkeypatch.setattr(Wakeups, "notify", spy)
     async with asyncio.timeout(HANG):
@@ -340,11 +340,11 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
 ) -> None:
     semaphore = make()
     held = semaphore.acquire_sync()
-    file = semaphore._backend.attachment.file()
-    wakeups = file.process.wakeups
+    file = semaphore._backend.limit()
+    wakeups = file.journal.process.wakeups
     checked: list[str] = []
     monkeypatch.setattr(
-        SemaphoreFile, "check", lambda file, *, thorough: bool(checked.append(file.name)) or True
+        SharedLimit, "check", lambda file, *, thorough: bool(checked.append(file.name)) or True
     )
 
     def too_many_open_files(*_: object) -> Iterator[object]:
@@ -357,7 +357,7 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
     wait_until(fifo.exists, "another FIFO", within=HANG)
     checked.clear()  # from now on by messages: the thread itself checks every minute
     wait_until(
-        lambda: wakeups.notify(file.process.owner, file.claims.key) or checked,
+        lambda: wakeups.notify(file.journal.key, file.journal.owner) or checked,
         "a message",
         within=HANG,
     )

@@ -16,14 +16,13 @@ from zlib import crc32
 
 import pytest
 from tests import _fresh_processes
+from tests.processes._copies import Copy
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import filename_of, locate, name_from
-from slotwise.processes._journal import Journal
-from slotwise.processes._locked_file import LockedFile
 from slotwise.processes._messages import os_error
 from slotwise.processes._state import State
 
@@ -215,17 +214,16 @@ def test_a_truncated_file_is_an_error(make: Make, directory: Path) -> None:
 def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Path) -> None:
     path = file_of(used(make), directory)
     sound = path.read_bytes()
-    locked_file = LockedFile(OpenDirectory(directory), path.name)
-    locked_file.open(create=False)
-    journal = Journal(locked_file)
-    journal.catch_up()
+    copy = Copy(OpenDirectory(directory), path.name, 77)
+    copy.catch_up()
+    journal = copy.journal
     for at in range(journal._start, journal._end, 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
-        journal.in_sync = False
-        with pytest.raises(Exception, match=r"checksum|truncated|incomplete record"):
-            journal.catch_up()
-    locked_file.close()
-    locked_file.directory.close()
+        journal.forget()
+        with pytest.raises(BackendError, match=r"checksum|truncated"):
+            journal.read()
+    copy.file.close()
+    copy.file.directory.close()
 
 
 def test_one_damaged_root_does_no_harm(make: Make, directory: Path) -> None:
@@ -240,7 +238,7 @@ def test_one_damaged_root_does_no_harm(make: Make, directory: Path) -> None:
 def test_a_file_of_a_newer_release_is_left_alone(make: Make, directory: Path) -> None:
     path = file_of(used(make), directory)
     sound = path.read_bytes()
-    roots = [b"slotwise\x02" + sound[at + 9 : at + 60] for at in (0, 64)]
+    roots = [b"slotwise\x03" + sound[at + 9 : at + 60] for at in (0, 64)]
     newer = b"".join(root + struct.pack("<I", crc32(root)) for root in roots) + sound[128:]
     path.write_bytes(newer)
     told = in_another_process(directory, "s.acquire_sync()")
@@ -380,7 +378,7 @@ def test_a_directory_that_is_mounted_twice_is_one(tmp_path: Path) -> None:
 def test_a_reused_pid_is_not_mistaken_for_the_dead_process(make: Make, directory: Path) -> None:
     semaphore = used(make)
     # A dead holder with the pid of a live process: this one.
-    forged = f"s._backend.attachment.file().process.pid = {os.getpid()}; print(s.acquire_sync())"
+    forged = f"s._backend.limit().journal.process.pid = {os.getpid()}; print(s.acquire_sync())"
     assert "acquisition_id" in in_another_process(directory, forged)
     assert semaphore.try_acquire_sync() is not None
 
@@ -392,13 +390,12 @@ def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
     before = State("s", [semaphore_spec(1)], "the boot before")
     before.apply(["request", 9e9, 1, "pabc-1", [[None]], 5.0, None, 4711, None])
     before.apply(["request", 9e9, 1, "pabc-2", [[None]], None, 9e9, 4711, None])
-    before.apply(["resize", 9e9, 1, 0, None, 4])
-    before.apply(["close_everywhere", 9e9, 1, "night"])
-    file = LockedFile(OpenDirectory(directory), filename_of("s"), 77)
-    file.open(create=True)
-    Journal(file).create(before)
-    file.close()
-    file.directory.close()
+    before.apply(["resize", 9e9, 1, None, None, 4])
+    before.apply(["close_everywhere", 9e9, 1, None, None, "night"])
+    copy = Copy(OpenDirectory(directory), filename_of("s"), 77)
+    copy.create(before)
+    copy.file.close()
+    copy.file.directory.close()
     semaphore = make(1)
     assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")
     semaphore.reopen_sync()

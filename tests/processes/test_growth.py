@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests import _fresh_processes
 
-from slotwise.processes import ProcessSemaphore, _sweeping
+from slotwise.processes import ProcessSemaphore
 from slotwise.processes._filenames import filename_of
 from slotwise.processes._operations import release
 
@@ -57,28 +57,13 @@ def test_names_not_used_for_a_minute_are_deleted_as_others_are_created(
     assert len(files(directory)) == 205, "and none of the others"
 
 
-@pytest.mark.soak
-def test_files_that_were_closed_to_open_others_are_deleted_later(
-    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sweeping, "MAX_IDLE_FILES", 4)
-    monkeypatch.setattr(_sweeping, "_SCAN_INTERVAL", 3600.0)  # not found by a scan
-    for number in range(100):
-        use(make(name=f"old {number}"))
-    for path in files(directory):
-        age(path, 61)
-    for number in range(100):
-        use(make(name=f"new {number}"))
-    assert [*directory.glob("old*")] == []
-
-
 def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path) -> None:
     semaphore = make()
     use(semaphore)
     age(directory / filename_of("s"), 61)
-    file = semaphore._backend.attachment.file()
-    file.process.sweeper._next_own_sweep = 0.0
-    file.process.wakeups._check_all(ended=False)  # as its thread does every minute
+    file = semaphore._backend.limit()
+    file.journal.process._next_own_sweep = 0.0
+    file.journal.process.wakeups._check_all(ended=False)  # as its thread does every minute
     assert files(directory) == []
     use(semaphore)
     assert len(files(directory)) == 1
@@ -130,17 +115,14 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    file = semaphore._backend.attachment.file()
-    process = file.process
+    limit = semaphore._backend.limit()
     del semaphore
     gc.collect()
     assert len(files(directory)) == 1, "it is held"
-    release(file, acquired.acquisition_id)
-    until = time.monotonic() + LONG
-    while files(directory):
-        assert time.monotonic() < until
-        process.sweeper.sweep_some()
-        time.sleep(0.01)
+    limit.change(release, limit, acquired.acquisition_id, None)
+    del acquired
+    gc.collect()
+    assert files(directory) == []
 
 
 def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: Path) -> None:
@@ -148,7 +130,7 @@ def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: 
     semaphore = make()
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
-    assert semaphore._backend.attachment.file().process.wakeups.other_owners() == set()
+    assert semaphore._backend.limit().journal.process.wakeups.other_owners() == set()
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ from tests._effort import seeds
 
 from slotwise import ProcessSemaphore
 from slotwise._core.paths import semaphore_spec
-from slotwise.processes import _journal as journals
+from slotwise.processes import _file_journal as journals
 from slotwise.processes._state import State
 from slotwise.processes._views import waiters_of
 
@@ -81,8 +81,8 @@ def test_records_and_snapshots_lead_to_the_same_order(seed: int) -> None:
         if dice.random() < 0.3:
             other = State.restore(snapshot)
         turns = [key for _, key, _ in sorted(queue.waiting)]
-        assert [each.acquisition_id for each in waiters_of(state)] == turns
-        assert [each.acquisition_id for each in waiters_of(other)] == turns
+        assert [each.acquisition_id for each in waiters_of(state, now)] == turns
+        assert [each.acquisition_id for each in waiters_of(other, now)] == turns
 
 
 async def test_a_process_that_reads_a_snapshot_knows_the_order(

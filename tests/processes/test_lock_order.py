@@ -10,7 +10,7 @@ import pytest
 
 from slotwise._wait.section import lock
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._limit import SharedLimit
 
 pytestmark = pytest.mark.soak
 
@@ -25,24 +25,25 @@ def test_a_garbage_collection_under_the_timers_lock_does_not_deadlock(
     """One thread changes the file and sets a timer, another withdraws under the timers' lock."""
     semaphore = make(2, ttl=60.0)
     changing, interrupted = threading.Event(), threading.Event()
-    write = SemaphoreFile.write
+    write = SharedLimit.write
 
-    def write_slowly(file: SemaphoreFile, *args: Any) -> None:
+    def write_slowly(file: SharedLimit, *args: Any) -> None:
         write(file, *args)
         changing.set()
         assert interrupted.wait(LONG)
 
-    monkeypatch.setattr(SemaphoreFile, "write", write_slowly)
+    monkeypatch.setattr(SharedLimit, "write", write_slowly)
     acquired: list[object] = []
     change = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync()), daemon=True)
     change.start()
     assert changing.wait(LONG)
-    file = semaphore._backend.attachment.file()
+    file = semaphore._backend.limit()
 
     def collect() -> None:
         with lock:
             interrupted.set()
-            file.withdraw_id("p1-1")
+            file.end_later("p1-1")
+            file.finish_pending()
 
     collection = threading.Thread(target=collect, daemon=True)
     collection.start()

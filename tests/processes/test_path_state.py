@@ -15,21 +15,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests._effort import examples
 from tests.ledger.path_model import PathModel, Request, in_microseconds
+from tests.processes._copies import Copy
 
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.invariants import check
 from slotwise._ledger.rate_nodes import RateTier
-from slotwise.processes import _journal as journals
+from slotwise.processes import _file_journal as journals
 from slotwise.processes import _state as states
 from slotwise.processes._claims import Request as Wanted
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._journal import Journal
-from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._newcomers import takes_at_once
+from slotwise.processes._snapshots import write_value
 from slotwise.processes._state import State
-from slotwise.processes._values import write_value
 
 tenants = st.sampled_from(["a", "b", "ü"])
 models = st.sampled_from(["x", "y"])
@@ -47,19 +45,10 @@ perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
 which = st.integers(0, 30)
 actors = st.integers(0, 2)
 
+NAMES = "tenant", "model", "all"
+
 PATIENCE = 1  # so little that slots are kept all the time
 SNAPSHOT_AFTER = 600  # bytes of records: few, so that each run has several snapshots
-
-
-class Process(Journal):
-    """What one process knows of the file."""
-
-    __slots__ = ("file",)
-
-    def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
-        self.file = LockedFile(directory, "t.tiers", liveness_byte)
-        self.file.open(create=True)
-        super().__init__(self.file)
 
 
 class TiersFileAgainstModel(RuleBasedStateMachine):
@@ -70,7 +59,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self._few_nodes, states._FEW_NODES = states._FEW_NODES, 1
         journals._COMPACT_AFTER, path_queue.PATIENCE, path_queue.LOOKS = SNAPSHOT_AFTER, PATIENCE, 2
         directory = OpenDirectory(Path(self._directory.name))
-        self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
+        self.processes = [Copy(directory, "t.tiers", liveness_byte) for liveness_byte in (1, 2, 3)]
         self.now = 100.0
         self.wall_us = 1_000_000
         self.fence = 0
@@ -138,11 +127,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
             told = () if self.by_key is None else ((0, self.by_key),)
             self.ids.append(key)
             wanted = Wanted(path, needs, told)
-            process = self.processes[actor]
-            process.catch_up()
-            at_once = takes_at_once(cast("State", process.state), wanted, None)
             granted = self.model.request(request, self.now, until)
-            assert granted == [key] or not at_once
             args = (key, wanted.written, ttl, until, 1000 + actor, None)
             assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
 
@@ -200,7 +185,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.resized = True
         refused, granted = self.model.resize(tier, value, key, key is not None, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", tier, key, value) == happened
+        assert self.do(actor, "resize", NAMES[tier], key, value) == happened
 
     @precondition(lambda self: not self.closed)
     @rule(actor=actors, likely=st.integers(0, 3))
@@ -210,14 +195,16 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         waiters = [request.key for request in self.model.waiting]
         self.model.cancel_all(waiters, self.now)
         self.closed = True
-        assert self.do(actor, "close_everywhere", "why") == [("closed", key) for key in waiters]
+        assert self.do(actor, "close_everywhere", None, None, "why") == [
+            ("closed", key) for key in waiters
+        ]
 
     @precondition(lambda self: self.closed or self.model.pauses)
     @rule(actor=actors)
     def reopen(self, actor: int) -> None:
         self.closed = False
         granted = self.model.end_pauses(self.now)
-        assert self.do(actor, "reopen") == [("granted", each) for each in granted]
+        assert self.do(actor, "reopen", None, None) == [("granted", each) for each in granted]
 
     @precondition(lambda self: not self.closed)
     @rule(
@@ -230,12 +217,12 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         self.resized = True
         key = None if tier == 2 else key
         self.model.pause((tier, key), self.now + seconds)
-        assert self.do(actor, "pause", tier, key, self.now + seconds) == []
+        assert self.do(actor, "pause", NAMES[tier], key, seconds) == []
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:
         old = self.processes[actor]
-        self.processes[actor] = Process(old.file.directory, actor + 1)
+        self.processes[actor] = Copy(old.file.directory, "t.tiers", actor + 1)
         old.file.close()
 
     # ---------------------------------------------------------- invariants
@@ -243,7 +230,7 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
         seen = []
-        for process in [*self.processes, Process(self.processes[0].file.directory, 4)]:
+        for process in [*self.processes, Copy(self.processes[0].file.directory, "t.tiers", 4)]:
             process.catch_up()
             state = process.state
             assert isinstance(state, State)
@@ -315,7 +302,7 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
         self.resized = True
         refused, granted = self.model.resize(tier, rate, key, key is not None, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", tier, key, write_value(rate)) == happened
+        assert self.do(actor, "resize", NAMES[tier], key, write_value(rate)) == happened
 
     @rule(actor=actors, seconds=st.sampled_from([1 / 8, 0.25, 0.5]))
     def let_time_pass(self, actor: int, seconds: float) -> None:
@@ -334,15 +321,17 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
         granted = self.model.correct(key, actual, self.now)
         assert state.can_settle(key, self.now) is (granted is not None)
         if granted is not None:
-            args = [*actual.items()]
-            assert self.do(actor, "charge", key, args) == [("granted", each) for each in granted]
+            args = None, None, key, {NAMES[tier]: cost for tier, cost in actual.items()}
+            assert self.do(actor, "settle", *args) == [("granted", each) for each in granted]
 
     @rule(actor=actors, tier=st.integers(0, 2), key=tenants | models)
     def fill(self, actor: int, tier: int, key: str | None) -> None:
         if self.is_rate(tier):
             key = None if tier == 2 else key
             granted = self.model.fill((tier, key), self.now)
-            assert self.do(actor, "refill", tier, key) == [("granted", each) for each in granted]
+            assert self.do(actor, "refill", NAMES[tier], key) == [
+                ("granted", each) for each in granted
+            ]
 
     @rule(actor=actors, number=which)
     def withdraw_undelivered(self, actor: int, number: int) -> None:

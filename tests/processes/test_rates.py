@@ -161,7 +161,9 @@ async def test_a_grant_of_a_rate_alone_is_found_in_a_new_snapshot(url):
     first = await limit.acquire(cost=5)
     waiting = asyncio.create_task(limit.acquire(cost=2))
     await until_waiting(limit._tiers, 1)
-    compacting = "from slotwise.processes import _journal; _journal._COMPACT_AFTER = -1 << 20"
+    compacting = (
+        "from slotwise.processes import _file_journal; _file_journal._COMPACT_AFTER = -1 << 20"
+    )
     elsewhere(url, f"{compacting}; alone._tiers.refill_sync('cost')")
     async with asyncio.timeout(30):
         acquired = await waiting
@@ -176,13 +178,13 @@ async def test_a_file_stays_until_its_buckets_are_full_and_nothing_can_be_settle
         limit = RateLimit("brief", Rate(1, per=100, burst=2), url=url)
         await limit.acquire(cost=2)
         [file] = directory.glob("*.tiers")
-        sweeper = limit._tiers._backend.attachment.file().process.sweeper
+        sweeper = limit._tiers._backend.limit().journal.process
         for seconds, stays in ((0, True), (199, True), (2, False)):
             clock.advance(seconds)
             await settle()
             os.utime(file, (0, 0))
-            sweeper._next_scan, sweeper._scan = 0.0, None
-            sweeper.sweep_some()
+            sweeper._scan = None
+            sweeper.sweep(own=False)
             assert file.exists() is stays
 
 

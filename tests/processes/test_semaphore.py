@@ -19,7 +19,7 @@ from tests._interrupting import Interrupted, interrupted_when
 import slotwise
 from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
 from slotwise.processes import ProcessSemaphore
-from slotwise.processes._semaphore_file import SemaphoreFile
+from slotwise.processes._limit import SharedLimit
 from slotwise.testing import FakeClock
 
 Make = Callable[..., ProcessSemaphore]
@@ -252,14 +252,14 @@ def test_a_release_in_a_signal_handler_that_interrupts_a_change_is_done_after_it
             semaphore.try_acquire_sync()
 
     # In the middle of a change of this thread.
-    usual = SemaphoreFile.write
+    usual = SharedLimit.write
 
-    def interrupted(self: SemaphoreFile, *args: object) -> None:
+    def interrupted(self: SharedLimit, *args: object) -> None:
         usual(self, *args)  # type: ignore[arg-type]
         if not answers:
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(SemaphoreFile, "write", interrupted)
+    monkeypatch.setattr(SharedLimit, "write", interrupted)
     former = signal.signal(signal.SIGUSR1, handler)
     try:
         semaphore.acquire_sync()

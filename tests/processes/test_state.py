@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests._effort import examples
 from tests.ledger.model import Entry, Model
+from tests.processes._copies import Copy
 
 from slotwise._core.paths import semaphore_spec
 from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
-from slotwise.processes import _journal as journals
+from slotwise.processes import _file_journal as journals
 from slotwise.processes._claims import Request
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._journal import Journal
-from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._newcomers import is_free, never_fits, takes_at_once
+from slotwise.processes._operations import _is_free
 from slotwise.processes._state import State
 
 slots = st.sampled_from([1, 1, 1, 2, 3, 4])
@@ -37,17 +36,6 @@ actors = st.integers(0, 2)
 SNAPSHOT_AFTER = 400  # bytes of records: few, so that each run has several snapshots
 
 
-class Process(Journal):
-    """What one process knows of the file."""
-
-    __slots__ = ("file",)
-
-    def __init__(self, directory: OpenDirectory, liveness_byte: int) -> None:
-        self.file = LockedFile(directory, "s.slots", liveness_byte)
-        self.file.open(create=True)
-        super().__init__(self.file)
-
-
 class FileAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +43,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         self._usual = journals._COMPACT_AFTER
         journals._COMPACT_AFTER = SNAPSHOT_AFTER
         directory = OpenDirectory(Path(self._directory.name))
-        self.processes = [Process(directory, liveness_byte) for liveness_byte in (1, 2, 3)]
+        self.processes = [Copy(directory, "s.slots", liveness_byte) for liveness_byte in (1, 2, 3)]
         self.processes[0].create(State("s", [semaphore_spec(3)], "boot"))
         self.model = Model(3)
         self.now = 100.0
@@ -150,37 +138,37 @@ class FileAgainstModel(RuleBasedStateMachine):
         self.resized = True
         refused, granted = self.model.resize(value, self.now)
         happened = [("too many", each) for each in refused] + [("granted", g) for g in granted]
-        assert self.do(actor, "resize", 0, None, value) == happened
+        assert self.do(actor, "resize", None, None, value) == happened
 
     @rule(actor=actors)
     def close(self, actor: int) -> None:
         refused = self.model.close()
         closed = [("closed", each) for each in refused]
-        assert self.do(actor, "close_everywhere", f"at {self.now}") == closed
+        assert self.do(actor, "close_everywhere", None, None, f"at {self.now}") == closed
 
     @precondition(lambda self: self.model.closed or self.model.paused_until)
     @rule(actor=actors)
     def reopen(self, actor: int) -> None:
         granted = self.model.reopen(self.now)
-        assert self.do(actor, "reopen") == [("granted", each) for each in granted]
+        assert self.do(actor, "reopen", None, None) == [("granted", each) for each in granted]
 
     @precondition(lambda self: not self.model.closed)
     @rule(actor=actors, seconds=st.sampled_from([0.5, 1.0, 4.0]))
     def pause(self, actor: int, seconds: float) -> None:
         self.model.pause(self.now + seconds)
-        assert self.do(actor, "pause", 0, None, self.now + seconds) == []
+        assert self.do(actor, "pause", None, None, seconds) == []
 
     @rule(actor=actors)
     def die_while_writing(self, actor: int) -> None:
         """What was written but not committed is ignored, and overwritten."""
         process = self.processes[actor]
         process.catch_up()
-        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", process._end)
+        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", process.journal._end)
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:
         old = self.processes[actor]
-        self.processes[actor] = Process(old.file.directory, actor + 1)
+        self.processes[actor] = Copy(old.file.directory, "s.slots", actor + 1)
         old.file.close()
 
     # ---------------------------------------------------------- invariants
@@ -188,7 +176,7 @@ class FileAgainstModel(RuleBasedStateMachine):
     @invariant()
     def all_who_look_see_the_same_and_the_model_too(self) -> None:
         seen = []
-        for process in [*self.processes, Process(self.processes[0].file.directory, 4)]:
+        for process in [*self.processes, Copy(self.processes[0].file.directory, "s.slots", 4)]:
             process.catch_up()
             state = process.state
             assert state is not None
@@ -204,7 +192,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         assert held == {e.key: (tuple(e.numbers), e.deadline) for e in model.holding}
         node = state.tiers[0].nodes.get(None)
         in_use = 0 if node is None else node.in_use
-        assert (state.value_at(0), state.closed, in_use) == (
+        assert (state.value_at(), state.closed, in_use) == (
             model.value,
             model.closed,
             model.in_use,
@@ -213,14 +201,13 @@ class FileAgainstModel(RuleBasedStateMachine):
         for entry in (*state.holders.values(), *state.waiting.values()):
             owners[entry.owner] = owners.get(entry.owner, 0) + 1
         assert {owner: count for owner, (count, _) in state.owners.items()} == owners
-        declared = (semaphore_spec(state.value_at(0)),)
+        declared = (semaphore_spec(state.value_at()),)
         assert state.accepts(declared)
-        wanted = Request((None,))
-        if takes_at_once(state, wanted, declared):  # what is quick to say is what all rules say
-            assert is_free(state, wanted, declared, self.now)
-            assert never_fits(state, wanted, declared, "") is None
-            assert not state.closed
-        assert not takes_at_once(state, wanted, (semaphore_spec(state.value_at(0) + 1),))
+        if not state.closed:  # who is said to get something at once does
+            free = (
+                model.value > model.in_use and not model.waiting and self.now >= model.paused_until
+            )
+            assert _is_free(state, Request((None,)), declared, self.now) is free
 
 
 TestFileAgainstModel = FileAgainstModel.TestCase

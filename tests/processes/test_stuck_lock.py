@@ -18,7 +18,7 @@ from tests import _fresh_processes
 from tests._exhausted_threads import refuse_threads
 
 from slotwise import AcquireTimeout, BackendError, SemaphoreStats
-from slotwise.processes import ProcessSemaphore, _semaphore_file
+from slotwise.processes import ProcessSemaphore, _limit
 from slotwise.processes._filenames import filename_of
 from slotwise.processes._messages import is_stopped
 
@@ -131,7 +131,7 @@ async def test_a_timeout_is_kept(make: Make, directory: Path) -> None:
 def test_stats_gives_up_and_names_the_process(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_semaphore_file, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(_limit, "LOCK_TIMEOUT", 0.1)
     semaphore = make()
     held = semaphore.acquire_sync()
     with stuck(directory) as pid, pytest.raises(BackendError, match=f"kill -CONT {pid}"):
@@ -157,7 +157,7 @@ async def test_looking_does_not_wait_for_a_process_that_is_stopped(
                 semaphore.waiters_sync()
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert time.monotonic() - began < _semaphore_file.LOCK_TIMEOUT  # each takes a second
+    assert time.monotonic() - began < _limit.LOCK_TIMEOUT  # each takes a second
 
 
 @pytest.mark.soak
@@ -173,7 +173,7 @@ async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
             await semaphore.try_acquire()
         with pytest.raises(BackendError, match=told):
             semaphore.try_acquire_sync()
-    assert time.monotonic() - began < _semaphore_file.LOCK_TIMEOUT  # each takes a second
+    assert time.monotonic() - began < _limit.LOCK_TIMEOUT  # each takes a second
     assert await semaphore.stats() == SemaphoreStats(0, 1)
 
 
@@ -199,7 +199,7 @@ def test_a_stopped_process_is_reported_as_stopped(
 ) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("this system does not tell")
-    monkeypatch.setattr(_semaphore_file, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(_limit, "LOCK_TIMEOUT", 0.1)
     semaphore = make()
     semaphore.acquire_sync()
     with stuck(directory) as pid:

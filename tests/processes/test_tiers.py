@@ -187,7 +187,7 @@ async def test_keys_that_come_and_go_leave_the_file_as_it_was(directory):
             pass
     [file] = directory.glob("*.tiers")
     assert file.stat().st_size <= 64 * 1024
-    state = limits._backend.attachment.state
+    state = limits._backend.state
     assert [*state.tiers[0].nodes] == ["somebody who stays"]
     await limits.release(held)
 
@@ -197,9 +197,9 @@ async def test_a_file_that_nobody_uses_is_deleted(directory, limits):
         pass
     [file] = directory.glob("*.tiers")
     os.utime(file, (0, 0))
-    sweeper = limits._backend.attachment.file().process.sweeper
+    sweeper = limits._backend.limit().journal.process
     sweeper._next_own_sweep = 0.0
-    sweeper.sweep_own()
+    sweeper.sweep(own=True)
     assert not file.exists()
     async with limits.cm(tenant="a"):
         pass

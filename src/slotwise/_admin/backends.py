@@ -220,7 +220,7 @@ class _DirectoryBackend(Backend):
     def tiers(
         self, names: Collection[str] | None = None
     ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
-        from slotwise.processes._survey import survey_tiers
+        from slotwise.processes._inspect import survey_tiers
 
         found, errors = survey_tiers(names, self.directory)
         return found, [*errors]

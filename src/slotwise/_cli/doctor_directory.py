@@ -18,9 +18,8 @@ from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
-from slotwise.processes._inspect import stuck_locks
+from slotwise.processes._inspect import stuck_locks, survey_tiers
 from slotwise.processes._messages import NO_SPACE_REMEDY, os_error, stuck_error
-from slotwise.processes._survey import survey_tiers
 
 _LITTLE = 10_000_000  # bytes of free space that count as little
 _TOO_LITTLE = 1_000_000

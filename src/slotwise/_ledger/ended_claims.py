@@ -91,7 +91,8 @@ class EndedClaims:
 class OrderedEndedClaims(OrderedDict[Hashable, Any]):
     """The same, but each is a claim and is forgotten exactly when its time is over.
 
-    For processes that have to remember the same at each step.
+    For processes that have to remember the same at each step. No object of a driver keeps the
+    claims' names alive there.
     """
 
     def __init__(self, rates: Iterable[Rate]) -> None:
@@ -102,6 +103,11 @@ class OrderedEndedClaims(OrderedDict[Hashable, Any]):
 
     def remember_longer(self, rate: Rate) -> None:
         self.remembered_for = max(self.remembered_for, rate.per)
+
+    def remember(self, claim: Any, now: float) -> None:
+        self.forget_old(now)
+        claim.until = now + self.remembered_for
+        self[claim.key] = claim
 
     def forget_old(self, now: float) -> None:
         forgotten = 0

@@ -1,6 +1,6 @@
 """Request and ProcessClaim: what is wanted of a limit, and who holds or waits for it.
 
-They are the same in every process that reads the file.
+They are the same in every process that reads the journal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slotwise._core.paths import Needs, Path
-from slotwise._ledger.ended_claims import OrderedEndedClaims
 from slotwise._ledger.path_nodes import PathClaim
 
 
@@ -85,12 +84,3 @@ class ProcessClaim(PathClaim):
             *(self.key, wanted.written, self.ttl, self.pid, self.label),
             *(self.requested_us, self.grace, self.is_kicked),
         )
-
-
-class EndedClaims(OrderedEndedClaims):
-    """The claims themselves, since nothing here keeps an object of their name alive."""
-
-    def remember(self, claim: Any, now: float) -> None:
-        self.forget_old(now)
-        claim.until = now + self.remembered_for
-        self[claim.key] = claim

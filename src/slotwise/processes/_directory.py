@@ -14,13 +14,8 @@ import time
 from collections.abc import Generator
 
 from slotwise._core import fork
-from slotwise.errors import BackendError
-from slotwise.processes._messages import (
-    foreign_directory,
-    not_a_directory,
-    os_error,
-    unsafe_directory,
-)
+from slotwise._core.redaction import redact
+from slotwise.processes._messages import os_error, path_error
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -87,34 +82,25 @@ class OpenDirectory:
             OSError: like os.open.
         """
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # in case it is a FIFO
-        try:
-            return os.open(filename, flags, 0o600, dir_fd=self.fd)
-        except PermissionError:
-            if not self._was_never_used(filename):
-                raise
-            # It was created under a umask that removes the owner's permissions.
-            self.make_usable(filename)
-            return os.open(filename, flags, 0o600, dir_fd=self.fd)
-
-    def _was_never_used(self, filename: str) -> bool:
-        try:
-            return self.stat(filename).st_size == 0
-        except OSError:
-            return False
-
-    def make_usable(self, filename: str, mode: int = 0o600) -> None:
-        """Give the owner the permissions that the umask removed."""
-        os.chmod(filename, mode, dir_fd=self.fd)
-
-    def stat(self, filename: str) -> os.stat_result:
-        return os.stat(filename, dir_fd=self.fd, follow_symlinks=False)
+        return os.open(filename, flags, 0o600, dir_fd=self.fd)
 
     def has(self, filename: str) -> bool:
         try:
-            self.stat(filename)
+            os.stat(filename, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
             return False
         return True
+
+    def has_content(self, filename: str) -> bool:
+        """Return whether there is something in it; what is not a file can't be read, but is there.
+
+        An empty file has no state yet.
+        """
+        try:
+            found = os.stat(filename, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
 
     def unlink(self, filename: str) -> None:
         """Delete a file, if it exists."""
@@ -156,58 +142,32 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _open_safe(path: str) -> int:
-    """Return the descriptor of a directory that only this user can write to."""
+    """Return the descriptor of a directory that only this user can write to; create it first."""
     try:
-        created = _create(path)
         try:
-            fd = os.open(path, _OPEN)
-        except PermissionError:
-            if not created:
-                raise
-            _make_usable(path)
-            fd = os.open(path, _OPEN)
+            os.mkdir(path, 0o700)  # noqa: PTH102
+        except FileExistsError:
+            pass
+        fd = os.open(path, _OPEN)
     except OSError as error:
-        raise _refusal(path, error) from error
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != os.getuid():
-            raise foreign_directory(path, found.st_uid, os.getuid())
-        if found.st_mode & 0o022:
-            raise unsafe_directory(path, stat.S_IMODE(found.st_mode))
-        if created and found.st_mode & 0o700 != 0o700:
-            os.fchmod(fd, 0o700)
-    except OSError as error:
-        os.close(fd)
-        raise os_error(error, path) from error
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _create(path: str) -> bool:
-    try:
-        os.mkdir(path, 0o700)  # noqa: PTH102
-    except FileExistsError:
-        return False
-    return True
-
-
-def _make_usable(path: str) -> None:
-    """Give the owner of a new directory the permissions that the umask removed."""
-    if not hasattr(os, "O_PATH"):
-        os.chmod(path, 0o700)  # noqa: PTH101
-        return
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(fd).st_uid == os.getuid():
-            # The directory that is open, not the one that the path leads to by now.
-            os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101
-    finally:
-        os.close(fd)
-
-
-def _refusal(path: str, error: OSError) -> BackendError:
-    if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.lexists(path):
-        return not_a_directory(path)
-    return os_error(error, path)
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP) or not os.path.lexists(path):
+            raise os_error(error, path) from error
+        remedy = "not a directory: set SLOTWISE_DIR to one"
+        if os.path.islink(path):  # noqa: PTH114
+            remedy = "it is a symbolic link: use the path that it points to"
+        raise path_error(path, remedy) from error
+    found, user = os.fstat(fd), os.getuid()
+    if found.st_uid == user and not found.st_mode & 0o022:
+        return fd
+    os.close(fd)
+    if found.st_uid != user:
+        raise path_error(
+            path,
+            f"it belongs to user {found.st_uid}, and this is user {user}:"
+            " set SLOTWISE_DIR to a directory of your own",
+        )
+    raise path_error(
+        path,
+        f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}):"
+        f" run `chmod 700 {redact(path)}`, or set SLOTWISE_DIR to another directory",
+    )

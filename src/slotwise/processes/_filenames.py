@@ -75,29 +75,20 @@ def suffix_from(filename: str) -> str:
 
 def filename_of(name: str, suffix: str = SUFFIX) -> str:
     """Return a name that every file system accepts: a readable part, then the key."""
-    return f"{_quote(name)[:_READABLE_LENGTH]}.{key_of(name, suffix)}{suffix}"
+    quoted = "".join(
+        char if char in _PLAIN else "".join(f"%{byte:02x}" for byte in char.encode())
+        for char in name
+    )
+    return f"{quoted[:_READABLE_LENGTH]}.{key_of(name, suffix)}{suffix}"
 
 
 def name_from(filename: str) -> str | None:
     """Return the semaphore's name; None if it was too long for the file name."""
     quoted, _, key = filename.rpartition(".")[0].rpartition(".")
     try:
-        name = _unquote(quoted)
+        plain, *coded = quoted.split("%")
+        pieces = (bytes.fromhex(each[:2]) + each[2:].encode() for each in coded)
+        name = b"".join((plain.encode(), *pieces)).decode()
     except ValueError:  # cut in the middle of a character
         return None
     return name if key_of(name, suffix_from(filename)) == key else None
-
-
-def _quote(name: str) -> str:
-    return "".join(
-        char if char in _PLAIN else "".join(f"%{byte:02x}" for byte in char.encode())
-        for char in name
-    )
-
-
-def _unquote(quoted: str) -> str:
-    plain, *coded = quoted.split("%")
-    raw = plain.encode()
-    for piece in coded:
-        raw += bytes.fromhex(piece[:2]) + piece[2:].encode()
-    return raw.decode()

@@ -1,24 +1,24 @@
-"""Read what there is in a directory: names, statistics, locks that are stuck."""
+"""Read what there is in a directory: names, statistics, tiers, locks that are stuck."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable
-from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from slotwise._core.arguments import check_count, check_name, check_names
+from slotwise._core.closing import Closure
+from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError, UnknownSemaphore
-from slotwise.processes import _log, _operations
-from slotwise.processes._attachment import Attachment
-from slotwise.processes._filenames import SUFFIX, filename_of, name_from
-from slotwise.processes._messages import stuck_error, unknown
+from slotwise.processes._backend import ProcessBackend
+from slotwise.processes._file_journal import FileJournal
+from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of, locate, name_from
+from slotwise.processes._journal import Busy
+from slotwise.processes._messages import busy, stuck_error, unknown
+from slotwise.processes._operations import look
 from slotwise.processes._process import LocalProcess, process_for
-from slotwise.processes._views import stats_of_semaphore
-
-if TYPE_CHECKING:
-    from slotwise._core.stats import SemaphoreStats
+from slotwise.processes._state import State
 
 T = TypeVar("T")
 
@@ -40,40 +40,14 @@ def names(directory: str, suffix: str = SUFFIX) -> list[str]:
     filenames = [
         entry.name
         for entry in process.directory.entries()
-        if entry.name.endswith(suffix) and not _is_empty(entry)  # it has no state yet
+        if entry.name.endswith(suffix) and process.directory.has_content(entry.name)
     ]
     found = (name_from(filename) or process.name_of(filename) for filename in filenames)
     return sorted(name for name in found if name is not None)
 
 
-def _is_empty(entry: os.DirEntry[str]) -> bool:
-    """Whether it is an empty file, or gone; what is not a file is listed, and can't be read."""
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except OSError:
-        return True
-    return S_ISREG(found.st_mode) and not found.st_size
-
-
-def get_acquired_stats(
-    directory: str, wanted: Iterable[str] | None, limit: int
-) -> dict[str, SemaphoreStats]:
-    """Return the statistics of semaphores in a directory; see ProcessSemaphore."""
-    check_names(wanted)
-    check_count("limit", limit)
-    from slotwise._core.stats import fullest  # not needed to acquire
-
-    asked = None if wanted is None else list(wanted)
-    for name in asked or ():
-        check_name(name)
-    found, errors = read_each(directory, asked, SUFFIX, stats_of_semaphore)
-    for name, error in errors.items():
-        _log.unreadable(name, error)
-    return fullest(found, limit, idle_too=wanted is not None)
-
-
 def read_each(
-    directory: str, wanted: Iterable[str] | None, suffix: str, read: Callable[[Any], T]
+    directory: str, wanted: Iterable[str] | None, suffix: str, read: Callable[[State, float], T]
 ) -> tuple[dict[str, T], dict[str, BackendError]]:
     """Read the state of each name, of all or of those ``wanted``; unknown ones are left out.
 
@@ -88,10 +62,12 @@ def read_each(
             if name in stuck:
                 raise stuck_error(name, stuck[name])
             check_exists(directory, name, suffix)
-            attachment = Attachment(directory, name, suffix)
-            found[name] = attachment.call_here(_operations.inspect, read, None)
+            limit = process_for(directory).limit(name, suffix)
+            found[name] = limit.change(look, limit, read, lock_timeout=_STUCK)
         except UnknownSemaphore:
             continue
+        except Busy as error:
+            errors[name] = busy(limit.journal.place, error)
         except BackendError as error:
             errors[name] = error
     return found, errors
@@ -119,7 +95,24 @@ def stuck_locks(directory: str, asked: Iterable[str], suffix: str = SUFFIX) -> d
 
 
 def _lock_holder(process: LocalProcess, name: str, suffix: str) -> int | None:
-    try:
-        return process.file(name, suffix).lock_holder()
-    except BackendError:
-        return None  # whoever reads it gets the error
+    limit = process.limit(name, suffix)
+    assert isinstance(limit.journal, FileJournal)
+    return limit.with_journal(limit.journal.lock_holder)
+
+
+def survey_tiers(
+    wanted: Iterable[str] | None, directory: str | os.PathLike[str] | None
+) -> tuple[dict[str, FoundTiers], list[BackendError]]:
+    """Return tiers by name, all of them or those ``wanted``, and the errors of the others."""
+    path = locate(directory)
+    read, errors = read_each(path, wanted, TIERS_SUFFIX, _read)
+    found = {}
+    for name, (specs, holders, waiters, closure, drained) in read.items():
+        paths = ProcessBackend(specs, name=name, directory=directory)
+        found[name] = FoundTiers(name, specs, paths, holders, waiters, closure, drained)
+    return found, list(errors.values())
+
+
+def _read(state: State, now: float) -> tuple[tuple[TierSpec, ...], int, int, Closure | None, bool]:
+    drained = not state.is_full(now) or state.can_be_settled(now)
+    return state.specs, len(state.holders), len(state.waiting), state.closure, drained

@@ -1,40 +1,28 @@
-"""LocalClaims: tell the acquisitions of this process in one file what happened to them.
+"""LocalClaims: tell the acquisitions of this process in one limit what happened to them.
 
-Events are handled while the locks are held. What runs other code, or makes other system
-calls, is collected in an `AfterUnlock` and done when the locks are released.
+Events are handled while the locks are held. What runs other code, or makes system calls, is
+collected here, and `act` does it when the locks are released: whichever thread comes first.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
-from slotwise._core import fork
-from slotwise._core.messages import cancelled_after_ttl
-from slotwise._ledger import NEVER
+from slotwise._core.messages import cancelled_after_ttl, ttl_ended
+from slotwise._wait.ttl_cancel import TtlCancels
+from slotwise._wait.wakers import prepare_to_wake
 from slotwise._wait.woken import Woken
-from slotwise.processes import _log, _messages, _newcomers
+from slotwise.processes import _log, _messages
 from slotwise.processes._acquisition import ProcessAcquisition
-from slotwise.processes._claims import ProcessClaim
-from slotwise.processes._errors import Busy
 from slotwise.processes._state import ClaimEvent, State
+from slotwise.processes._views import never_fits
 
 if TYPE_CHECKING:
-    from slotwise.errors import BackendError
-    from slotwise.processes._process import LocalProcess
+    from slotwise.processes._limit import SharedLimit
 
-
-class AfterUnlock:
-    """What a change leaves to do when the locks are released; usually nothing."""
-
-    wake: deque[ProcessAcquisition] | None = None
-    lost: deque[tuple[ProcessAcquisition, str]] | None = None  # with the event
-    notify: set[str] | None = None  # owners of claims in other processes
-    deadline: float = NEVER  # when the next hold or wait expires
-
-    def __init__(self, now: float) -> None:
-        self.now = now
+T = TypeVar("T")
 
 
 class LocalClaims:
@@ -42,202 +30,132 @@ class LocalClaims:
 
     # Between any two changes:
     #   L1  by_id has the acquisitions of this process that hold or wait
-    #   L2  waiting is how many of them sleep until they are granted
+    #   L2  sleeping has the ids of those that sleep until they are granted
 
-    def __init__(self, process: LocalProcess, key: str, name: str | None, path: str) -> None:
-        self._process = process
-        self._owner = process.owner
-        self._name = name  # for messages
-        self._path = path
-        self.key = key
+    def __init__(self, limit: SharedLimit) -> None:
+        self._limit = limit
+        self._owner = limit.journal.owner
         self.by_id: dict[str, ProcessAcquisition] = {}
-        self.waiting = 0
+        self.sleeping: set[str] = set()
         self.woken = Woken()
-        self.to_wake: deque[ProcessAcquisition] = deque()  # in the order of the grants
-        self._wake_lock = fork.new_lock()
-        self._waking = False
+        self.ttl_cancels = TtlCancels()  # by acquisition id
+        # What `act` has to do: wake waiters in the order of the grants, notify the owners of claims
+        # in other processes, and report losses, each with its event.
+        self._wake: deque[Callable[[], object]] = deque()
+        self._notify: deque[str] = deque()
+        self._lost: deque[tuple[ProcessAcquisition, str]] = deque()
 
-    # ------------------------------------------------- while the file is locked
+    # ------------------------------------------------------- while the locks are held
 
     def apply(
-        self,
-        events: Iterable[ClaimEvent],
-        state: State,
-        after: AfterUnlock,
-        *,
-        written_here: bool = False,
+        self, events: Iterable[ClaimEvent], state: State, now: float, *, written_here: bool = False
     ) -> None:
         """Apply the events of this process's claims, and collect the other processes.
 
-        Other processes are only notified of what was ``written_here``.
+        Other processes are only notified of what was ``written_here``, and nobody here is told of
+        a release or a cancellation that was.
         """
-        own = self._owner
         for event, claim in events:
-            if claim.owner == own:
-                acquisition = self.by_id.get(claim.key)
-                if acquisition is not None:
-                    self._apply(acquisition, event, claim, state, after)
-            elif written_here:
-                after.notify = {*(after.notify or ()), claim.owner}
+            acquisition = self.by_id.get(claim.key)
+            if claim.owner != self._owner:
+                if written_here:
+                    self.notify(claim.owner)
+            elif acquisition is None:
+                continue
+            elif event == "granted":
+                if not acquisition.holds:
+                    acquisition.grant(claim, now)
+                    self._end_wait(acquisition)
+                    if state.holds_nothing:  # so this was its end, too
+                        self.leave(acquisition)
+            elif event == "kicked" and claim.key in state.holders:
+                self._lost.append((acquisition, event))  # it keeps its slots for its grace
+            elif written_here and event in ("released", "cancelled"):
+                self.leave(acquisition)
+            else:
+                self._end(acquisition, event, state, now)
 
-    def reconcile(self, state: Any, after: AfterUnlock) -> None:
+    def reconcile(self, state: State, now: float) -> None:
         """Compare the claims with the state, when the records in between are gone."""
         for acquisition_id, acquisition in list(self.by_id.items()):
             claim = state.holders.get(acquisition_id)
+            if claim is None and state.holds_nothing:
+                claim = state.recent.get(acquisition_id)
             if claim is not None:
-                self._apply(acquisition, "granted", claim, state, after)
+                self.apply([("granted", claim)], state, now)
                 if claim.is_kicked and not acquisition.lost:
-                    self._apply(acquisition, "kicked", claim, state, after)
-            elif state.holds_nothing and acquisition_id in state.recent:
-                self._apply(acquisition, "granted", state.recent[acquisition_id], state, after)
+                    self.apply([("kicked", claim)], state, now)
             elif acquisition_id not in state.waiting:
-                self._end(acquisition, _likely_event(acquisition, state, after.now), state, after)
+                self._end(acquisition, _likely_event(acquisition, state, now), state, now)
 
-    def end_all(self, after: AfterUnlock) -> None:
-        """End all claims: their file is gone, and another one knows nothing about them."""
+    def end_all(self) -> None:
+        """End all claims: their journal is gone, and another one knows nothing about them."""
         for acquisition in list(self.by_id.values()):
-            self._end(acquisition, "ended" if acquisition.holds else "file gone", None, after)
+            self._end(acquisition, "ended" if acquisition.holds else "gone", None, 0.0)
 
-    def fail_overdue(self, state: State, after: AfterUnlock, lock_error: Busy | None) -> list[str]:
-        """End the waits whose time is up, although the file can't be changed; return the ids."""
-        overdue = [
-            acquisition
-            for acquisition in self.by_id.values()
-            if not acquisition.holds and (acquisition.wait_until or after.now) < after.now
-        ]
-        for acquisition in overdue:
-            self._end(acquisition, "timed out", state, after)
-            acquisition.failure = _messages.timed_out(acquisition, state, lock_error)
-        return [acquisition.acquisition_id for acquisition in overdue]
-
-    def fail_waits(self, error: BackendError, after: AfterUnlock) -> list[str]:
-        """End all waits, because of what is wrong with the file; return the ids."""
+    def fail(self, failure_of: Callable[[ProcessAcquisition], Exception | None]) -> list[str]:
+        """End the waits that have a failure, wherever they wait; return their ids."""
         waits = [each for each in self.by_id.values() if not each.holds]
-        for acquisition in waits:
-            self._end(acquisition, "file gone", None, after)
-            acquisition.failure = type(error)(*error.args)  # each raises its own
-        return [acquisition.acquisition_id for acquisition in waits]
+        failed = {each: failure for each in waits if (failure := failure_of(each)) is not None}
+        for acquisition, failure in failed.items():
+            acquisition.failure = failure
+            self.leave(acquisition)
+            self._end_wait(acquisition)
+        return [each.acquisition_id for each in failed]
 
-    def fail_closed(self, state: State, after: AfterUnlock) -> list[str]:
-        """End the waits of instances that this process closed; return the ids."""
-        closed = [
-            acquisition
-            for acquisition in self.by_id.values()
-            if not acquisition.holds and acquisition.generation.closed
-        ]
-        for acquisition in closed:
-            self._end(acquisition, "closed", state, after)
-        return [acquisition.acquisition_id for acquisition in closed]
+    def leave(self, acquisition: ProcessAcquisition) -> None:
+        """Forget one that holds or waits no longer; calling it twice does no harm."""
+        self.by_id.pop(acquisition.acquisition_id, None)
+        acquisition.end()
+
+    def notify(self, owner: str) -> None:
+        """Have another process read what is written now."""
+        if owner not in self._notify:
+            self._notify.append(owner)
 
     def _end(
-        self,
-        acquisition: ProcessAcquisition,
-        event: str,
-        state: State | None,
-        after: AfterUnlock,
+        self, acquisition: ProcessAcquisition, event: str, state: State | None, now: float
     ) -> None:
-        del self.by_id[acquisition.acquisition_id]
-        acquisition.end()
+        self.leave(acquisition)
         if acquisition.holds:
             acquisition.holds = False
-            after.lost = after.lost or deque()
-            after.lost.append((acquisition, event))
+            self._lost.append((acquisition, event))
         else:
-            acquisition.failure = self._failure(acquisition, event, state)
-            if acquisition.waker is not None:
-                self._end_wait(acquisition, after)
+            failure: Exception | None = None
+            if event == "closed":
+                closure = None if state is None else state.closure
+                failure = acquisition.backend._closed_error(closure)
+            elif state is not None and event == "timed out":
+                failure = _messages.timed_out(acquisition, state, now)
+            elif state is not None and event == "too many":
+                failure = never_fits(state, acquisition.wanted, None, self._limit.public_name)
+            acquisition.failure = failure or _messages.wait_lost(self._limit.journal.place)
+            self._end_wait(acquisition)
 
-    def _apply(
-        self,
-        acquisition: ProcessAcquisition,
-        event: str,
-        claim: ProcessClaim,
-        state: State,
-        after: AfterUnlock,
-    ) -> None:
-        if event == "kicked" and claim.key in state.holders:
-            after.lost = after.lost or deque()  # it keeps its slots for its grace
-            after.lost.append((acquisition, event))
-        elif event != "granted":
-            self._end(acquisition, event, state, after)
-        elif not acquisition.holds:
-            acquisition.grant(claim, after.now)
-            if state.holds_nothing:  # so this was its end, too
-                del self.by_id[acquisition.acquisition_id]
-                acquisition.end()
-            if acquisition.waker is not None:
-                self._end_wait(acquisition, after)
+    def _end_wait(self, acquisition: ProcessAcquisition) -> None:
+        self.sleeping.discard(acquisition.acquisition_id)
+        if acquisition.waker is not None:
+            self._wake.append(prepare_to_wake(acquisition.waker, self._limit, acquisition))
 
-    def _end_wait(self, acquisition: ProcessAcquisition, after: AfterUnlock) -> None:
-        self.waiting -= 1
-        if after.wake is None:
-            after.wake = deque()
-        after.wake.append(acquisition)
+    # ----------------------------------------------------- after the locks are released
 
-    def _failure(
-        self, acquisition: ProcessAcquisition, event: str, state: State | None
-    ) -> Exception:
-        if event == "closed":
-            if state is None or acquisition.generation.closed:
-                return acquisition.closed_error()
-            return acquisition.closed_error(state.closure)
-        if state is not None and event == "timed out":
-            return _messages.timed_out(acquisition, state)
-        if state is not None and event == "too many":
-            never = _newcomers.never_fits(state, acquisition.wanted, None, self._name)
-            return never or _messages.wait_lost(self._path)
-        return _messages.wait_lost(self._path)
-
-    def post(self, after: AfterUnlock) -> None:
-        """Queue those whose wait has ended, after those of earlier changes, *in the mutex*.
-
-        Two threads that made changes one after the other may reach `deliver` in any order.
-        """
-        if after.wake is not None:
-            self.to_wake += after.wake
-            after.wake = None
-
-    # --------------------------------------------- after the locks are released
-
-    def deliver(self, after: AfterUnlock, *, interrupted: bool = False) -> None:
-        """Wake waiters, notify other processes, and report losses.
-
-        Each is taken off the list once it is done, so that a signal handler that raises in
-        between doesn't keep the rest from being told.
-        """
-        try:
-            self.post(after)  # not posted yet: their waits failed, so order doesn't matter
-            self._wake_posted()
-            while after.notify:
-                owner = next(iter(after.notify))
-                self._process.wakeups.notify(owner, self.key)
-                after.notify.discard(owner)
-            while after.lost:
-                self._report_lost(*after.lost[0])
-                after.lost.popleft()
-        except BaseException:
-            if not interrupted:
-                self.deliver(after, interrupted=True)
-            raise
-
-    def _wake_posted(self) -> None:
-        while self.to_wake:
-            with self._wake_lock:
-                if self._waking:  # this interrupted itself, and continues afterwards
-                    return
-                self._waking = True
-                try:
-                    while self.to_wake:
-                        self.to_wake[0].wake()
-                        self.to_wake.popleft()
-                finally:
-                    self._waking = False
+    def act(self) -> None:
+        """Wake waiters, notify other processes, and report losses."""
+        if not (self._wake or self._notify or self._lost):
+            return
+        for wake in _each(self._wake):
+            wake()
+        for owner in _each(self._notify):
+            self._limit.journal.notify(owner)
+        for acquisition, event in _each(self._lost):
+            self._report_lost(acquisition, event)
 
     def _report_lost(self, acquisition: ProcessAcquisition, event: str) -> None:
-        reason = _messages.lost_reason(event, acquisition.ttl)
+        is_expired = event == "expired"
+        reason = ttl_ended(acquisition.ttl) if is_expired else _messages.LOST_REASONS[event]
         cancel = None
-        if event == "expired" and acquisition.task is not None:
-            cancel = self._process.ttl_cancels.announce(
+        if is_expired and acquisition.task is not None:
+            cancel = self.ttl_cancels.announce(
                 acquisition.acquisition_id,
                 acquisition.task,
                 cancelled_after_ttl(acquisition.acquisition_id, acquisition.ttl),
@@ -248,6 +166,15 @@ class LocalClaims:
         _log.lost(acquisition, event, reason)
 
 
+def _each(queue: deque[T]) -> Iterator[T]:
+    """Take what is in a queue; other threads may take some of it at the same time."""
+    while queue:
+        try:
+            yield queue.popleft()
+        except IndexError:
+            return
+
+
 def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> str:
     """Return what probably ended an acquisition whose records are gone."""
     if acquisition.holds:
@@ -255,6 +182,6 @@ def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> 
         return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
-    if _newcomers.never_fits(state, acquisition.wanted, None, None) is not None:
+    if never_fits(state, acquisition.wanted, None, None) is not None:
         return "too many"
     return "closed" if state.closed else "owner died"

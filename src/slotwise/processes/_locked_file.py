@@ -1,4 +1,4 @@
-"""LockedFile: one semaphore's file, with the kernel locks on it.
+"""LockedFile: one limit's file, with the kernel locks on it.
 
 Changes happen under a lock on the first byte. Other locks show who is alive: each process
 that has the file open keeps one byte locked, far beyond the end of the file, and the kernel
@@ -8,7 +8,12 @@ They are POSIX locks, because a forked child doesn't inherit those. But a proces
 when it closes *any* descriptor of the file. So a process has one descriptor per file, and
 only `LockedFile.close` closes it.
 
-What is in the file is in `_journal` and `_lock_queue`.
+Kernel locks have no order. So a process that finds the lock taken writes into the file since
+when it has been waiting, and processes that came later don't even try the lock. It has to
+repeat that: an entry that isn't renewed is ignored, in case its process was killed or stopped.
+This *queue* only makes the lock fairer.
+
+Everything here may raise an OSError. What else is in the file is in `_file_journal`.
 """
 
 from __future__ import annotations
@@ -18,12 +23,10 @@ import fcntl
 import os
 import struct
 import sys
-from os import fstat, lstat
+from os import fstat, lstat, pread, pwrite
 from stat import S_ISREG
 from time import time_ns
 from typing import TYPE_CHECKING
-
-from slotwise.processes._messages import os_error
 
 if TYPE_CHECKING:
     from slotwise.processes._directory import OpenDirectory
@@ -35,28 +38,36 @@ _LIVENESS_OFFSET = 1 << 40
 _IS_BSD = sys.platform == "darwin" or "bsd" in sys.platform
 _FLOCK = struct.Struct("@qqihh" if _IS_BSD else "@hhqqi0q")
 
-
-def _flock(kind: int, byte: int) -> tuple[int, ...]:
-    return (byte, 1, 0, kind, 0) if _IS_BSD else (kind, 0, byte, 1, 0)
-
-
-_TAKEN = (errno.EAGAIN, errno.EACCES)
-
-# Without this flag, reading a file that has changed would write the access time to its inode.
-_NO_ATIME = getattr(os, "O_NOATIME", 0)
-
 # The resolution of file times in nanoseconds, with a margin: the tick of the kernel's clock, which
 # is at most 10 ms, or a whole second on some file systems.
 _SECOND = 10**9
 _FINE, _COARSE = _SECOND // 40, 3 * _SECOND
 _CHANGED = (-1, -1, -1)
 
+# The cells of the queue in the file. A cell has two times: since when somebody has been waiting,
+# and when that was last renewed. Threads of one process, and processes that happen to share a
+# cell, show the longest wait among them.
+QUEUE_OFFSET = 128
+_CELL = struct.Struct("<dd")
+_CELLS = 16
+_EMPTY_CELL = bytes(_CELL.size)
+EMPTY_QUEUE = _EMPTY_CELL * _CELLS
+
+# A waiter renews its entry more often than this, in seconds, unless it was killed or stopped.
+_EXPIRES_AFTER = 0.02
+
 
 class LockedFile:
     """A file that processes change one at a time."""
 
     __slots__ = (
-        *("_device", "_inode", "_unchanged", "directory", "fd", "filename", "liveness_byte"),
+        "_identity",
+        "_own_cell",
+        "_unchanged",
+        "directory",
+        "fd",
+        "filename",
+        "liveness_byte",
         "path",
     )
 
@@ -69,46 +80,34 @@ class LockedFile:
         self.path = f"{directory.path}/{filename}"
         self.liveness_byte = liveness_byte
         self.fd = -1  # while it is not open
-        self._inode = self._device = -1
+        self._identity = (-1, -1)
         # The directory, and when it was last changed, when it was seen to have this file. Creating,
         # deleting and moving files changes it; writing to them doesn't.
         self._unchanged = _CHANGED
+        self._own_cell = (liveness_byte or 0) % _CELLS
 
-    def open(self, *, create: bool) -> bool:
-        """Open it, and lock this process's byte; return False if the file doesn't exist.
-
-        Raises:
-            BackendError: it can't be opened, or the file system has no locks.
-        """
-        flags = os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
+    def open(self, *, create: bool) -> None:
+        """Open it, and lock this process's byte."""
+        # Without O_NOATIME, reading a changed file would write the access time to its inode.
+        flags = getattr(os, "O_NOATIME", 0)
+        flags |= os.O_RDONLY if self.liveness_byte is None else os.O_RDWR
         try:
-            self.fd = self._open(flags | (os.O_CREAT if create else 0))
+            self.fd = self.directory.open(self.filename, flags | (os.O_CREAT if create else 0))
             found = fstat(self.fd)
             if not S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             if self.liveness_byte is not None:
-                if found.st_mode & 0o600 != 0o600 and not found.st_size:
-                    os.fchmod(self.fd, 0o600)  # the umask removed the owner's permissions
                 byte = _LIVENESS_OFFSET + self.liveness_byte
                 fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            self._inode, self._device = found.st_ino, found.st_dev
-            self._unchanged = _CHANGED
-        except OSError as error:
+            self._identity = found.st_ino, found.st_dev
+        except OSError:
             self.close()
-            if not create and isinstance(error, FileNotFoundError):
-                return False
-            raise os_error(error, self.path) from error
-        return True
-
-    def _open(self, flags: int) -> int:
-        try:
-            return self.directory.open(self.filename, flags | _NO_ATIME)
-        except PermissionError:  # O_NOATIME is allowed only to the owner of a file
-            return self.directory.open(self.filename, flags)
+            raise
 
     def close(self) -> None:
         """Close the file, which drops all locks of this process on it."""
         fd, self.fd = self.fd, -1
+        self._identity, self._unchanged = (-1, -1), _CHANGED
         if fd >= 0:
             os.close(fd)
 
@@ -125,7 +124,7 @@ class LockedFile:
             found = lstat(self.path)
         except OSError:
             return False
-        if found.st_ino != self._inode or found.st_dev != self._device:
+        if (found.st_ino, found.st_dev) != self._identity:
             return False
         # A directory that has just changed could change again within the resolution of its time.
         changed_ns = seen[0]
@@ -133,56 +132,82 @@ class LockedFile:
             self._unchanged = seen
         return True
 
-    def is_linked(self) -> bool:
-        """Return whether the file has a path at all; quicker than `is_in_place`."""
-        if self._unchanged is not _CHANGED:
-            found = fstat(self.directory.fd)
-            if (found.st_ctime_ns, found.st_ino, found.st_dev) == self._unchanged:
-                return True
-            self._unchanged = _CHANGED
-        return fstat(self.fd).st_nlink > 0
-
-    def remove(self) -> None:
-        """Delete the file; under the lock, so that nobody can be using it."""
-        try:
-            if self.is_in_place():  # else another file would be deleted
-                self.directory.unlink(self.filename)
-        except OSError as error:
-            raise os_error(error, self.path) from error
+    # ----------------------------------------------------------------- its locks
 
     def is_alive(self, liveness_byte: int) -> bool:
         """Return whether the process that locked this byte is alive."""
         if liveness_byte == self.liveness_byte:
             return True  # trying its own lock would drop it
         byte = _LIVENESS_OFFSET + liveness_byte
-        try:
-            # Shared, so that two processes that check at the same time don't see each other.
-            if not self.try_lock(fcntl.LOCK_SH | fcntl.LOCK_NB, byte):
-                return True
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, byte)
-        except OSError as error:
-            raise os_error(error, self.path) from error
+        # Shared, so that two processes that check at the same time don't see each other.
+        if not self.try_lock(fcntl.LOCK_SH | fcntl.LOCK_NB, byte):
+            return True
+        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, byte)
         return False
 
     def try_lock(self, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB, byte: int = 0) -> bool:
         """Lock the file for a change, unless another process has; return whether it is locked.
 
-        The caller unlocks it with ``lockf(fd, LOCK_UN, 1, 0)``.
+        The caller unlocks it with ``lockf(fd, LOCK_UN, 1)``.
         """
         try:
             fcntl.lockf(self.fd, operation, 1, byte)
         except OSError as error:
-            if error.errno in _TAKEN:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-            raise os_error(error, self.path) from error
+            raise
         return True
 
     def lock_holder(self) -> int | None:
         """Return the pid of the process that has the lock, if the kernel can tell."""
-        question = _FLOCK.pack(*_flock(fcntl.F_WRLCK, 0))
+        asked = (0, 1, 0, fcntl.F_WRLCK, 0) if _IS_BSD else (fcntl.F_WRLCK, 0, 0, 1, 0)
         try:
-            answer = _FLOCK.unpack_from(fcntl.fcntl(self.fd, fcntl.F_GETLK, question))
+            answer = _FLOCK.unpack_from(fcntl.fcntl(self.fd, fcntl.F_GETLK, _FLOCK.pack(*asked)))
         except OSError:
             return None
         kind, pid = (answer[3], answer[2]) if _IS_BSD else (answer[0], answer[4])
         return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+    # ------------------------------------------------------- the queue for its lock
+
+    def announce(self, since: float, now: float) -> None:
+        """Show that this process has been waiting ``since`` then; to be repeated."""
+        own = self._own_cell
+        shown_since, renewed_at = _CELL.unpack(self._cells()[own])
+        if since <= shown_since or _is_expired(renewed_at, now):
+            self._show(own, since, now)
+
+    def is_anothers_turn(self, since: float, now: float) -> bool:
+        """Return whether somebody has been waiting longer than ``since``."""
+        found = False
+        for number, cell in enumerate(self._cells()):
+            if cell == _EMPTY_CELL:
+                continue
+            shown_since, renewed_at = _CELL.unpack(cell)
+            if _is_expired(renewed_at, now):
+                self._show(number, 0.0, 0.0)
+            elif 0 < shown_since < since:
+                found = True
+        return found
+
+    def leave(self, since: float) -> None:
+        """Remove the entry of a thread that has been waiting ``since`` then, if it is shown."""
+        own = self._own_cell
+        if _CELL.unpack(self._cells()[own])[0] == since:
+            self._show(own, 0.0, 0.0)
+
+    def _cells(self) -> list[bytes]:
+        raw = pread(self.fd, len(EMPTY_QUEUE), QUEUE_OFFSET).ljust(len(EMPTY_QUEUE), b"\0")
+        return [raw[at : at + _CELL.size] for at in range(0, len(raw), _CELL.size)]
+
+    def _show(self, number: int, since: float, now: float) -> None:
+        pwrite(self.fd, _CELL.pack(since, now), QUEUE_OFFSET + number * _CELL.size)
+
+
+def _is_expired(renewed_at: float, now: float) -> bool:
+    """Return whether an entry was not renewed in time, or is garbage.
+
+    There is no checksum, since a cell has many writers; so only a time close to now counts. A
+    time in the future would make everybody wait until then, and NaN is never close.
+    """
+    return not abs(now - renewed_at) <= _EXPIRES_AFTER

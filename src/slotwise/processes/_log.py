@@ -13,7 +13,7 @@ from slotwise._wait import clock
 
 if TYPE_CHECKING:
     from slotwise.processes._acquisition import ProcessAcquisition
-    from slotwise.processes._semaphore_file import SemaphoreFile
+    from slotwise.processes._limit import SharedLimit
 
 logger = logging.getLogger("slotwise.processes")
 
@@ -25,7 +25,7 @@ def acquired(holder: ProcessAcquisition) -> None:
         events.acquired(holder.acquisition_id, holder.granted_at, holder.fencing_token)
     if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
         acquire_time = holder.granted_at - holder.requested_at
-        log.acquired(logger, holder, holder.file.public_name, _value(holder), acquire_time)
+        log.acquired(logger, holder, *_sizes(holder)[:2], acquire_time)
 
 
 def refused(waiter: ProcessAcquisition, error: BaseException | None, *, waits: bool) -> None:
@@ -37,12 +37,12 @@ def released(holder: ProcessAcquisition) -> None:
     if events.hooks:
         events.ended(holder.acquisition_id, "released", clock.now(), holder.pauses)
     if _perhaps_wanted(logging.DEBUG, True) and logger.isEnabledFor(logging.DEBUG):
-        log.released(logger, holder, holder.file.public_name, _value(holder), _held_time(holder))
+        log.released(logger, holder, *_sizes(holder))
 
 
-def released_nothing(file: SemaphoreFile, acquisition_id: str) -> None:
-    issued_here = acquisition_id.startswith(f"{file.process.owner}-")
-    log.released_nothing(logger, acquisition_id, file.public_name, issued_here=issued_here)
+def released_nothing(limit: SharedLimit, acquisition_id: str) -> None:
+    issued_here = acquisition_id.startswith(f"{limit.journal.owner}-")
+    log.released_nothing(logger, acquisition_id, limit.public_name, issued_here=issued_here)
 
 
 def lost(holder: ProcessAcquisition, event: str, reason: str) -> None:
@@ -51,18 +51,15 @@ def lost(holder: ProcessAcquisition, event: str, reason: str) -> None:
         if event in ("expired", "kicked"):
             kind = cast("events.Kind", event)
         events.ended(holder.acquisition_id, kind, clock.now())
-    name = holder.file.public_name
-    log.lost(logger, holder, name, _value(holder), _held_time(holder), reason)
+    log.lost(logger, holder, *_sizes(holder), reason)
 
 
 def unreadable(name: str, error: Exception) -> None:
     logger.warning("%r can't be read: %s", name, error, extra={"semaphore_name": name})
 
 
-def _held_time(holder: ProcessAcquisition) -> float:
-    return clock.now() - holder.granted_at
-
-
-def _value(holder: ProcessAcquisition) -> int | None:
-    state = holder.file.state
-    return None if state is None else state.max_slots
+def _sizes(holder: ProcessAcquisition) -> tuple[str | None, int | None, float]:
+    """The name of its limit, how many slots that has, and for how long this was held."""
+    limit = holder.limit
+    value = None if limit.state is None else limit.state.max_slots
+    return limit.public_name, value, clock.now() - holder.granted_at

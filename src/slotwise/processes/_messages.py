@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING
 from slotwise._core.messages import (
     KICKED,
     no_slot,
-    ttl_ended,
     wait_failed,
 )
 from slotwise._core.redaction import redact
-from slotwise._wait import clock
 from slotwise.errors import (
     AcquireTimeout,
     BackendError,
     UnknownSemaphore,
 )
 from slotwise.processes._filenames import FIFOS
-from slotwise.processes._newcomers import fullness
+from slotwise.processes._views import fullness
 
 if TYPE_CHECKING:
     from slotwise.processes._acquisition import ProcessAcquisition
-    from slotwise.processes._errors import Busy
+    from slotwise.processes._journal import Busy
     from slotwise.processes._state import State
 
-_LOST_REASONS = {  # by the event that ended the hold
+LOST_REASONS = {  # by the event that ended the hold
     "kicked": KICKED,
     "released": "somebody else released it",
     "ended": "somebody else released or kicked it, or its file was deleted",
@@ -71,67 +69,19 @@ def os_error(error: OSError, path: str) -> BackendError:
         parent, name = os.path.split(os.path.dirname(path))  # noqa: PTH120
         if os.path.isdir(parent if name == FIFOS else f"{parent}/{name}"):  # noqa: PTH112 - as in /proc
             remedy = "no file can be created there: set SLOTWISE_DIR to a directory on a disk"
-    return _error(path, f"{remedy} ({error.strerror or error})")
+    return path_error(path, f"{remedy} ({error.strerror or error})")
 
 
-def _error(path: str, text: str) -> BackendError:
-    return BackendError(f"{_shown(path)}: {text}")
-
-
-def _shown(path: str) -> str:
-    """Return a path for a message; a url that was taken for one may have a password."""
-    return redact(str(path))
-
-
-def foreign_directory(path: str, owner: int, user: int) -> BackendError:
-    return _error(
-        path,
-        f"it belongs to user {owner}, and this is user {user}:"
-        f" set SLOTWISE_DIR to a directory of your own",
-    )
-
-
-def unsafe_directory(path: str, mode: int) -> BackendError:
-    return _error(
-        path,
-        f"others can write to it (mode {mode:o}):"
-        f" run `chmod 700 {_shown(path)}`, or set SLOTWISE_DIR to another directory",
-    )
-
-
-def not_a_directory(path: str) -> BackendError:
-    if os.path.islink(path):  # noqa: PTH114
-        return _error(path, "it is a symbolic link: use the path that it points to")
-    return _error(path, "not a directory: set SLOTWISE_DIR to one")
-
-
-def newer_release(path: str, theirs: str, ours: str) -> BackendError:
-    return _error(
-        path,
-        f"a newer release of slotwise uses it (format {theirs}, this release has {ours}):"
-        f" upgrade slotwise here too, or set SLOTWISE_DIR",
-    )
-
-
-def older_release(path: str, theirs: str, ours: str) -> BackendError:
-    return _error(
-        path,
-        f"an older release of slotwise wrote it (format {theirs}, this release has {ours}):"
-        f" remove it when nobody uses the semaphore",
-    )
-
-
-def damaged(path: str, damage: Exception) -> BackendError:
-    return _error(
-        path, f"its contents are damaged ({damage}): remove it when nobody uses the semaphore"
-    )
+def path_error(path: str, text: str) -> BackendError:
+    # Somebody may have taken a url with a password for a path.
+    return BackendError(f"{redact(str(path))}: {text}")
 
 
 # ------------------------------------------------------------ the file's lock
 
 
 def busy(path: str, error: Busy) -> BackendError:
-    return _error(path, lock_taken(error.pid))
+    return path_error(path, lock_taken(error.pid))
 
 
 def lock_taken(pid: int | None, lock: str = "its lock") -> str:
@@ -172,38 +122,33 @@ def is_stopped(pid: int) -> bool:
 
 
 def unknown(directory: str, name: str) -> UnknownSemaphore:
-    return UnknownSemaphore(f"there is no semaphore {name!r} in {_shown(directory)}")
+    return UnknownSemaphore(f"there is no semaphore {name!r} in {redact(str(directory))}")
 
 
 def timed_out(
-    acquisition: ProcessAcquisition,
-    state: State,
-    lock_error: Busy | None = None,
+    acquisition: ProcessAcquisition, state: State, now: float, lock_error: Busy | None = None
 ) -> AcquireTimeout:
-    """``lock_error``: the file could not be changed either when the time was up."""
-    timeout = acquisition.timeout or 0.0
-    full = fullness(state, acquisition.wanted, clock.now())
+    """``lock_error``: nothing could be changed either when the time was up."""
+    title, timeout = acquisition.backend._title, acquisition.timeout or 0.0
+    full = fullness(state, acquisition.wanted, now)
     if lock_error is not None:
         full += f"; {lock_taken(lock_error.pid, 'the lock of its file')}"
-        return wait_failed(LockTaken, acquisition.title, timeout, full)
-    return no_slot(acquisition.title, timeout, full)
+        return wait_failed(LockTaken, title, timeout, full)
+    return no_slot(title, timeout, full)
 
 
-def timed_out_locked(title: str, timeout: float, path: str, error: Busy) -> AcquireTimeout:
-    """The file's lock was taken the whole time, so there was no place in the queue either."""
-    return wait_failed(LockTaken, title, timeout, str(busy(path, error)))
+def timed_out_locked(acquisition: ProcessAcquisition, busy: str) -> AcquireTimeout:
+    """The lock was taken the whole time, so there was no place in the queue either."""
+    title, timeout = acquisition.backend._title, acquisition.timeout or 0.0
+    return wait_failed(LockTaken, title, timeout, busy)
 
 
 class LockTaken(AcquireTimeout, BackendError):
     """The time was up, and the file could not be read: nobody knows whether there was a slot."""
 
 
-def lost_reason(event: str, ttl: float | None) -> str:
-    return ttl_ended(ttl) if event == "expired" else _LOST_REASONS[event]
-
-
 def wait_lost(path: str) -> BackendError:
-    return _error(
+    return path_error(
         path,
         "this waiter lost its place in the queue: the file was deleted, or other code in"
         " this process opened and closed it",

@@ -11,17 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.adaptive import Adaptive
-from slotwise._core.arguments import Shed, check_value
+from slotwise._core.arguments import Shed, check_count, check_name, check_names, check_value
 from slotwise._core.copying import Recipe
 from slotwise._core.paths import semaphore_spec
 from slotwise._core.redaction import redact
 from slotwise._core.semaphore import Semaphore
 from slotwise._core.twins import run_here
-from slotwise.processes import _inspect
+from slotwise.processes import _inspect, _log
 from slotwise.processes._backend import ProcessBackend
-from slotwise.processes._filenames import locate
-from slotwise.processes._in_thread import in_thread
+from slotwise.processes._filenames import SUFFIX, locate
 from slotwise.processes._views import holders_of, stats_of_semaphore
+from slotwise.processes._wait_for_grant import NO_WAIT_LOCK_TIMEOUT, in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,8 +116,8 @@ class ProcessSemaphore(Semaphore):
         """
         assert self._name is not None
         self._backend.accept_any()
-        _inspect.check_exists(self._backend.attachment.directory, self._name)
-        run_here(partial(self._backend.look, stats_of_semaphore, at_most))
+        _inspect.check_exists(self._backend.directory, self._name)
+        run_here(partial(self._backend.look, stats_of_semaphore, at_most or NO_WAIT_LOCK_TIMEOUT))
         return self
 
     @classmethod
@@ -126,9 +126,9 @@ class ProcessSemaphore(Semaphore):
         return _inspect.names(locate(directory))
 
     def __repr__(self) -> str:
-        attachment = self._backend.attachment
+        backend = self._backend
         return redact(
-            f"<ProcessSemaphore {attachment.name!r} value={self.value}, {attachment.directory}>"
+            f"<ProcessSemaphore {backend.name!r} value={self.value}, {backend.directory}>"
         )
 
     @property
@@ -160,7 +160,7 @@ class ProcessSemaphore(Semaphore):
         """The directory for the files."""
         from pathlib import Path  # inside, paths are str: it is slow to import
 
-        return Path(self._backend.attachment.directory)
+        return Path(self._backend.directory)
 
     @property
     def value(self) -> int:
@@ -177,7 +177,7 @@ class ProcessSemaphore(Semaphore):
         return state is not None and state.is_resized
 
     async def _holders_within(self, at_most: float | None) -> list[Claimant]:
-        return await self._backend.look(holders_of, at_most)
+        return await self._backend.look(holders_of, at_most or NO_WAIT_LOCK_TIMEOUT)
 
     @classmethod
     async def get_acquired_stats(
@@ -206,4 +206,15 @@ class ProcessSemaphore(Semaphore):
         directory: str | os.PathLike[str] | None = None,
     ) -> dict[str, SemaphoreStats]:
         """Like `get_acquired_stats`."""
-        return _inspect.get_acquired_stats(locate(directory), names, limit)
+        check_names(names)
+        check_count("limit", limit)
+        from slotwise._core.stats import fullest  # not needed to acquire
+
+        asked = None if names is None else list(names)
+        for name in asked or ():
+            check_name(name)
+        read = _inspect.read_each(locate(directory), asked, SUFFIX, stats_of_semaphore)
+        found, errors = read
+        for name, error in errors.items():
+            _log.unreadable(name, error)
+        return fullest(found, limit, idle_too=names is not None)

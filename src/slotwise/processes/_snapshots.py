@@ -1,4 +1,4 @@
-"""Convert a State to the plain values of a snapshot, or back.
+"""Convert a State to the plain values of a snapshot, or back; also what records have of tiers.
 
 A restored state decides everything as the written one does. Full buckets are left out: an unknown
 one is full.
@@ -6,10 +6,14 @@ one is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from slotwise._core.adaptive import Adaptive, Change
 from slotwise._core.closing import Closure
+from slotwise._core.paths import TierSpec
+from slotwise._core.rates import Rate
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.paths_restore import (
     parked_groups,
@@ -19,28 +23,42 @@ from slotwise._ledger.paths_restore import (
 )
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.tier_nodes import CHANGES_OF_A_KEY
-from slotwise._ledger.times import microseconds
-from slotwise.processes._adaptations import read_adaptation, write_adaptation
 from slotwise.processes._claims import ProcessClaim
-from slotwise.processes._values import read_value, write_specs, write_value
 
 if TYPE_CHECKING:
+    from slotwise._ledger.adaptation import Adaptation
     from slotwise.processes._state import State
 
-
-class _KeyAlone:
-    """Stands for a node of which only the key is needed."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: str | None) -> None:
-        self.key = key
+# ------------------------------------------------------------ tiers and their values
 
 
-def _write_numbers(claim: ProcessClaim) -> list[tuple[int, int]]:
-    if claim.needs is None:
-        return [(claim._slot_number, claim._slot_number + 1)]
-    return [(numbers.start, numbers.stop) for numbers in claim.ranges]
+def write_value(value: int | Rate | None) -> Any:
+    return [value.count, value.per, value.burst] if isinstance(value, Rate) else value
+
+
+def read_value(written: Any) -> Any:
+    """Return an int, None, or a Rate."""
+    if not isinstance(written, list):
+        return written
+    count, per, burst = written
+    return Rate(count, per=per, burst=burst)
+
+
+def write_specs(specs: Sequence[TierSpec]) -> list[list[Any]]:
+    return [
+        [s.name, write_value(s.value), s.keyed, s.by_key, s.key_of, s.fair, s.rules] for s in specs
+    ]
+
+
+def read_specs(written: Sequence[Sequence[Any]]) -> list[TierSpec]:
+    return [
+        TierSpec(
+            *(name, read_value(value), keyed, by_key, key_of, fair),
+            adaptive=Adaptive.read(rules) if rules else None,
+            rules=rules,
+        )
+        for name, value, keyed, by_key, key_of, fair, rules in written
+    ]
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -78,8 +96,22 @@ def take_snapshot(state: State) -> dict[str, Any]:
             for tier in state.tiers
             for key, until in sorted(tier.pauses.items(), key=str)
         ],
-        "buckets": _write_buckets(state),
-        "adapted": take_adapted(state),
+        "buckets": [
+            [tier.index, key, node.level, node.at]
+            for tier in state.tiers
+            if isinstance(tier, RateTier)
+            for key, node in sorted(tier.nodes.items(), key=lambda item: str(item[0]))
+            if node.used > state.at  # at the time of the last record
+        ],
+        "adapted": [
+            [
+                *(tier.index, tier.is_frozen, tier.frozen_at, sorted(map(str, tier.frozen_keys))),
+                # In the order in which they were last used.
+                [[key, *_written(node.adaptation)] for key, node in tier.nodes.items()],
+            ]
+            for tier in state.tiers
+            if tier.adaptive is not None
+        ],
         "recent": [
             [*claim.arguments(), claim.granted_us, claim.token, claim.until]
             # Sorted, since processes may order those that expired at one instant differently.
@@ -88,7 +120,12 @@ def take_snapshot(state: State) -> dict[str, Any]:
         "holders": [
             [
                 *claim.arguments(),
-                *(claim.granted_us, claim.token, claim.expires_at, _write_numbers(claim)),
+                *(claim.granted_us, claim.token, claim.expires_at),
+                [
+                    (numbers.start, numbers.stop)
+                    for numbers in claim.ranges
+                    or [range(claim._slot_number, claim._slot_number + 1)]
+                ],
             ]
             for claim in state.holders.values()
         ],
@@ -101,7 +138,7 @@ def take_snapshot(state: State) -> dict[str, Any]:
     }
 
 
-def fill_from_snapshot(state: State, snapshot: dict[str, Any]) -> None:
+def fill(state: State, snapshot: dict[str, Any]) -> None:
     """Fill a new state with what a snapshot says."""
     state.fence = snapshot["fence"]
     state.holds = HoldTimes(*snapshot["holds"])
@@ -122,9 +159,15 @@ def fill_from_snapshot(state: State, snapshot: dict[str, Any]) -> None:
         claim = ProcessClaim(*fields)
         claim.granted_us, claim.token, claim.until = granted_us, token, until
         claim._slot_number = 0
-        claim.nodes = [_KeyAlone(key) for key in claim.path]
+        claim.nodes = [SimpleNamespace(key=key) for key in claim.path]
         state.recent[claim.key] = claim
-    put_adapted_back(state, snapshot["adapted"])
+    for index, is_frozen, frozen_at, frozen_keys, nodes in snapshot["adapted"]:
+        tier = state.tiers[index]
+        for key, rules, dump, changes in nodes:
+            node = tier.make(key, 0.0)
+            node.adaptation = _adaptation(key, rules, dump, changes)
+            node.value = node.adaptation.limit
+        tier.is_frozen, tier.frozen_at, tier.frozen_keys = is_frozen, frozen_at, {*frozen_keys}
     held = []
     for *fields, granted_us, token, expires_at, numbers in snapshot["holders"]:
         claim = ProcessClaim(*fields)
@@ -132,7 +175,10 @@ def fill_from_snapshot(state: State, snapshot: dict[str, Any]) -> None:
         held.append((claim, claim.path, [range(*each) for each in numbers], expires_at))
         state._count(claim)
     restore_holders(state, held)
-    _read_buckets(state, snapshot["buckets"])
+    for index, key, level, at in snapshot["buckets"]:
+        tier = state.tiers[index]
+        node = tier.nodes.get(key) or tier.make(key, 0.0)
+        node.level, node.at = level, at
     if snapshot["closure"] is not None:
         state.closure = Closure(*snapshot["closure"])
         state.close()
@@ -144,71 +190,18 @@ def fill_from_snapshot(state: State, snapshot: dict[str, Any]) -> None:
     restore_waiters(state, waiting, snapshot["parked"], snapshot["turns"])
 
 
-# ---------------------------------------------------------------- adaptive values
+def _written(known: Adaptation) -> list[Any]:
+    changes = [[each.at, each.old, each.new, each.reason] for each in known.changes]
+    return [known.options.written, known.dump(), changes]
 
 
-def take_adapted(state: State) -> list[list[Any]]:
-    """Return what adaptive tiers have learnt, in the order in which their keys were last used."""
-    return [
-        [
-            *(tier.index, tier.is_frozen, tier.frozen_at, sorted(map(str, tier.frozen_keys))),
-            [[key, *(write_adaptation(node.adaptation) or ())] for key, node in tier.nodes.items()],
-        ]
-        for tier in state.tiers
-        if tier.adaptive is not None
-    ]
+def _adaptation(key: str | None, rules: str, dump: str, changes: Sequence[Any]) -> Adaptation:
+    from slotwise._ledger.adaptation import adaptation  # most values are fixed
 
-
-def put_adapted_back(state: State, adapted: Sequence[Sequence[Any]]) -> None:
-    """Restore the nodes of adaptive tiers; there are none yet."""
-    for index, is_frozen, frozen_at, frozen_keys, nodes in adapted:
-        tier = state.tiers[index]
-        for key, *written in nodes:
-            node = tier.make(key, 0.0)
-            known = read_adaptation(written)
-            if key is not None:
-                known.keep_changes(CHANGES_OF_A_KEY)
-            node.adaptation, node.value = known, known.limit
-        tier.is_frozen, tier.frozen_at, tier.frozen_keys = is_frozen, frozen_at, {*frozen_keys}
-
-
-# ------------------------------------------------------------------------- rates
-
-
-def _write_buckets(state: State) -> list[list[Any]]:
-    """Return those that were not full at the time of the last record."""
-    return [
-        [tier.index, key, node.level, node.at]
-        for tier in state.tiers
-        if isinstance(tier, RateTier)
-        for key, node in sorted(tier.nodes.items(), key=lambda item: str(item[0]))
-        if node.used > state.at
-    ]
-
-
-def _read_buckets(state: State, buckets: Sequence[Sequence[Any]]) -> None:
-    for index, key, level, at in buckets:
-        tier = state.tiers[index]
-        node = tier.nodes.get(key) or tier.make(key, 0.0)
-        node.level, node.at = level, at
-
-
-def keep_rates(state: State) -> Callable[[float], None]:
-    """Return a function that restores the rates as they are now, in a state that forgot everything.
-
-    It is called with the time, by a clock that may have started anew.
-    """
-    buckets = [
-        [index, key, state.tiers[index].nodes[key].level_at(state.at)]
-        for index, key, *_ in _write_buckets(state)
-    ]
-    recent, at, settle_for = [*state.recent.values()], state.at, state.recent.remembered_for
-
-    def put_back(now: float) -> None:
-        _read_buckets(state, [[*bucket, microseconds(now)] for bucket in buckets])
-        state.recent.remembered_for = settle_for
-        for claim in recent:
-            claim.until += now - at
-            state.recent[claim.key] = claim
-
-    return put_back
+    known = adaptation(Adaptive.read(rules), 0)
+    known.restore(dump)
+    known.changes += [Change(*change) for change in changes]
+    known.take_change()  # whoever made it has reported it
+    if key is not None:
+        known.keep_changes(CHANGES_OF_A_KEY)
+    return known

@@ -2,33 +2,34 @@
 
 Every process that uses the limit applies the same records in the same order and so reaches the
 same state: nothing here may depend on anything but the records. It reads no clock and no file,
-and doesn't know who is alive. What a newcomer is told is in `_newcomers`.
+and doesn't know who is alive. `State.VERBS` has what each verb of a record does.
 
 A node is kept only while somebody holds or waits for something of it, or while what was taken
-of its rate has not come back: a file is as long as its claims, however many keys come and go. A
+of its rate has not come back: a snapshot is as long as its claims, however many keys come and go. A
 value that is a function of the key comes with the request, so that every process applies the same.
 
-Processes of different releases share files. So a change of these rules, or of the ledger's,
+Processes of different releases share journals. So a change of these rules, or of the ledger's,
 that gives another result for the same records needs another `RULES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeAlias
 
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.paths import TierSpec, fair_tiers
 from slotwise._core.rates import Rate
+from slotwise._ledger.ended_claims import OrderedEndedClaims
 from slotwise._ledger.estimates import HoldTimes
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise._ledger.replacing import FIRST, longest_holders
 from slotwise._ledger.times import microseconds
-from slotwise.processes._claims import EndedClaims, ProcessClaim
-from slotwise.processes._values import read_specs, read_value
+from slotwise.processes._claims import ProcessClaim, Request
+from slotwise.processes._snapshots import fill, read_specs, read_value, take_snapshot
 
 # Verb, time by the monotonic clock, wall clock time in microseconds, and the verb's arguments.
 Record: TypeAlias = "list[Any]"
@@ -45,6 +46,9 @@ _FEW_NODES = 100
 
 # Remember what at most this many keys of an adaptive tier have learnt, those used last.
 _KEPT_KEYS = 100
+
+# What a snapshot has of claims and of their times.
+_OF_CLAIMS = ("holders", "learnt", "parked", "pauses", "ticket", "turns", "waiting")
 
 # How many buckets a change checks, to forget the full ones: more than one, so that they become
 # fewer.
@@ -64,7 +68,7 @@ class State(PathLedger[ProcessClaim]):
     #   S2  it is closed if and only if it has a closure
     #   S3  fence is the largest token that was ever issued
 
-    RULES = 8
+    RULES = 9
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self.name = name
@@ -88,7 +92,9 @@ class State(PathLedger[ProcessClaim]):
     def _start(self, specs: Sequence[TierSpec]) -> None:
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         PathLedger.__init__(self, values, *fair_tiers(specs))
-        self.recent = EndedClaims(spec.value for spec in specs if isinstance(spec.value, Rate))
+        self.recent = OrderedEndedClaims(
+            spec.value for spec in specs if isinstance(spec.value, Rate)
+        )
         for tier in self.tiers:
             # A full bucket is forgotten at its time, everything else when nobody uses it.
             tier.keeps_idle = isinstance(tier, RateTier)
@@ -114,7 +120,14 @@ class State(PathLedger[ProcessClaim]):
 
     def is_same_shape(self, declared: Sequence[TierSpec]) -> bool:
         """Return whether these tiers have the same names, and keys where they have."""
-        return [*map(_shape, declared)] == [*map(_shape, self.specs)]
+        ours, theirs = (
+            [
+                (s.name, s.keyed, s.by_key, s.key_of, s.fair, isinstance(s.value, Rate))
+                for s in specs
+            ]
+            for specs in (self.specs, declared)
+        )
+        return ours == theirs
 
     def accepts(self, declared: Declared) -> bool:
         """Return whether somebody who declares these tiers may use it."""
@@ -132,14 +145,13 @@ class State(PathLedger[ProcessClaim]):
         self._accepted = declared
         return True
 
-    def value_at(self, tier: int, key: str | None = None) -> Any:
-        """Return the value of a tier, or of one key of it; None if that is unknown."""
-        return self.tiers[tier].value_of(key)
+    def index_of(self, name: str | None) -> int:
+        """Return which tier has this name; without one it is that of a semaphore."""
+        return 0 if name is None else [spec.name for spec in self.specs].index(name)
 
-    def index_of_rate(self, name: str | None) -> int | None:
-        """Return which tier has the rate of that name, if one has."""
-        rates = (spec.name if isinstance(spec.value, Rate) else None for spec in self.specs)
-        return next((index for index, each in enumerate(rates) if each == name), None)
+    def value_at(self, tier: str | None = None, key: str | None = None) -> Any:
+        """Return the value of a tier, or of one key of it; None if that is unknown."""
+        return self.tiers[self.index_of(tier)].value_of(key)
 
     # ------------------------------------------------------------ its use
 
@@ -183,14 +195,17 @@ class State(PathLedger[ProcessClaim]):
         """
         verb, now, wall_us, *args = record
         self.wall_us = wall_us
-        if self.moved:
-            self.moved.clear()
+        self.moved.clear()
+        self.ending = None
         events = self.VERBS[verb](self, now, wall_us, *args)
         if self.attention:
             while self.unfinished:  # nobody else can continue it
                 events += self._granted(self.serve(now), now, wall_us)
-            if self.has_rates:
-                self._forget_full(now)
+            # Forget buckets that have filled up, and costs that can't be corrected any more.
+            self.recent.forget_old(now)
+            for tier in self.tiers:
+                if isinstance(tier, RateTier):
+                    tier.forget(now, now, 0, _FORGET_AT_ONCE)
         claim: Any
         for event, claim in events:
             if event != "granted":
@@ -222,60 +237,22 @@ class State(PathLedger[ProcessClaim]):
         label: str | None,
         grace: float = 0.0,
     ) -> list[ClaimEvent]:
-        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        return self._enter(claim, now, wall_us, wait_until)
-
-    def _enter(
-        self, claim: ProcessClaim, now: float, wall_us: int, wait_until: float | None
-    ) -> list[ClaimEvent]:
         """Grant a newcomer what it wants, or queue it."""
+        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
         for tier, of_key in claim.values:
             self.learn(tier, claim.path[tier], of_key, now)
-        if not self.attention and claim.needs is None and self._take_at_once(claim, now):
-            granted = [claim]
-        else:
-            granted = self.request(
-                claim, claim.path, now, wait_until=wait_until, weight=claim.weight
-            )
+        granted = self.request(claim, claim.path, now, wait_until=wait_until, weight=claim.weight)
         self._count(claim)
         return self._granted(granted, now, wall_us)
 
-    def _take_at_once(self, claim: ProcessClaim, now: float) -> bool:
-        """Do what `request` does while nobody waits, in fewer steps; False if a tier is full."""
-        nodes: list[Any] = []
-        number = 0
-        for tier, key in zip(self.tiers, claim.path, strict=True):
-            node = tier.nodes.get(key) or tier.make(key, now)
-            taken = node.take_one()
-            if taken is None:
-                for other in nodes:
-                    other.put_back_one(number)
-                return False
-            number = taken
-            nodes.append(node)
-        claim.nodes = nodes
-        self.queue.last_ticket += 1
-        self._file(claim, number, now)
-        return True
-
     def _replace(
-        self,
-        now: float,
-        wall_us: int,
-        acquisition_id: str,
-        wanted: Sequence[Any],
-        ttl: float | None,
-        wait_until: float | None,
-        pid: int,
-        label: str | None,
-        grace: float = 0.0,
+        self, now: float, wall_us: int, acquisition_id: str, wanted: Sequence[Any], *rest: Any
     ) -> list[ClaimEvent]:
         """Kick the longest holders, and give a newcomer their slots, now or after their grace."""
-        claim = ProcessClaim(acquisition_id, wanted, ttl, pid, label, wall_us, grace)
-        claim.head_start = FIRST
-        replaced = self.replaceable(claim.slots)
+        first = Request(*wanted)._replace(head_start=FIRST)
+        replaced = self.replaceable(1 if first.needs is None else first.needs[0])
         # It takes what is free, and those that waited for that get what the others give back.
-        granted = self._enter(claim, now, wall_us, wait_until)
+        granted = self._request(now, wall_us, acquisition_id, first, *rest)
         events: list[ClaimEvent] = []
         for each in replaced:
             if each.grace:
@@ -300,17 +277,6 @@ class State(PathLedger[ProcessClaim]):
             (claim for claim in self.holders.values() if not claim.is_kicked), missing
         )
 
-    def release(self, key: Hashable, now: float = 0.0) -> list[ProcessClaim]:
-        claim = self.holders.get(key)
-        if self.attention or claim is None or claim.needs is not None:
-            return super().release(key, now)
-        del self.holders[key]  # nobody waits, so nobody is to be looked for
-        if self.deadlines is not None:
-            self.deadlines.discard(key)
-        for node in claim.nodes:
-            node.put_back_one(claim._slot_number)
-        return []
-
     def _release(
         self,
         now: float,
@@ -321,10 +287,7 @@ class State(PathLedger[ProcessClaim]):
         retry_after_us: int = 0,
     ) -> list[ClaimEvent]:
         self.ending = outcome, held_us, retry_after_us
-        try:
-            return self._end_hold(now, wall_us, acquisition_id, "released")
-        finally:
-            self.ending = None
+        return self._end_hold(now, wall_us, acquisition_id, "released")
 
     def _kick(self, now: float, wall_us: int, acquisition_id: str) -> list[ClaimEvent]:
         """End a hold; if it has a grace, its holder is told, and has that long to release it."""
@@ -347,9 +310,8 @@ class State(PathLedger[ProcessClaim]):
         self._note_hold(claim, wall_us)
         granted = self.release(acquisition_id, now)
         self._uncount(claim)
-        if not granted:
-            return [(event, claim)]
-        return [(event, claim), *self._granted(granted, now, wall_us)]
+        ended = [(event, claim)]
+        return [*ended, *self._granted(granted, now, wall_us)] if granted else ended
 
     def _withdraw(
         self, now: float, wall_us: int, acquisition_id: str, undelivered: bool = False
@@ -377,10 +339,7 @@ class State(PathLedger[ProcessClaim]):
         """End the holds and waits whose deadline has passed."""
         waited = bool(self.waiting)
         self.ending = "dropped", None, 0
-        try:
-            holders, waiters, granted = self.expire(now)
-        finally:
-            self.ending = None
+        holders, waiters, granted = self.expire(now)
         for claim in holders:
             self._note_hold(claim, wall_us, waited=waited)
         for claim in (*holders, *waiters):
@@ -412,33 +371,47 @@ class State(PathLedger[ProcessClaim]):
             *self._granted(granted, now, wall_us),
         ]
 
-    def _charge(
-        self, now: float, wall_us: int, acquisition_id: str, costs: list[tuple[int, int]]
-    ) -> list[ClaimEvent]:
-        """Correct what an acquisition took of rates: tiers, and what it took of them."""
-        return self._granted(self.charge(acquisition_id, dict(costs), now), now, wall_us)
+    # What controls the limit: each has the name of a tier, and a key; both are None for all of it.
 
-    def _refill(self, now: float, wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
-        return self._granted(self.refill_tier(tier, key, now), now, wall_us)
+    def _settle(
+        self,
+        now: float,
+        wall_us: int,
+        _tier: str | None,
+        _key: str | None,
+        acquisition_id: str,
+        costs: dict[str, int],
+    ) -> list[ClaimEvent]:
+        """Correct what an acquisition took of rates."""
+        by_index = {self.index_of(name): cost for name, cost in costs.items()}
+        return self._granted(self.charge(acquisition_id, by_index, now), now, wall_us)
+
+    def _refill(
+        self, now: float, wall_us: int, tier: str | None, key: str | None
+    ) -> list[ClaimEvent]:
+        """Fill a bucket; what is no rate of this limit is left alone."""
+        rates = [spec.name for spec in self.specs if isinstance(spec.value, Rate)]
+        granted = self.refill_tier(self.index_of(tier), key, now) if tier in rates else []
+        return self._granted(granted, now, wall_us)
 
     def _resize(
         self,
         now: float,
         wall_us: int,
-        tier: int,
+        tier: str | None,
         key: str | None,
         written: Any,
         declared: int | None = None,
     ) -> list[ClaimEvent]:
         """Change a value; ``declared`` is what the caller thought it was."""
-        which, value = self.tiers[tier], read_value(written)
+        index, value = self.index_of(tier), read_value(written)
+        which, former = self.tiers[index], self.former_values[index]
         if which.adaptive is not None:
             return self._freeze(now, wall_us, tier, key, value)
-        former = self.former_values[tier]
         for known in (which.value, declared) if key is None else ():
             if known is not None and known not in former:
                 former.append(known)
-        refused, granted = self.resize(tier, value, key, now, one=key is not None)
+        refused, granted = self.resize(index, value, key, now, one=key is not None)
         self._accepted = None
         for claim in refused:
             self._uncount(claim)
@@ -448,34 +421,42 @@ class State(PathLedger[ProcessClaim]):
         ]
 
     def _freeze(
-        self, now: float, wall_us: int, tier: int, key: str | None, value: int | None
+        self, now: float, wall_us: int, tier: str | None, key: str | None, value: int | None
     ) -> list[ClaimEvent]:
         """Keep the value of a tier, of all its keys, or of one."""
-        which = self.tiers[tier]
-        if key not in which.nodes and (key is not None or not self.specs[tier].keyed):
+        index = self.index_of(tier)
+        which = self.tiers[index]
+        if key not in which.nodes and (key is not None or not self.specs[index].keyed):
             which.make(key, now)  # before it is told the time
         self._tell_wall_clock(which.nodes.values(), now)
-        granted = self.freeze(tier, value, key, now, one=key is not None)
+        granted = self.freeze(index, value, key, now, one=key is not None)
         return self._granted(granted, now, wall_us)
 
-    def _thaw(self, now: float, _wall_us: int, tier: int, key: str | None) -> list[ClaimEvent]:
-        self.tiers[tier].thaw(key, now, one=key is not None)
+    def _thaw(
+        self, now: float, _wall_us: int, tier: str | None, key: str | None
+    ) -> list[ClaimEvent]:
+        self.tiers[self.index_of(tier)].thaw(key, now, one=key is not None)
         return []
 
     def _pause(
-        self, _now: float, _wall_us: int, tier: int, key: str | None, until: float
+        self, now: float, _wall_us: int, tier: str | None, key: str | None, seconds: float
     ) -> list[ClaimEvent]:
-        self.pause(tier, until, key)
+        if seconds > 0:
+            self.pause(self.index_of(tier), now + seconds, key)
         return []
 
-    def _close(self, now: float, _wall_us: int, reason: str | None) -> list[ClaimEvent]:
+    def _close(
+        self, now: float, _wall_us: int, _tier: str | None, _key: str | None, reason: str | None
+    ) -> list[ClaimEvent]:
         self.closure = Closure(reason)
         waiters = self.close(now)
         for claim in waiters:
             self._uncount(claim)
         return [("closed", claim) for claim in waiters]
 
-    def _reopen(self, now: float, wall_us: int) -> list[ClaimEvent]:
+    def _reopen(
+        self, now: float, wall_us: int, _tier: str | None, _key: str | None
+    ) -> list[ClaimEvent]:
         self.closure = None
         self.reopen()
         return self._granted(self.end_pauses(now), now, wall_us)
@@ -486,24 +467,20 @@ class State(PathLedger[ProcessClaim]):
         What was changed or closed stays so, and so does what was learnt, except what was measured
         by the old clock. What was taken of rates comes back from now on.
         """
-        from slotwise.processes._snapshots import keep_rates, put_adapted_back, take_adapted
-
         ended = [*self.holders.values(), *self.waiting.values()]
         for claim in self.holders.values():
             self.recent.remember(claim, self.at)
-        put_back, adapted = keep_rates(self), take_adapted(self)
-        values = [(tier.value, tier.own_values) for tier in self.tiers]
-        former_values = self.former_values
+        snapshot = self.snapshot()
+        for bucket in snapshot["buckets"]:
+            node = self.tiers[bucket[0]].nodes[bucket[1]]
+            bucket[2:] = node.level_at(self.at), microseconds(now)
+        for recent in snapshot["recent"]:
+            recent[-1] += now - self.at
         self._start(self.specs)
-        self.former_values = former_values
-        for tier, (value, own_values) in zip(self.tiers, values, strict=True):
-            tier.value, tier.own_values = value, own_values
-        if self.closure is not None:
-            self.close(now)
         self.owners = {}
+        nothing = self.snapshot()
+        fill(self, {**snapshot, **{each: nothing[each] for each in _OF_CLAIMS}})
         self.boot = boot
-        put_back(now)
-        put_adapted_back(self, adapted)
         for tier in self.tiers:
             for node in tier.nodes.values():
                 if node.adaptation is not None:
@@ -512,7 +489,6 @@ class State(PathLedger[ProcessClaim]):
         return [("owner died", claim) for claim in ended]
 
     VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
-        "charge": _charge,
         "close_everywhere": _close,
         "declare": _declare,
         "drop dead": _drop_dead,
@@ -527,6 +503,7 @@ class State(PathLedger[ProcessClaim]):
         "replace": _replace,
         "request": _request,
         "resize": _resize,
+        "settle": _settle,
         "thaw": _thaw,
         "withdraw": _withdraw,
     }
@@ -590,13 +567,6 @@ class State(PathLedger[ProcessClaim]):
             if node.adaptation is not None:
                 node.adaptation.epoch_us = epoch_us
 
-    def _forget_full(self, now: float) -> None:
-        """Forget buckets that have filled up, and costs that can't be corrected any more."""
-        self.recent.forget_old(now)
-        for tier in self.tiers:
-            if isinstance(tier, RateTier):
-                tier.forget(now, now, 0, _FORGET_AT_ONCE)
-
     def _forget_idle(self, nodes: Iterable[Any]) -> None:
         """Forget nodes that nobody uses, unless few are known: they may be used again soon.
 
@@ -614,20 +584,11 @@ class State(PathLedger[ProcessClaim]):
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        from slotwise.processes._snapshots import take_snapshot
-
         return take_snapshot(self)
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> Self:
         """Return the state that a snapshot was taken of."""
-        from slotwise.processes._snapshots import fill_from_snapshot
-
         state = cls(snapshot["name"], read_specs(snapshot["tiers"]), snapshot["boot"])
-        fill_from_snapshot(state, snapshot)
+        fill(state, snapshot)
         return state
-
-
-def _shape(spec: TierSpec) -> tuple[object, ...]:
-    is_rate = isinstance(spec.value, Rate)
-    return spec.name, spec.keyed, spec.by_key, spec.key_of, spec.fair, is_rate

@@ -1,17 +1,20 @@
-"""Read statistics, holders and waiters from a state.
+"""Read from a state: statistics, holders, waiters, and what a newcomer lacks.
 
-Nothing here reads a file: `_operations.inspect` does, and calls this.
+Nothing here reads a journal or changes anything: `_operations.look` does, and calls this.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from slotwise._core.adaptive import Change
 from slotwise._core.idle_keys import IdleKeys
+from slotwise._core.messages import NAMED_HOLDERS, occupancy, oldest_holders
 from slotwise._core.paths import (
     SEMAPHORE_PATH,
     KeyStats,
@@ -23,24 +26,26 @@ from slotwise._core.paths import (
     keys_by_name,
     most_of,
     needs_by_name,
+    part_of,
     slots_needed,
 )
+from slotwise._ledger import path_fullness
 from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paused_for, tier_stats
 from slotwise._ledger.path_nodes import BaseNode, tie_of
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._wait import clock
-from slotwise.processes._claims import ProcessClaim
+from slotwise.processes._claims import ProcessClaim, Request
 from slotwise.processes._state import Declared, State
 
 if TYPE_CHECKING:
     from slotwise._core.stats import Claimant, SemaphoreStats
 
 
-def stats_of(state: State, declared: tuple[TierSpec, ...], idle: IdleKeys) -> dict[str, TierStats]:
+def stats_of(
+    state: State, now: float, declared: tuple[TierSpec, ...], idle: IdleKeys
+) -> dict[str, TierStats]:
     """Return statistics by tier; ``idle`` are keys that are remembered besides those in use."""
     if not state.is_same_shape(declared):  # somebody else's tiers
         state = State(state.name, declared, state.boot)
-    now = clock.now()
     nodes = [
         [
             (key, node)
@@ -74,22 +79,27 @@ def stats_of(state: State, declared: tuple[TierSpec, ...], idle: IdleKeys) -> di
 
 
 def path_stats_of(
-    state: State, declared: Declared, path: Path = SEMAPHORE_PATH, *, closed_here: bool = False
+    state: State,
+    now: float,
+    declared: Declared,
+    path: Path = SEMAPHORE_PATH,
+    *,
+    closed_here: bool = False,
 ) -> PathStats:
     """Return how full the tiers of one path are; ``closed_here``: by this process."""
     closure = state.closure
     if declared is not None and not state.is_same_shape(declared):  # somebody else's tiers
         state = State(state.name, declared, state.boot)
     frozen = is_semaphore(state.specs) and is_frozen(state.tiers[0], None)
-    nodes = path_stats(state, path, clock.now())
+    nodes = path_stats(state, path, now)
     return PathStats(nodes, closed_here, closure, "process", frozen)
 
 
-def stats_of_semaphore(state: State) -> SemaphoreStats:
-    return path_stats_of(state, None).tightest()
+def stats_of_semaphore(state: State, now: float) -> SemaphoreStats:
+    return path_stats_of(state, now, None).tightest()
 
 
-def changes_of(state: State, index: int, key: str | None) -> list[Change] | None:
+def changes_of(state: State, _now: float, index: int, key: str | None) -> list[Change] | None:
     """Return how the value of an adaptive tier's key has moved; nothing for an unknown key.
 
     None for a value that is fixed.
@@ -100,14 +110,14 @@ def changes_of(state: State, index: int, key: str | None) -> list[Change] | None
     return [] if node is None else [*node.adaptation.changes]
 
 
-def holders_of(state: State) -> list[Claimant]:
+def holders_of(state: State, _now: float) -> list[Claimant]:
     return [
         _claimant(claim, state.specs, claim.granted_us, claim._slot_number)
         for claim in state.holders.values()
     ]
 
 
-def waiters_of(state: State) -> list[Claimant]:
+def waiters_of(state: State, _now: float) -> list[Claimant]:
     waiting = [*state.waiting.values()]
     if is_semaphore(state.specs):
         waiting.sort(key=lambda claim: (claim.rank, tie_of(claim)))
@@ -141,4 +151,56 @@ def _claimant(
         keys=keys_by_name(specs, claim.path),
         needs=needs_by_name(specs, claim.needs),
         lacks=None if lacks is None else specs[lacks.tier].name or None,
+    )
+
+
+# ------------------------------------------------------- what a newcomer is told
+
+
+def never_fits(
+    state: State, wanted: Request, declared: Declared, name: str | None
+) -> ValueError | None:
+    """Return the error of a request that can never be granted, if that is so.
+
+    ``name`` is that of the limit, for messages; None if it is private.
+    """
+    path, needs, values, *_ = wanted
+    if needs is None:
+        return None
+    told = dict(values)
+    accepted = declared is None or state.accepts(declared)
+    for index, (key, need) in enumerate(zip(path, needs, strict=True)):
+        specs = state.specs if accepted or declared is None else declared
+        adaptive = specs[index].adaptive
+        if adaptive is not None:
+            if need > adaptive.min:
+                which = part_of(specs, name, index, key)
+                return path_fullness.never_fits(which, need, None, adaptive)
+            continue
+        if accepted:
+            value = state.tiers[index].value_of(key)
+        else:
+            value = None if specs[index].by_key else specs[index].value
+        value = told.get(index, 0) if value is None else value
+        if value and need > most_of(value):
+            which = part_of(specs, name, index, key)
+            return path_fullness.never_fits(which, need, value, None)
+    return None
+
+
+def fullness(state: State, wanted: Request, now: float) -> str:
+    """Return which tier has no room, and why, for a caller that got no slot."""
+    if not is_semaphore(state.specs):
+        return path_fullness.fullness(state, state.specs, wanted.path, wanted.needs, now)
+    [node] = path_stats(state, SEMAPHORE_PATH, now)
+    host = os.uname().nodename
+    return occupancy(
+        value=node.value,
+        held=node.active,
+        waiting=node.waiting,
+        oldest=oldest_holders(
+            (host, claim.pid, claim.label, max(time.time() - claim.granted_us / 1e6, 0.0))
+            for claim in islice(state.holders.values(), NAMED_HOLDERS)
+        ),
+        paused_for=node.paused_for,
     )

@@ -1,11 +1,14 @@
 """Wake-ups between processes: a FIFO for each, and a thread that sleeps on it.
 
 The FIFO is in the directory. The daemon thread sleeps until something is written to it, or
-until a process ends that our waiters wait for. A message names a
-semaphore and means only "read its file": a message too many or too few does no harm.
+until a process ends that our waiters wait for. A message names a limit and means only "read its
+journal": a message too many or too few does no harm.
 
-The ledger in the semaphore's file decides who is granted what. FIFOs are used instead
-of sockets because the path of a socket has to be short.
+A pidfd reports the end of the process that had the pid when it was opened. If the pid was
+reused before that, it is the wrong process: so it is checked afterwards who is alive.
+
+The ledger decides who is granted what. FIFOs are used instead of sockets because the path of a
+socket has to be short.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -20,16 +24,14 @@ from typing import TYPE_CHECKING
 from slotwise._core import fork
 from slotwise._wait.threads import SingleThread
 from slotwise.errors import BackendError
-from slotwise.processes._directory import OpenDirectory, age_of
 from slotwise.processes._filenames import FIFOS
 from slotwise.processes._messages import os_error
-from slotwise.processes._poller import Poller
 
 if TYPE_CHECKING:
+    from slotwise.processes._limit import SharedLimit
     from slotwise.processes._process import LocalProcess
-    from slotwise.processes._semaphore_file import SemaphoreFile
 
-# How often the thread checks the files by itself, in seconds.
+# How often the thread checks the journals by itself, in seconds.
 _UNWATCHED = 0.5  # while waiting for processes whose end the kernel doesn't report
 _WAITING = 1.0  # while waiting: a message may be lost, or a process with a ttl stopped
 _HOLDING = 60.0  # otherwise: to touch the files of holders, and notice if they were deleted
@@ -37,10 +39,8 @@ _HOLDING = 60.0  # otherwise: to touch the files of holders, and notice if they 
 # How long after a wait the thread continues as if somebody waited: more waits are likely.
 _AFTER_WAIT = 2.0
 
-_NEW = ".new"  # the suffix of a FIFO that has no reader yet
 _CHECK_ALL = "check"  # the message of a process to itself
 _MESSAGE_SIZE = 17  # bytes: a key and a newline
-_STALE = 60.0  # seconds after which the creator of a new FIFO must be dead
 
 _log = logging.getLogger("slotwise.processes")
 
@@ -52,14 +52,15 @@ class Wakeups:
         self._process = process
         self._fifo = f"{FIFOS}/{process.owner}"
         self._fd = -1
+        self._ended = False  # set by tests
         self._starting = fork.new_lock()
         self._single = SingleThread("wakeups", self._run, self._starting)
-        self._poller = Poller()
+        self._poll = select.poll()
+        self._pidfds: dict[str, int] = {}  # by owner; -1 if none could be opened
         self._waited_at = -_AFTER_WAIT  # when a waiter of this process last began to wait
         self._checks_soon = False  # whether the thread will check everything within _WAITING
-        self._was_busy = False  # whether a file could not be checked: its lock was taken
-        self._ending = False
-        # Errors that were logged, while they last, by the path of the file, or "" for others.
+        self._was_busy = False  # whether a journal could not be checked: its lock was taken
+        # Errors that were logged, while they last, by their place, or "" for others.
         self._reported: dict[str, str] = {}
 
     # ------------------------------------------------------- from any thread
@@ -74,7 +75,7 @@ class Wakeups:
             return None
         with self._starting:
             if self._fd < 0:
-                self._open()
+                self._fd = self._open()
             if self._single.thread is None:
                 try:
                     self._single.start()
@@ -82,7 +83,7 @@ class Wakeups:
                     return str(error)
         return None
 
-    def notify(self, owner: str, key: str) -> None:
+    def notify(self, key: str, owner: str) -> None:
         """Tell another process to read a semaphore's file."""
         try:
             # Opened for reading too: then there is no SIGPIPE if its reader ends just now.
@@ -96,31 +97,24 @@ class Wakeups:
 
     def other_owners(self) -> set[str]:
         """Return the other processes that have a FIFO; some of them may be dead."""
-        fifos = [entry.name for entry in self._process.directory.entries(FIFOS)]
-        return {fifo for fifo in fifos if not fifo.endswith(_NEW)} - {self._process.owner}
+        fifos = {entry.name for entry in self._process.directory.entries(FIFOS)}
+        return fifos - {self._process.owner}
 
     def watch(self, owners: Collection[str]) -> None:
         """Make sure that the thread watches these processes: somebody here waits for them."""
         self._waited_at = time.monotonic()
-        if not self._checks_soon or not self._poller.watches(owners, besides=self._process.owner):
+        if not self._checks_soon or {*owners} - {self._process.owner, *self._pidfds}:
             _send(self._fd, _CHECK_ALL)
-
-    def end(self) -> None:
-        """End the thread, and wait for that; nobody here may use the directory any more."""
-        with self._starting:
-            thread = self._single.thread
-        if thread is not None:
-            self._ending = True
-            _send(self._fd, _CHECK_ALL)
-            thread.join()
-            self._single.thread = None
 
     def abandon(self) -> None:
         """In a forked child: the FIFO and the thread are the parent's."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-        self._poller.abandon()
+        pidfds, self._pidfds = self._pidfds, {}
+        for fd in pidfds.values():
+            if fd >= 0:
+                os.close(fd)
 
     def remove(self) -> None:
         """Remove the FIFO, at the end of the process."""
@@ -134,50 +128,77 @@ class Wakeups:
 
     # -------------------------------------------------------------- the FIFO
 
-    def _open(self) -> None:
-        directory = self._process.directory
-        directory.reopen()
-        new = self._fifo + _NEW
+    def _open(self) -> int:
+        """Create the FIFO, and return its descriptor."""
+        directory, fd = self._process.directory, -1
         try:
-            self._create(new)
-            fd = directory.open(new, os.O_RDWR)
-            if os.fstat(fd).st_mode & 0o600 != 0o600:
-                directory.make_usable(new)
-            # Renamed only now, when it has a reader: see `_remove_stale`.
-            os.rename(new, self._fifo, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
-            self._fd = fd
+            directory.reopen()
+            while fd < 0:
+                try:
+                    if not directory.has(FIFOS):
+                        os.mkdir(FIFOS, 0o700, dir_fd=directory.fd)
+                except FileExistsError:
+                    pass  # another process was quicker
+                try:
+                    if not directory.has(self._fifo):
+                        os.mkfifo(self._fifo, 0o600, dir_fd=directory.fd)
+                    fd = directory.open(self._fifo, os.O_RDWR)
+                except FileNotFoundError:  # another process that ended has just removed one
+                    if not directory.is_in_place():
+                        raise
         except OSError as error:
-            raise os_error(error, f"{directory.path}/{new}") from error
+            raise os_error(error, f"{directory.path}/{self._fifo}") from error
         try:
-            _remove_stale(directory)
-        except (BackendError, OSError):
+            self._remove_stale()
+        except OSError:
             pass  # left to the next process: ours can be used
+        return fd
 
-    def _create(self, fifo: str) -> None:
+    def _remove_stale(self) -> None:
+        """Remove the FIFOs of processes that were killed: they have no reader."""
         directory = self._process.directory
-        directory.unlink(fifo)
-        while True:
+        for owner in self.other_owners():
             try:
-                os.mkfifo(fifo, 0o600, dir_fd=directory.fd)
-            except FileNotFoundError:
-                if not directory.is_in_place():
-                    raise
-            else:
-                return
+                os.close(directory.open(f"{FIFOS}/{owner}", os.O_WRONLY))
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    directory.unlink(f"{FIFOS}/{owner}")
+
+    # ---------------------------------------------------- the ends of processes
+
+    @property
+    def _misses_exits(self) -> bool:
+        """Whether the end of one of the processes will not be reported."""
+        return -1 in self._pidfds.values()
+
+    def _watch(self, owners: dict[str, int]) -> bool:
+        """Watch these processes, given with their pids, and no others; return if some are new."""
+        self._unwatch(self._pidfds.keys() - owners.keys())
+        new = owners.keys() - self._pidfds.keys()
+        for owner in new:
             try:
-                # Again and again: another process may remove it when it ends.
-                os.mkdir(FIFOS, 0o700, dir_fd=directory.fd)
-            except FileExistsError:
-                pass
-            else:
-                directory.make_usable(FIFOS, 0o700)
+                fd = os.pidfd_open(owners[owner])
+                self._poll.register(fd, select.POLLIN)
+            except (AttributeError, OSError):  # not on this system, not in our namespace, gone
+                fd = -1
+            self._pidfds[owner] = fd
+        return bool(new)
+
+    def _unwatch(self, owners: Collection[str]) -> None:
+        for owner in owners:
+            # Removed from the dict before it is closed: a child that another thread forks in
+            # between closes what is in the dict, and by then the number could be another file's.
+            fd = self._pidfds.pop(owner)
+            if fd >= 0:
+                self._poll.unregister(fd)
+                os.close(fd)
 
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        self._poller.add(self._fd)
+        self._poll.register(self._fd, select.POLLIN)
         checked_at = time.monotonic()
-        while not self._ending:
+        while not self._ended:
             # Cleared before the interval is decided: whoever begins to wait after that sees it,
             # and sends a message.
             self._checks_soon = False
@@ -185,19 +206,19 @@ class Wakeups:
             self._checks_soon = interval <= _WAITING
             due = checked_at + interval
             try:
-                ready, ended = self._poller.wait(due - time.monotonic())
-                if self._ending:
-                    return
-                messages = self._read() if ready else ()
-                for message in messages:
-                    file = self._process.files.get(message)
-                    if file is not None:
-                        self._check(file, thorough=False)
-                checked_at = time.monotonic()
-                if ended or _CHECK_ALL in messages or checked_at >= due:
-                    self._check_all(ended)
-                else:
-                    checked_at = due - interval
+                ready = {fd for fd, _ in self._poll.poll(max(due - time.monotonic(), 0.0) * 1000)}
+                ended = [owner for owner, fd in self._pidfds.items() if fd in ready]
+                self._unwatch(ended)
+                messages = set[str]()
+                if self._fd in ready:
+                    messages.update(os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split())
+                limits = self._process.limits
+                for limit in [limits[each] for each in messages if each in limits]:
+                    self._check(limit, thorough=False)
+                now = time.monotonic()
+                if ended or _CHECK_ALL in messages or now >= due:
+                    checked_at = now
+                    self._check_all(bool(ended))
                 self._reported.pop("", None)
             except Exception as error:
                 self._report("", error)
@@ -205,48 +226,44 @@ class Wakeups:
 
     def _interval(self) -> float:
         if time.monotonic() - self._waited_at < _AFTER_WAIT or any(
-            file.claims.waiting for file in list(self._process.files.values())
+            limit.claims.sleeping for limit in list(self._process.limits.values())
         ):
-            return _UNWATCHED if self._was_busy or self._poller.misses_exits else _WAITING
+            return _UNWATCHED if self._was_busy or self._misses_exits else _WAITING
         return _HOLDING
 
-    def _read(self) -> set[str]:
-        try:
-            return {*os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split()}
-        except BlockingIOError:
-            return set()
-
     def _check_all(self, ended: bool) -> None:
-        """Check all files; ``ended`` means that a process has ended."""
-        files = list(self._process.files.values())
-        with_waiters = [file for file in files if file.claims.waiting]
+        """Check all journals; ``ended`` means that a process has ended."""
+        limits = list(self._process.limits.values())
+        waited_for = [limit for limit in limits if limit.claims.sleeping]
         owners: dict[str, int] = {}
-        for file in with_waiters:
-            owners |= file.other_owners()
-        new = self._poller.watch(owners)  # one of these may have ended before that
-        thorough = ended or new or self._was_busy or self._poller.misses_exits
-        checked = [self._check(file, thorough=thorough) for file in with_waiters]
+        for limit in waited_for:
+            owners |= limit.other_owners()
+        new = self._watch(owners)  # one of these may have ended before that
+        thorough = ended or new or self._was_busy or self._misses_exits
+        checked = [self._check(limit, thorough=thorough) for limit in waited_for]
         self._was_busy = not all(checked)
-        for file in files:
-            if file.claims.by_id and not file.claims.waiting:
-                self._check(file, thorough=False)
-            file.touch()
-        self._process.sweeper.sweep_own()
+        for limit in limits:
+            if limit.claims.by_id and limit not in waited_for:
+                self._check(limit, thorough=False)
+            if limit.claims.by_id:
+                limit.with_journal(limit.journal.touch)
+        self._process.sweep(own=True)
         directory = self._process.directory
         if directory.is_in_place() and not directory.has(self._fifo):  # somebody removed it
-            removed = self._fd
-            self._open()
-            self._poller.add(self._fd)
-            self._poller.remove(removed)  # not earlier: other threads use the descriptor
+            removed, self._fd = self._fd, self._open()
+            self._poll.register(self._fd, select.POLLIN)
+            self._poll.unregister(removed)
+            os.close(removed)
 
-    def _check(self, file: SemaphoreFile, *, thorough: bool) -> bool:
-        """Check a file; its errors don't affect others. Return False if it was locked."""
+    def _check(self, limit: SharedLimit, *, thorough: bool) -> bool:
+        """Check one; its errors don't affect others. Return False if it was locked."""
+        place = limit.journal.place
         try:
-            is_checked = file.check(thorough=thorough)
+            is_checked = limit.check(thorough=thorough)
         except BackendError as error:
-            self._report(file.path, error)
+            self._report(place, error)
             return True
-        self._reported.pop(file.path, None)
+        self._reported.pop(place, None)
         return is_checked
 
     def _report(self, path: str, error: Exception) -> None:
@@ -262,17 +279,3 @@ def _send(fd: int, message: str) -> None:
         os.write(fd, message.encode() + b"\n")
     except OSError:
         pass  # it is full of messages, so the reader will check everything soon
-
-
-def _remove_stale(directory: OpenDirectory) -> None:
-    """Remove the FIFOs of processes that were killed: they have no reader."""
-    for entry in directory.entries(FIFOS):
-        fifo = f"{FIFOS}/{entry.name}"
-        try:
-            if not fifo.endswith(_NEW):
-                os.close(directory.open(fifo, os.O_WRONLY))
-            elif age_of(entry) > _STALE:
-                directory.unlink(fifo)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                directory.unlink(fifo)
