@@ -124,7 +124,7 @@ class HeartbeatThread:
                 future.cancel()
             was_ended = isinstance(error, RuntimeError) and self._is_ending
             if was_ended or isinstance(error, CancelledError):
-                if self._is_ending and threading.current_thread().daemon:
+                if self._shared.at_exit and threading.current_thread().daemon:
                     # The interpreter ends, and this thread with it. An error would be printed by a
                     # dying thread, which may take the lock of stderr with it.
                     block_on(thread_waker())

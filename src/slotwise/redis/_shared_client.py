@@ -137,6 +137,7 @@ class SharedClient:
         self.waiters: dict[str, RedisAcquisition] = {}
         self.ttl_cancels = TtlCancels()
         self.cluster = ClusterMap(self.settings) if config.endpoint.cluster else None
+        self.at_exit = False  # whether the interpreter ends
         self.heartbeat_thread = HeartbeatThread(self)
         self._records: WeakValueDictionary[tuple[str, str, str], NameRecord] = WeakValueDictionary()
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
@@ -475,6 +476,7 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for shared in list(_shared_clients.values()):
+        shared.at_exit = True
         shared.end()
 
 
