@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from slotwise._admin.backends import Backend, Claimants, NotFound
+from slotwise._admin.backends import Backend, Claimants, NotFound, claimants
 from slotwise._admin.sampling import Row, Sample, Sampler, Subject
 from slotwise._admin.tier_view import TiersView, through, view
 from slotwise._core import fork
-from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
@@ -69,14 +68,6 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
             if one.acquired_slots or one.waiting or ((one.closed or one.paused_for) and not used)
         }
     return Survey(stats, tiers, errors)
-
-
-def claimants(limit: Semaphore | FoundTiers) -> Claimants:
-    """Return the holders and waiters of a semaphore or of tiers."""
-    where = limit.paths if isinstance(limit, FoundTiers) else limit
-    # Waiters first: one granted in between is then seen twice instead of missed.
-    waiters = where.waiters_sync()
-    return Claimants(where.holders_sync(), waiters)
 
 
 def claimant_as_dict(claimant: Claimant, *, tiers: bool = False) -> dict[str, Any]:

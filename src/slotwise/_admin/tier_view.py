@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, floor
 from typing import Any
 
-from slotwise._admin.backends import NotFound, similar
+from slotwise._admin.backends import NotFound
+from slotwise._admin.text import similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise._core.rates import Rate

@@ -10,17 +10,15 @@ import argparse
 import os
 import select
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 from slotwise._cli import slot_flags
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, whole_number
+from slotwise._cli.flags import URL, Command, Flag, whole_number
 from slotwise._cli.output import print_error
 from slotwise._cli.polling import readable
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
-from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
+from slotwise._cli.slot_flags import OWN_FAILURE
 from slotwise.errors import SlotwiseError
 
 _POLL = 0.5  # seconds between two checks of a process whose end the system does not report
@@ -40,34 +38,9 @@ exit code:
   130  Ctrl-C ended the wait (128+n: signal n did)"""
 
 
-class _AcquireParser(SlotParser):
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        given = super().parse(words)
-        self.check_slot_flags(given)
-        return given
-
-
-def _acquire_parser() -> Parser:
-    parser = _AcquireParser(
-        "acquire",
-        details="The slots are held until the script ends, even by kill -9, or until\n"
-        "'slotwise release' releases them. It waits for them if necessary.",
-        examples=_EXAMPLES,
-    )
-    parser.add_slot_flags("it")
-    slot_flags.add_ttl(parser, "release them after this time, such as 600, 10m, 1.5d")
-    parser.add_argument(
-        "--for-pid",
-        type=whole_number,
-        metavar="PID",
-        help="the process they are held for; $$ is the shell [the one that started slotwise]",
-    )
-    parser.add_url()
-    return parser
-
-
 def acquire(given: argparse.Namespace) -> int:
     """Hold slots for another process; print the id."""
+    slot_flags.check(given)
     pid = os.getppid() if given.for_pid is None else given.for_pid
     try:
         script = _WatchedProcess(pid)
@@ -260,17 +233,6 @@ def _close(fd: int) -> None:
         pass
 
 
-def _release_parser() -> Parser:
-    parser = Parser(
-        "release",
-        details="It is an error (exit code 1) if the slots were already released, or lost.",
-        examples='  slotwise release "$id"',
-    )
-    parser.add_argument("id", metavar="ID", help="the id that 'slotwise acquire' printed")
-    parser.add_url()
-    return parser
-
-
 def release(given: argparse.Namespace) -> int:
     """Release what `acquire` holds.
 
@@ -285,7 +247,29 @@ def release(given: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    "acquire": Command(_acquire_parser, acquire, OWN_FAILURE),
-    "release": Command(_release_parser, release),
-}
+COMMANDS = (
+    Command(
+        "acquire",
+        acquire,
+        *slot_flags.flags("it", "release them after this time, such as 600, 10m, 1.5d"),
+        Flag(
+            "--for-pid",
+            type=whole_number,
+            metavar="PID",
+            help="the process they are held for; $$ is the shell [the one that started slotwise]",
+        ),
+        URL,
+        details="The slots are held until the script ends, even by kill -9, or until\n"
+        "'slotwise release' releases them. It waits for them if necessary.",
+        examples=_EXAMPLES,
+        usage_error=OWN_FAILURE,
+    ),
+    Command(
+        "release",
+        release,
+        Flag("id", metavar="ID", help="the id that 'slotwise acquire' printed"),
+        URL,
+        details="It is an error (exit code 1) if the slots were already released, or lost.",
+        examples='  slotwise release "$id"',
+    ),
+)

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from slotwise._cli.commands import SUMMARIES, Command, load
-from slotwise._cli.flags import Parser
+from slotwise._cli.commands import SUMMARIES, load
+from slotwise._cli.flags import Command, Flag, Parser
 
 if TYPE_CHECKING:
     from slotwise._core.found_tiers import FoundTiers
@@ -69,24 +69,22 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _SPECIAL_IN_QUOTES = frozenset("*?[]()\\'\"$`!")
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        "completion",
-        examples='  eval "$(slotwise completion bash)"       in ~/.bashrc\n'
-        '  eval "$(slotwise completion zsh)"        in ~/.zshrc, after compinit\n'
-        "  slotwise completion fish > ~/.config/fish/completions/slotwise.fish",
-    )
-    parser.add_argument("shell", metavar="SHELL", choices=[*_SCRIPTS], help="bash, zsh or fish")
-    return parser
-
-
 def completion(given: argparse.Namespace) -> int:
     """Print the script of a shell."""
     sys.stdout.write(_SCRIPTS[given.shell].lstrip("\n"))
     return 0
 
 
-COMMANDS = {"completion": Command(_parser, completion)}
+COMMANDS = (
+    Command(
+        "completion",
+        completion,
+        Flag("shell", metavar="SHELL", choices=[*_SCRIPTS], help="bash, zsh or fish"),
+        examples='  eval "$(slotwise completion bash)"       in ~/.bashrc\n'
+        '  eval "$(slotwise completion zsh)"        in ~/.zshrc, after compinit\n'
+        "  slotwise completion fish > ~/.config/fish/completions/slotwise.fish",
+    ),
+)
 
 
 class Offer(NamedTuple):
@@ -179,7 +177,7 @@ def _arguments(
     wanted = expecting or next(iter(positionals), None)
     if wanted is not None and wanted.choices is not None:
         yield from (Offer(str(choice)) for choice in wanted.choices)
-    elif wanted is not None and wanted.dest in parser.semaphore_arguments:
+    elif wanted is not None and wanted.dest == "name":
         yield from map(Offer, _offered(_names, given))
     elif wanted is not None and wanted.dest == "tier":
         yield from map(Offer, _offered(_tiers, given))
@@ -219,10 +217,10 @@ def _keys(given: dict[str, str]) -> list[str]:
 
 
 def _found(given: dict[str, str]) -> FoundTiers:
-    """Return the tiers that were named; a KeyError if there are none."""
+    """Return the tiers that were named; an error if there are none."""
     from slotwise._admin.backends import open_backend
 
-    return open_backend(given.get("url")).tiers([given["name"]])[0][given["name"]]
+    return open_backend(given.get("url")).find_tiers(given["name"])
 
 
 def _for_bash(found: Sequence[Offer], incomplete: str, bash_word: str, opened: str) -> list[str]:

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slotwise import Adaptive, Latency, Limit, MemorySemaphore, Tier, Tiers, semaphore
-from slotwise._cli.commands import Command, load
-from slotwise._cli.flags import Parser, port
+from slotwise._cli.commands import load
+from slotwise._cli.flags import Command, Flag, port_flag
 from slotwise.errors import SlotwiseError
 from slotwise.processes import ProcessSemaphore
 
@@ -53,21 +53,6 @@ async def ask(tenant):
         print(tenant, end=" ")
         await asyncio.sleep(0.2)
 await asyncio.gather(*[ask("big") for _ in range(12)], *[ask("small") for _ in range(4)])"""
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "demo",
-        details="It takes less than 20 seconds, touches nothing of yours and needs no server.\n"
-        "With --web it runs an endless load and shows it on the page of 'slotwise web'.",
-        examples="  slotwise demo\n"
-        "  slotwise demo --web         the same kind of load in a browser; Ctrl-C ends it",
-    )
-    parser.add_argument("--web", action="store_true", help="show it in a browser instead")
-    parser.add_argument(
-        "--port", type=port, default=8765, metavar="P", help="of the page; 0: any [8765]"
-    )
-    return parser
 
 
 def demo(given: argparse.Namespace) -> int:
@@ -228,4 +213,15 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-COMMANDS = {"demo": Command(_parser, demo)}
+COMMANDS = (
+    Command(
+        "demo",
+        demo,
+        Flag("--web", action="store_true", help="show it in a browser instead"),
+        port_flag(8765),
+        details="It takes less than 20 seconds, touches nothing of yours and needs no server.\n"
+        "With --web it runs an endless load and shows it on the page of 'slotwise web'.",
+        examples="  slotwise demo\n"
+        "  slotwise demo --web         the same kind of load in a browser; Ctrl-C ends it",
+    ),
+)

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 
 from slotwise import _urls
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser
+from slotwise._cli.flags import JSON, URL, Command, Flag
 from slotwise._cli.output import have_rich, print_json, printable
 from slotwise._core.redaction import redact
 
@@ -27,25 +26,6 @@ class Check:
     state: str
     found: str
     remedy: str | None = None
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "doctor",
-        details="Every problem is printed with its remedy. The exit code is 1 if a check failed.",
-        examples="  slotwise doctor\n"
-        "  slotwise doctor --url redis://cache:6379\n"
-        "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"
-        "  slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
-    )
-    parser.add_argument(
-        "--load-scripts",
-        action="store_true",
-        help="load slotwise's scripts into the Redis server first",
-    )
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def doctor(given: argparse.Namespace) -> int:
@@ -120,4 +100,21 @@ def first_few(things: list[str], most: int = 3) -> str:
     return ", ".join(things[:most]) + more
 
 
-COMMANDS = {"doctor": Command(_parser, doctor)}
+COMMANDS = (
+    Command(
+        "doctor",
+        doctor,
+        Flag(
+            "--load-scripts",
+            action="store_true",
+            help="load slotwise's scripts into the Redis server first",
+        ),
+        JSON,
+        URL,
+        details="Every problem is printed with its remedy. The exit code is 1 if a check failed.",
+        examples="  slotwise doctor\n"
+        "  slotwise doctor --url redis://cache:6379\n"
+        "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"
+        "  slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
+    ),
+)

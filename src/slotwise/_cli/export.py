@@ -19,8 +19,7 @@ from slotwise._admin.backends import Backend, open_backend
 from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
 from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
 from slotwise._admin.tier_view import TierView
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, port
+from slotwise._cli.flags import HOST, URL, Command, port_flag
 from slotwise._cli.output import print_error
 from slotwise._cli.serving import ending_on_signals
 from slotwise.errors import SlotwiseError
@@ -36,24 +35,6 @@ _FAMILIES = {
     "paused": "1 if it is paused, or a key of the tier is",
     "frozen": "1 if an adaptive value is kept where it is, of a keyed tier also that of one key",
 }
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "export",
-        details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
-        "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
-        "together. There is no password: keep it on loopback, where it answers only requests\n"
-        "that name a loopback host, or behind a proxy that asks for one.",
-        examples="  slotwise export --url redis://cache:6379\n"
-        "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
-    parser.add_argument(
-        "--port", type=port, default=9184, metavar="P", help="port to listen on; 0: any [9184]"
-    )
-    parser.add_url()
-    return parser
 
 
 def export(given: argparse.Namespace) -> int:
@@ -187,4 +168,18 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-COMMANDS = {"export": Command(_parser, export)}
+COMMANDS = (
+    Command(
+        "export",
+        export,
+        HOST,
+        port_flag(9184),
+        URL,
+        details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
+        "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
+        "together. There is no password: keep it on loopback, where it answers only requests\n"
+        "that name a loopback host, or behind a proxy that asks for one.",
+        examples="  slotwise export --url redis://cache:6379\n"
+        "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
+    ),
+)

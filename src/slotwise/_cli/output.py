@@ -67,6 +67,11 @@ def print_usage_error(command: str, words: str) -> None:
     print_error(command, f"{words}{end} '{helping}' shows how")
 
 
+def print_line(words: str) -> None:
+    sys.stdout.write(f"{printable(words)}\n")
+    sys.stdout.flush()
+
+
 def print_json(data: Any) -> None:
     import json  # `run` starts without it
 
@@ -240,25 +245,3 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def units(left: float) -> str:
-    """Return what is left of a rate as text: 12, 0.4 or -19.9."""
-    return f"{round(left, 1) + 0.0:.1f}".removesuffix(".0")  # + 0.0: not -0
-
-
-def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min``, ``2 h 05``, ``4 d 3 h``."""
-    if seconds is None:
-        return ""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = minutes // 60
-    if hours < 48:
-        return f"{hours} h {minutes % 60:02}"
-    return f"{hours // 24} d {hours % 24} h"

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from slotwise._cli.commands import Command
+from slotwise._cli.flags import Command
 from slotwise._cli.output import is_writable, print_bug, print_error, printable
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
 from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
@@ -237,4 +237,4 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-COMMANDS = {"purge": Command(make_parser, purge)}
+COMMANDS = (Command("purge", purge, kind=lambda *_: make_parser()),)

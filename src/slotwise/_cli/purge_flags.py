@@ -56,7 +56,7 @@ class _PurgeParser(Parser):
     """Flags that can also come from the environment, by their names."""
 
     def __init__(self) -> None:
-        super().__init__("purge", details="PATH itself stays.", examples=_EXAMPLES)
+        super().__init__("purge", "PATH itself stays.", _EXAMPLES)
         self._variables: set[str] = set()
         self._wrong: list[str] = []
 

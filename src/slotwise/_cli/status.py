@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._cli.output import cut, duration, printable
+from slotwise._admin.text import describe_claimant, duration, host
+from slotwise._cli.output import cut, printable
 from slotwise._cli.signals import in_foreground
 from slotwise._core import fork
 from slotwise._core.semaphore import Semaphore
@@ -96,21 +96,8 @@ def describe(
     return words
 
 
-def describe_claimant(claimant: Claimant) -> str:
-    """Return how messages name a holder or waiter."""
-    if claimant.pid is None:
-        return claimant.acquisition_id
-    here = claimant.host == _host()
-    words = f"pid {claimant.pid}" + ("" if here else f" on {claimant.host}")
-    return f"{words} {claimant.label!r}" if claimant.label else words
-
-
 def _is_us(claimant: Claimant) -> bool:
-    return claimant.pid == os.getpid() and claimant.host == _host()
-
-
-def _host() -> str:
-    return socket.gethostname().replace(" ", "_")
+    return claimant.pid == os.getpid() and claimant.host == host()
 
 
 def _ordinal(place: int) -> str:

@@ -19,8 +19,7 @@ from typing import Any
 from slotwise._admin.backends import open_backend
 from slotwise._admin.sampling import Row
 from slotwise._admin.snapshot import Watcher
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, interval
+from slotwise._cli.flags import JSON, URL, Command, Flag, interval
 from slotwise._cli.output import have_rich, print_error, print_json, print_table
 from slotwise._cli.top_screen import Screen, columns, keys_in, table
 
@@ -39,22 +38,6 @@ that began and ended between two samples counts as 0, and is shown as '<1 s'.
 Only the 200 fullest semaphores are shown, and each tier with its three busiest keys.
 A rate has no value; what comes back, its burst, what is left and when it is full are shown.
 A value that has moved within the last minute is shown with the one before: 20→17."""
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "top",
-        details=_DETAILS,
-        examples="  slotwise top\n"
-        "  slotwise top --every 5 --url redis://cache:6379\n"
-        "  slotwise top --json         of one moment, for programs",
-    )
-    parser.add_argument(
-        "--every", type=interval, default=1.0, metavar="S", help="time between two samples [1s]"
-    )
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def top(given: argparse.Namespace) -> int:
@@ -161,4 +144,16 @@ def _as_dict(row: Row) -> dict[str, Any]:
     return fields
 
 
-COMMANDS = {"top": Command(_parser, top)}
+COMMANDS = (
+    Command(
+        "top",
+        top,
+        Flag("--every", type=interval, default=1.0, metavar="S", help="between two samples [1s]"),
+        JSON,
+        URL,
+        details=_DETAILS,
+        examples="  slotwise top\n"
+        "  slotwise top --every 5 --url redis://cache:6379\n"
+        "  slotwise top --json         of one moment, for programs",
+    ),
+)

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from slotwise._admin.backends import Backend, Claimants
+from slotwise._admin.backends import Backend, Claimants, Kind, claimants
 from slotwise._admin.sampling import WINDOW, Row, Subject
-from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
+from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict
 from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
@@ -147,12 +147,13 @@ class PageWatcher:
 
     def _find(self, chosen: Subject, seen: Survey) -> Semaphore | FoundTiers:
         """Return the semaphore or the tiers of a name, from the survey if it has them."""
-        name, only_tiers = chosen.name, chosen.tier is not None
-        if name in seen.semaphores and not only_tiers:
+        name = chosen.name
+        kind: Kind = None if chosen.tier is None else "tiers"
+        if name in seen.semaphores and kind is None:
             return self._backend.found(name, seen.semaphores[name])
         if name in seen.tiers:
             return seen.tiers[name].found
-        return self._backend.find_either(name, only_tiers=only_tiers)
+        return self._backend.find(name, kind)
 
 
 # ------------------------------------------------------------------------------ rows
