@@ -22,8 +22,6 @@ from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
 from slotwise._core.redaction import redacted_repr
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._grouped_task_workers import GroupedTaskWorkers
-from slotwise.pipeline._grouped_thread_workers import GroupedThreadWorkers
 from slotwise.pipeline._report import Report
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._settings import (
@@ -118,14 +116,10 @@ class BoundedMap(Generic[R]):
 
     def _open(self) -> Workers:
         loop = asyncio.get_running_loop()
-        grouped = self._flow.assignments is not None
         if self._in_loop:
-            self._workers = (GroupedTaskWorkers if grouped else TaskWorkers)(
-                self._flow, self._fn, self._source
-            )
+            self._workers = TaskWorkers(self._flow, self._fn, self._source)
         else:
-            kind = GroupedThreadWorkers if grouped else ThreadWorkers
-            self._workers = kind(self._flow, self._fn, self._source, loop)
+            self._workers = ThreadWorkers(self._flow, self._fn, self._source, loop)
         self._workers.open()
         return self._workers
 

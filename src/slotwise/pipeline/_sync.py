@@ -10,7 +10,6 @@ from slotwise._core.twins import refuse_to_block_a_loop
 from slotwise.pipeline._bounded import iterator_of
 from slotwise.pipeline._ending import Ending, carry
 from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._grouped_thread_workers import GroupedThreadWorkers
 from slotwise.pipeline._report import Report
 from slotwise.pipeline._results import NOTHING
 from slotwise.pipeline._settings import (
@@ -48,8 +47,7 @@ class BoundedMapSync(Generic[R]):
             raise TypeError(f"an async source needs bounded_map and an event loop: {source!r}")
         self._flow = Flow(settings, consumed=consumed)
         self._settings = settings
-        kind = ThreadWorkers if self._flow.assignments is None else GroupedThreadWorkers
-        self._workers = kind(self._flow, fn, iterator)
+        self._workers = ThreadWorkers(self._flow, fn, iterator)
         self._ending = Ending(self._flow)
 
     @property
