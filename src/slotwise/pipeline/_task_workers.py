@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -27,14 +28,18 @@ class TaskWorkers(Workers):
 
     _are_tasks = True
 
-    def __init__(self, flow: Flow, fn: Callable[[Any], Awaitable[Any]], source: Source) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        fn: Callable[[Any], Awaitable[Any]],
+        source: Source,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         super().__init__(flow, fn, source)
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fetch: asyncio.Task[Any] | None = None
-        self._will_start_worker = False
         self._stopped = False
-        self._resting = 0  # workers that let the loop run before they continue
         self._unbegun: set[asyncio.Task[Any]] = set()  # those that have left the lead and not begun
         self._releasing: set[asyncio.Task[Any]] = set()
 
@@ -62,10 +67,14 @@ class TaskWorkers(Workers):
         return result
 
     def stop(self, *, cancel: bool = False) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(lambda: self.stop(cancel=cancel))
+            return
         self.flow.finish()
         self.opened = self._stopped = True
         self._cancelling = self._cancelling or cancel
-        current = asyncio.current_task() if asyncio._get_running_loop() is self._loop else None
+        current = asyncio.current_task()
         # Tasks that are releasing their slots are left alone: they end anyway.
         unbegun = {self._leader, self._fetch, *self._unbegun}
         for task in self._tasks - self._releasing if cancel else self._tasks & unbegun:
@@ -73,15 +82,6 @@ class TaskWorkers(Workers):
                 task.cancel()
         self._nudge()
         self._tell()
-
-    def stop_from_anywhere(self, *, cancel: bool) -> None:
-        """Like `stop`, from any thread, even when the loop is gone."""
-        if self.finished and self.opened:
-            return
-        if asyncio._get_running_loop() is self._loop:
-            self.stop(cancel=cancel)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self.stop(cancel=cancel))
 
     # ------------------------------------------------------------ starting workers
 
@@ -93,17 +93,12 @@ class TaskWorkers(Workers):
     def _start_worker_now(self) -> None:
         self._will_start_worker = False
         self._streak = 0
-        if self._resting:
-            pass  # somebody is about to look for work
-        elif self._leader is None and not self.flow.over and len(self._tasks) < self.flow.limit:
+        if self._leader is None and not self.flow.over and len(self._tasks) < self.flow.limit:
             self._start(self._work())
         elif not self._tasks:
             self._tell()
 
-    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._add(work)
-
-    def _add(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self._context.copy().run(self._loop.create_task, work)
         self._tasks.add(task)
         task.add_done_callback(self._left)
@@ -128,14 +123,11 @@ class TaskWorkers(Workers):
         assert task is not None
         return task
 
-    def _take_lead(self, me: object) -> bool:
-        if self._leader is not None:
-            return False
-        self._leader = me
-        return True
+    def _await_lead(self) -> bool:
+        return False
 
     def _pass_lead(self) -> None:
-        if not self._will_start_worker and not self.flow.over:
+        if not self.flow.over:
             self._start_worker()
 
     async def _pull(self) -> Any:
@@ -144,7 +136,7 @@ class TaskWorkers(Workers):
         if self.flow.settings.priority is None:
             return await pull()
         if self._fetch is None:
-            self._fetch = self._add(self._fetching(pull))
+            self._fetch = self._start(self._fetching(pull))
         try:
             if self.flow.looked_ahead:
                 for _ in range(_TURNS_OF_PATIENCE):
@@ -194,13 +186,6 @@ class TaskWorkers(Workers):
                 self._releasing.discard(task)
 
         return release
-
-    async def _rest(self) -> None:
-        self._resting += 1
-        try:
-            await asyncio.sleep(0)
-        finally:
-            self._resting -= 1
 
     async def _forget_cancellation(self) -> None:
         task = self._me()

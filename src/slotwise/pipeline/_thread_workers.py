@@ -83,15 +83,10 @@ class ThreadWorkers(Workers):
                 self._nudge()
             return result
 
-    def wait(self) -> None:
-        """Block until there may be a result or the end."""
+    def wait(self, *, results: bool = True) -> None:
+        """Block until there may be the end, or a result."""
         with self._lock:
-            if not self.finished and not self.flow.results.first_is_ready:
-                self._until_news.wait()
-
-    def wait_for_end(self) -> None:
-        with self._lock:
-            while not self.finished:
+            if not self.finished and not (results and self.flow.results.first_is_ready):
                 self._until_news.wait()
 
     def stop(self, *, cancel: bool = False) -> None:
@@ -101,8 +96,6 @@ class ThreadWorkers(Workers):
             self.opened = True
             self._nudge()
         self._calls.stop()
-
-    stop_from_anywhere = stop
 
     # ------------------------------------------------------------ starting workers
 
@@ -148,15 +141,12 @@ class ThreadWorkers(Workers):
     def _me(self) -> threading.Thread:
         return threading.current_thread()
 
-    def _take_lead(self, me: object) -> bool:
+    def _await_lead(self) -> bool:
         while self._leader is not None and not self.flow.over:
             self._idle_threads += 1
             self._idle.wait()
             self._idle_threads -= 1
-        if self.flow.over:
-            return False
-        self._leader = me
-        return True
+        return not self.flow.over
 
     def _pass_lead(self) -> None:
         if self.flow.over:
@@ -178,9 +168,6 @@ class ThreadWorkers(Workers):
         self._until_news.notify_all()
         super()._tell()
 
-    async def _rest(self) -> None:
-        """Threads take turns by themselves."""
-
     async def _forget_cancellation(self) -> None:
         """Threads are not cancelled."""
 
@@ -195,9 +182,6 @@ class ThreadWorkers(Workers):
             return call(*args)
         finally:
             self._lock.acquire()
-
-    async def _pull(self) -> Any:
-        return self._unlocked(self._pull_blocking)
 
     def _pull_blocking(self) -> Any:
         if not isinstance(self._source, AsyncIterator):
@@ -231,24 +215,19 @@ class ThreadWorkers(Workers):
     async def _take_slots(self, slots: int) -> Release:
         semaphore = self._semaphore
         assert semaphore is not None
+        acquired = None
         if not semaphore._does_io:
             acquired = self._unlocked(semaphore.try_acquire_sync, slots)
-            if acquired is not None:
+        if acquired is None:
+            # Unlike a blocking wait, a wait in the loop can be cancelled without losing the place
+            # in the queue.
+            acquired = self._unlocked(self._run_on_loop, semaphore.acquire(slots))
 
-                async def release(raised: type[BaseException] | None) -> None:
-                    acquired._leave_with(raised)
-                    self._unlocked(semaphore.release_sync, acquired)
+        async def release(raised: type[BaseException] | None) -> None:
+            acquired._leave_with(raised)
+            self._unlocked(semaphore._release_on_exit_sync, acquired)
 
-                return release
-        # Unlike a blocking wait, a wait in the loop can be cancelled without losing the place in
-        # the queue.
-        block = semaphore.cm(slots)
-        self._unlocked(self._run_on_loop, block.__aenter__())
-
-        async def leave(raised: type[BaseException] | None) -> None:
-            self._unlocked(block.__exit__, raised, None, None)
-
-        return leave
+        return release
 
     def _run_on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self.flow.stopped:

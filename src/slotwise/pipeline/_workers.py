@@ -11,14 +11,14 @@ the function is in `_task_workers` and `_thread_workers`: a thread blocks where 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from asyncio import CancelledError
+from asyncio import CancelledError, sleep
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
 from typing import Any, ClassVar, Final, TypeAlias
 
 from slotwise.pipeline._flow import Flow, NextStep
-from slotwise.pipeline._work_item import WorkItem
+from slotwise.pipeline._results import WorkItem
 
 Source: TypeAlias = Iterator[Any] | AsyncIterator[Any]
 # Releases an item's slots; it gets the type of the exception, if the work failed.
@@ -50,6 +50,7 @@ class Workers(ABC):
         self._pull_now: Callable[[], Any] | None = None
         self._semaphore = flow.settings.semaphore
         self._leader: object = None
+        self._will_start_worker = False
         self._cancelling = False
         self._streak = 0
         self._sleepers: list[Any] = []
@@ -89,13 +90,16 @@ class Workers(ABC):
 
     @abstractmethod
     def stop(self, *, cancel: bool = False) -> None:
-        """Start nothing more; with ``cancel``, also cancel what runs, if it can be cancelled."""
+        """Start nothing more; with ``cancel``, also cancel what runs, if it can be cancelled.
+
+        In any thread, even when the event loop is gone.
+        """
 
     @abstractmethod
     def _start_worker(self) -> None: ...
 
     @abstractmethod
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> object:
         """Start a worker that does this; the run ends if that is impossible."""
 
     @abstractmethod
@@ -103,16 +107,16 @@ class Workers(ABC):
         """Return the current worker, a task or a thread."""
 
     @abstractmethod
-    def _take_lead(self, me: object) -> bool:
-        """Lead, perhaps after a wait; False if this worker is not needed any more."""
+    def _await_lead(self) -> bool:
+        """Wait until nobody leads; False if this worker is not needed any more."""
 
     @abstractmethod
     def _pass_lead(self) -> None:
         """Let another worker lead."""
 
-    @abstractmethod
     async def _pull(self) -> Any:
-        """Return the next item of the source, or NOT_YET if others can start meanwhile."""
+        """Return the next item, where there is no ``_pull_now``; NOT_YET to start another."""
+        raise NotImplementedError
 
     @abstractmethod
     async def _changed(self, timeout: float | None = None) -> None:
@@ -128,10 +132,6 @@ class Workers(ABC):
 
     @abstractmethod
     async def _take_slots(self, slots: int) -> Release: ...
-
-    @abstractmethod
-    async def _rest(self) -> None:
-        """Let the others run."""
 
     @abstractmethod
     def _give_up(self) -> None:
@@ -150,12 +150,17 @@ class Workers(ABC):
         me = self._me()
         # Runs for every item: saves a coroutine where there is nothing to wait for.
         lead = self._next if self.flow.unconditional else self._lead
-        while self._take_lead(me):
+        while self._leader is None or self._await_lead():
+            self._leader = me
             try:
+                if self._are_tasks and self._streak >= _ITEMS_PER_TURN:
+                    self._streak = 0
+                    await sleep(0)
                 work = await lead()
             finally:
                 self._leader = None
-                self._pass_lead()
+                if not self._will_start_worker:
+                    self._pass_lead()
             if work is None:
                 return
             if self._semaphore is None:
@@ -163,14 +168,11 @@ class Workers(ABC):
             else:
                 await self._run_with_slots(work, me)
             self._streak += 1
-            if self._streak >= _ITEMS_PER_TURN:
-                self._streak = 0
-                await self._rest()
 
     async def _lead(self) -> WorkItem | None:
         """Return the next item once it may start; None if there is none."""
         work = await self._next()
-        return work if work is not None and await self._wait_until(work) else None
+        return work if work is not None and await self._wait_to_start(work) else None
 
     async def _next(self) -> WorkItem | None:
         """Return the next item once it is decided which; None if there is none."""
@@ -256,7 +258,7 @@ class Workers(ABC):
             return
         self._admitting = True
         try:
-            admitted = await self._wait_until(work)
+            admitted = await self._wait_to_start(work)
         finally:
             self._admitting = False
             self._nudge()
@@ -267,15 +269,10 @@ class Workers(ABC):
 
     # ------------------------------------------------------------------ running
 
-    async def _wait_until(
-        self, work: WorkItem, verdict: Callable[[], NextStep | float] | None = None
-    ) -> bool:
-        """Wait until the verdict on ``work`` is START; False if that never comes.
-
-        By default, that is whether it may start, or ask for its slots.
-        """
+    async def _wait_to_start(self, work: WorkItem, *, has_slots: bool = False) -> bool:
+        """Wait until ``work`` may start, or ask for its slots; False if it never will."""
         while True:
-            step = self.flow.may_start(work) if verdict is None else verdict()
+            step = self.flow.may_start(work, has_slots=has_slots)
             if step is NextStep.START:
                 return True
             if step is NextStep.OVER:
@@ -306,7 +303,7 @@ class Workers(ABC):
             return
         try:
             try:
-                if await self._wait_until(work, self.flow.may_begin):
+                if await self._wait_to_start(work, has_slots=True):
                     await self._run(work, me)
             finally:
                 await release(getattr(work, "raised", None))
