@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from slotwise.integrations._admission import RequestSlot
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._learning import learning_of
-from slotwise.integrations._request_slot import RequestSlot, leave_with
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("aiohttp"):
@@ -49,7 +49,7 @@ def limit_middleware(
             response = await handler(request)
         except BaseException as error:
             alike = ConnectionError if isinstance(error, ClientConnectionError) else None
-            leave_with(acquired, error, alike)
+            held.leave_with(error, alike)
             await held.close_async()
             raise
         if learning is not None:

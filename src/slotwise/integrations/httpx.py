@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from typing import Any
 
+from slotwise.integrations._admission import RequestSlot
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._learning import learning_of
-from slotwise.integrations._request_slot import RequestSlot, leave_with
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("httpx"):
@@ -68,7 +68,7 @@ class LimitedTransport:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
         except BaseException as error:
-            leave_with(acquired, error, _alike(error))
+            held.leave_with(error, _alike(error))
             held.close()
             raise
         if self._learning is not None:
@@ -93,7 +93,7 @@ class LimitedTransport:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
         except BaseException as error:
-            leave_with(acquired, error, _alike(error))
+            held.leave_with(error, _alike(error))
             await held.close_async()
             raise
         if self._learning is not None:
