@@ -17,7 +17,6 @@ from slotwise._core.arguments import check_flag, check_seconds
 from slotwise._core.limit import Limit
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.twins import refuse_to_block_a_loop
 from slotwise._wait import clock
 from slotwise.errors import AcquireTimeout, BackendError, LimitFull, ValueConflict
 from slotwise.integrations._refusal import UNUSABLE, Refusal, refusal_of, unavailable
@@ -45,7 +44,7 @@ class RequestSlot:
     response without closing it has its slot released when the response is garbage-collected.
     """
 
-    __slots__ = ("__weakref__", "_admission", "_granted_at", "_limit", "acquired")
+    __slots__ = ("__weakref__", "_admission", "_granted_at", "acquired", "limit")
 
     def __init__(
         self,
@@ -53,20 +52,20 @@ class RequestSlot:
         acquired: AcquisitionResult | None = None,
         admission: Admission | None = None,
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self.acquired = acquired
         self._admission = admission
         self._granted_at = time.monotonic()
 
     def close(self) -> None:
         acquired = self._taken()
-        if acquired is not None and self._limit is not None:
-            self._limit._release_on_exit_sync(acquired)
+        if acquired is not None and self.limit is not None:
+            self.limit._release_on_exit_sync(acquired)
 
     async def close_async(self) -> None:
         acquired = self._taken()
-        if acquired is not None and self._limit is not None:
-            await self._limit._release_on_exit(acquired)
+        if acquired is not None and self.limit is not None:
+            await self.limit._release_on_exit(acquired)
 
     def leave_with(self, error: BaseException, alike: type[BaseException] | None = None) -> None:
         """Tell an adaptive limit how the work ended: by an error, or by one that counts as a drop.
@@ -120,19 +119,9 @@ class Admission:
         self._unlogged = 0
 
     async def enter(self, request: Any) -> RequestSlot | Refusal:
-        limit = self.find(request)
-        return RequestSlot() if limit is None else await self._enter(limit)
-
-    def enter_sync(self, request: Any) -> RequestSlot | Refusal:
-        limit = self.find(request)
+        limit, error = self.find(request), None
         if limit is None:
             return RequestSlot()
-        if self.wait != 0:
-            refuse_to_block_a_loop("acquire_sync()")
-        return limit._run(partial(self._enter, limit))
-
-    async def _enter(self, limit: Limit) -> RequestSlot | Refusal:
-        error: Exception | None = None
         acquired: AcquisitionResult | None = None
         try:
             if self.wait == 0:
@@ -144,6 +133,22 @@ class Admission:
         if acquired is not None:
             return RequestSlot(limit, acquired, self)
         return await self.refusal(limit, error) or RequestSlot()
+
+    def enter_sync(self, request: Any) -> RequestSlot | Refusal:
+        limit, error = self.find(request), None
+        if limit is None:
+            return RequestSlot()
+        acquired: AcquisitionResult | None = None
+        try:
+            if self.wait == 0:
+                acquired = limit.try_acquire_sync()
+            else:
+                acquired = limit.acquire_sync(timeout=self.wait)
+        except NO_SLOT as no_slot:
+            error = no_slot
+        if acquired is not None:
+            return RequestSlot(limit, acquired, self)
+        return limit._run(partial(self.refusal, limit, error)) or RequestSlot()
 
     def hold(
         self,

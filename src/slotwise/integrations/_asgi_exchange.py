@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import Limit
@@ -34,15 +33,6 @@ _SHORT_RESPONSE = 0.03
 _DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
 
-class _Phase(Enum):
-    """How far an exchange is."""
-
-    ENTERING = auto()  # it may wait in line
-    RUNNING = auto()  # the app's call, before its response has begun
-    RESPONDING = auto()
-    COMPLETE = auto()  # the last chunk is being sent, or the call has ended
-
-
 class Exchange:
     """One request, or one WebSocket; to be made in the task that calls `run`."""
 
@@ -62,7 +52,7 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._phase = _Phase.ENTERING
+        self._may_leave = True  # the client, and then the task is interrupted
         self._slot = RequestSlot()
         self._trailers = False
         # Its interruption, which ends what the task is doing and not the task.
@@ -172,9 +162,9 @@ class Exchange:
     # ---------------------------------------------------------------- responding
 
     async def _respond(self) -> None:
-        self._phase = _Phase.RUNNING
         self._interruptible = True
-        if self._middleware._cancels_early:
+        self._may_leave = self._middleware._cancels_early
+        if self._may_leave:
             self._begin_to_watch()
         try:
             await self._middleware._app(self._scope, self._receive_for_app, self._send_for_app)
@@ -189,7 +179,7 @@ class Exchange:
     async def _send_for_app(self, message: Mapping[str, Any]) -> None:
         kind = message["type"]
         if kind == "http.response.start":
-            self._phase = _Phase.RESPONDING
+            self._may_leave = True
             self._trailers = message.get("trailers", False)
             # Not now: most apps send their whole body next, and need no watch. A client that left
             # before that must not keep them from finishing.
@@ -198,7 +188,6 @@ class Exchange:
         elif self._is_last(message):
             # The app has done its work: whether the client stays for the last chunk, or is still
             # there during what comes after it, makes no difference.
-            self._phase = _Phase.COMPLETE
             self._stop_watching()
             if not self._interrupted:
                 self._interruptible = False
@@ -218,7 +207,6 @@ class Exchange:
 
     async def _complete(self) -> None:
         """Release the slot: whatever the app does from now on, it needs none."""
-        self._phase = _Phase.COMPLETE
         self._stop_watching()
         if self._slot.acquired is None:
             return
@@ -324,5 +312,5 @@ class Exchange:
                 self._client_left()
 
     def _client_left(self) -> None:
-        if self._phase is not _Phase.RUNNING or self._middleware._cancels_early:
+        if self._may_leave:
             self.interrupt()

@@ -43,8 +43,7 @@ def limit_middleware(
         found, slots = find(request)
         if found is None:
             return await handler(request)
-        acquired = await found.acquire(slots)
-        held = RequestSlot(found, acquired)
+        held = RequestSlot(found, await found.acquire(slots))
         try:
             response = await handler(request)
         except BaseException as error:
@@ -59,7 +58,7 @@ def limit_middleware(
                 def values_of(name: str) -> list[str]:
                     return [*fields(name, ())]
 
-                await learning.learn(found, acquired, response.status, values_of)
+                await learning.learn(held, response.status, values_of)
             except BaseException:  # it was cancelled
                 response.close()
                 await held.close_async()

@@ -11,9 +11,9 @@ from typing import Literal
 
 from slotwise._core.arguments import check_flag
 from slotwise._core.redaction import redacted_repr
+from slotwise.integrations import _sigterm
 from slotwise.integrations._admission import EXEMPT, Admission, exempt_paths
 from slotwise.integrations._asgi_exchange import Exchange, Receive, Scope, Send
-from slotwise.integrations._sigterm import SigtermListener
 from slotwise.integrations._source import KeyFunction, LimitArgument
 
 __all__ = ["LimitMiddleware"]
@@ -64,7 +64,7 @@ class LimitMiddleware:
         self._cancels_early = on_disconnect == "cancel"
         self._waiting: set[Exchange] = set()
         self._releasing: set[asyncio.Future[None]] = set()
-        self._sigterm = SigtermListener(self.drain) if check_flag("drain", drain) else None
+        self._drains = check_flag("drain", drain)
         self._heard_first_request = False
         self.draining = False
 
@@ -97,8 +97,8 @@ class LimitMiddleware:
             return
         if not self._heard_first_request:
             self._heard_first_request = True
-            if self._sigterm is not None:  # some servers install their handler late
-                self._sigterm.install()
+            if self._drains:  # some servers install their handler late
+                _sigterm.handler.add(self.drain)
         limit = self._admission.find(scope)
         if limit is None:
             await self._app(scope, receive, send)
@@ -106,14 +106,12 @@ class LimitMiddleware:
             await Exchange(self, limit, scope, receive, send).run()
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sigterm is None:
-            await self._app(scope, receive, send)
-            return
-        self._sigterm.install()
+        if self._drains:
+            _sigterm.handler.add(self.drain)
         try:
             await self._app(scope, receive, send)
         finally:
-            self._sigterm.remove()
+            _sigterm.handler.remove(self.drain)
 
     def _is_exempt(self, scope: Scope) -> bool:
         path: str = scope["path"]

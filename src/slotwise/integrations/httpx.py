@@ -62,8 +62,7 @@ class LimitedTransport:
         limit, slots = self._find(request)
         if limit is None:
             return self._transport.handle_request(request)
-        acquired = limit.acquire_sync(slots)
-        held = RequestSlot(limit, acquired)
+        held = RequestSlot(limit, limit.acquire_sync(slots))
         try:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
@@ -74,7 +73,7 @@ class LimitedTransport:
         if self._learning is not None:
             try:
                 fields = response.headers.get_list
-                self._learning.learn_sync(limit, acquired, response.status_code, fields)
+                self._learning.learn_sync(held, response.status_code, fields)
             except BaseException:  # it was interrupted
                 response.close()
                 held.close()
@@ -87,8 +86,7 @@ class LimitedTransport:
         limit, slots = self._find(request)
         if limit is None:
             return await self._transport.handle_async_request(request)
-        acquired = await limit.acquire(slots)
-        held = RequestSlot(limit, acquired)
+        held = RequestSlot(limit, await limit.acquire(slots))
         try:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
@@ -99,7 +97,7 @@ class LimitedTransport:
         if self._learning is not None:
             try:
                 fields = response.headers.get_list
-                await self._learning.learn(limit, acquired, response.status_code, fields)
+                await self._learning.learn(held, response.status_code, fields)
             except BaseException:  # it was cancelled
                 await response.aclose()
                 await held.close_async()

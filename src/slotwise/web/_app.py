@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 
 from slotwise._admin.sampling import Subject
 from slotwise.errors import SlotwiseError
-from slotwise.integrations._sigterm import SigtermListener
+from slotwise.integrations import _sigterm
 from slotwise.web import _steering
 from slotwise.web._access import Access
 from slotwise.web._feed import Feed
@@ -56,8 +56,6 @@ class App:
         self._encoded_of: PageSnapshot | None = None  # the snapshot that those were made from
         self._encoded: dict[tuple[Subject | None, str], bytes] = {}
         self._streams: set[_Stream] = set()  # the open ones
-        # A mounted application isn't told that its server shuts down, and would keep it waiting.
-        self._sigterm = SigtermListener(self.end_streams)
 
     def open(self) -> None:
         """Import and check what the url needs; otherwise the first request does that."""
@@ -143,7 +141,8 @@ class App:
         left = asyncio.ensure_future(request.left())
         left.add_done_callback(lambda _: stream.end())
         self._streams.add(stream)
-        self._sigterm.install()
+        # A mounted application isn't told that its server shuts down, and would keep it waiting.
+        _sigterm.handler.add(self.end_streams)
         try:
             await reply.write(b"retry: 500\n\n")
             await self._send_events(request, reply, stream.ended)
@@ -152,7 +151,7 @@ class App:
             left.cancel()
             self._streams.discard(stream)
             if not self._streams:
-                self._sigterm.remove()
+                _sigterm.handler.remove(self.end_streams)
 
     async def _send_events(
         self, request: Request, reply: Reply, ended: asyncio.Future[None]
