@@ -34,18 +34,6 @@ _REMEMBERED_KEYS = 10_000
 Fields = Callable[[str], Sequence[str]]
 
 
-def learning_of(learn: object, max_pause: object) -> Learning | None:
-    """Return what learns from responses; None if that isn't wanted.
-
-    Raises:
-        TypeError, ValueError: one of the arguments is wrong.
-    """
-    seconds = check_seconds("max_pause", max_pause)
-    if not check_flag("learn", learn):
-        return None
-    return Learning(MOST_SECONDS if seconds is None else seconds)
-
-
 class Lesson(NamedTuple):
     """What a response says about the limit of its request."""
 
@@ -76,10 +64,12 @@ class _LimitCall(NamedTuple):
 
 
 class Learning:
-    """Applies what responses say to limits; one for each transport or middleware."""
+    """Applies what responses say to limits, if it is to ``learn``; one for each transport."""
 
-    def __init__(self, max_pause: float) -> None:
-        self._max_pause = max_pause
+    def __init__(self, learn: bool, max_pause: float | None) -> None:
+        self._is_on = check_flag("learn", learn)
+        seconds = check_seconds("max_pause", max_pause)
+        self._max_pause = MOST_SECONDS if seconds is None else seconds
         self._quotas: OrderedDict[object, int] = OrderedDict()
         self._has_failed = False
         self._tasks: set[asyncio.Task[None]] = set()  # an event loop keeps no reference to them
@@ -112,9 +102,10 @@ class Learning:
 
     def _calls(self, held: RequestSlot, status: int, fields: Fields) -> list[_LimitCall]:
         """Return what has to be called; an adaptive limit is told how the request ended instead."""
-        limit, acquired, calls = held.limit, held.acquired, []
-        assert limit is not None
-        assert acquired is not None
+        limit, acquired = held.limit, held.acquired
+        calls: list[_LimitCall] = []
+        if limit is None or acquired is None or not self._is_on:
+            return calls
         try:
             lesson = read_lesson(status, fields, self._max_pause)
             if acquired._outcomes is not None:
