@@ -7,8 +7,6 @@ same name.
 
 from __future__ import annotations
 
-import os
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -179,28 +177,7 @@ class _DirectoryBackend(Backend):
         self.location = f"in {directory}" if directory else "of yours on this machine"
 
     def names(self) -> list[str]:
-        found = self._driver.names(self.directory)
-        if not found:
-            self._check_writable()
-        return found
-
-    def _check_writable(self) -> None:
-        """Raise what creating a semaphore would raise: /proc looks like an empty directory."""
-        from slotwise.processes._directory import OpenDirectory
-        from slotwise.processes._filenames import locate
-        from slotwise.processes._messages import os_error
-
-        path = locate(self.directory)
-        if not os.path.lexists(path):
-            return
-        directory, file = OpenDirectory(path), f".probe-{secrets.token_hex(8)}"
-        try:
-            os.close(directory.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-            directory.unlink(file)
-        except OSError as error:
-            raise os_error(error, path) from error
-        finally:
-            directory.close()
+        return self._driver.names(self.directory)
 
     def stats(self, names: Collection[str] | None = None) -> Found:
         from slotwise.processes._filenames import SUFFIX, locate

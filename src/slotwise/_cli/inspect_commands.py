@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from slotwise._admin import tier_view
@@ -152,7 +153,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "holders": [claimant_as_dict(each) for each in holders],
                 "waiters": [claimant_as_dict(each) for each in waiters],
             }
-            | ({} if changes is None else {"changes": [*map(_change_as_dict, changes)]})
+            | ({} if changes is None else {"changes": [*map(asdict, changes)]})
         )
         return 0
     held = sum(each.slots for each in holders)
@@ -185,7 +186,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         waiters = tier_view.through(waiters, chosen.name, given.key)
     changes = _changes_of_tiers(view, given.key)
     if given.json:
-        moves = [{"tier": tier, "key": key, **_change_as_dict(each)} for tier, key, each in changes]
+        moves = [{"tier": tier, "key": key, **asdict(each)} for tier, key, each in changes]
         print_json(
             view.as_dict()
             | {
@@ -242,10 +243,6 @@ def _changes_of_tiers(view: TiersView, key: str | None) -> list[tuple[str, str |
             found += [(tier.spec.name, each, change) for change in changes]
     found.sort(key=lambda row: row[2].at)
     return found
-
-
-def _change_as_dict(change: Change) -> dict[str, Any]:
-    return {"at": change.at, "old": change.old, "new": change.new, "reason": change.reason}
 
 
 def _print_changes(changes: list[tuple[str, Change]]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
 
@@ -128,34 +128,18 @@ def have_rich() -> bool:
     return True
 
 
-class Fact:
-    """A label and a value, which a terminal shows in that style of rich."""
+class Fact(NamedTuple):
+    """A label and a value."""
 
-    def __init__(self, label: str, value: str, style: str = "") -> None:
-        self.label = label
-        self.value = value
-        self.style = style
+    label: str
+    value: str
 
 
-def print_facts(
-    title: str, facts: Sequence[Fact], stream: TextIO, *, numbers: bool = False
-) -> None:
-    """Print a title, and under it a line for each fact; numbers are aligned on the right."""
-    if stream.isatty() and have_rich():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title, show_header=False)
-        table.add_column(style="bold")
-        table.add_column(justify="right" if numbers else "left")
-        for fact in facts:
-            table.add_row(fact.label, Text(printable(fact.value), style=fact.style))
-        Console(file=stream).print(table)
-    else:
-        widest = max(len(fact.label) for fact in facts)
-        lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
-        stream.write("".join(f"{line}\n" for line in lines))
+def print_facts(title: str, facts: Sequence[Fact], stream: TextIO) -> None:
+    """Print a title, and under it a line for each fact."""
+    widest = max(len(fact.label) for fact in facts)
+    lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
+    stream.write("".join(f"{line}\n" for line in lines))
     stream.flush()
 
 

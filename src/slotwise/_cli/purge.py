@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 
 from slotwise._cli.flags import Command
+from slotwise._cli.handling import handling
 from slotwise._cli.output import is_writable, print_bug, print_error, printable
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
 from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
@@ -128,18 +128,10 @@ def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> PurgeReport:
 
 def _with_signals(run: Run) -> PurgeReport:
     """Run it; SIGINT and SIGTERM stop it."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        run.interrupt(signal.Signals(number).name)
-
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with handling(
+        lambda number: run.interrupt(signal.Signals(number).name), signal.SIGINT, signal.SIGTERM
+    ):
         return run.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ask(plan: Plan) -> str | None:

@@ -28,21 +28,10 @@ _CLEAR = "\r\x1b[K"
 
 
 class StatusWhileWaiting:
-    """Keeps the status on stderr, which is a terminal, up to date."""
+    """Keeps the status on stderr, which is a terminal, up to date.
 
-    def __init__(self, semaphore: Semaphore) -> None:
-        self._status = _Status(semaphore)
-
-    def __enter__(self) -> None:
-        show = self._status.show
-        threading.Thread(target=show, name="slotwise-status", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self._status.end()
-
-
-class _Status:
-    """The line, and the thread that writes it: a server may take long to answer."""
+    A thread writes it: a server may take long to answer.
+    """
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
@@ -50,7 +39,16 @@ class _Status:
         self._writing = fork.new_lock()
         self._is_shown = False
 
-    def show(self) -> None:
+    def __enter__(self) -> None:
+        threading.Thread(target=self._show, name="slotwise-status", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with self._writing:
+            if self._is_shown:  # otherwise the line may be somebody else's prompt
+                _write(_CLEAR)
+
+    def _show(self) -> None:
         semaphore = self._semaphore
         pause = _DELAY
         while not self._ended.wait(pause):
@@ -69,12 +67,6 @@ class _Status:
                 if not self._ended.is_set():
                     self._is_shown = True
                     _write(_CLEAR + cut(printable(line), width))
-
-    def end(self) -> None:
-        self._ended.set()
-        with self._writing:
-            if self._is_shown:  # otherwise the line may be somebody else's prompt
-                _write(_CLEAR)
 
 
 def describe(

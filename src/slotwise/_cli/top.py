@@ -13,13 +13,13 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 from slotwise._admin.backends import open_backend
 from slotwise._admin.sampling import Row
 from slotwise._admin.snapshot import Watcher
 from slotwise._cli.flags import JSON, URL, Command, Flag, interval
+from slotwise._cli.handling import handling
 from slotwise._cli.output import have_rich, print_error, print_json, print_table
 from slotwise._cli.top_screen import Screen, columns, keys_in, table
 
@@ -79,7 +79,7 @@ def _live(source: Watcher, every: float) -> None:
     while True:
         try:
             with (
-                _leaving_cleanly(),
+                handling(_leave, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP),
                 _keys() as pressed,
                 Live(console=console, screen=True, auto_refresh=False) as live,
             ):
@@ -93,22 +93,11 @@ class _Suspended(BaseException):
     """Ctrl-Z was pressed: the shell should find its terminal as it was."""
 
 
-@contextmanager
-def _leaving_cleanly() -> Iterator[None]:
-    """Let signals that stop or end this process do so after the terminal is as it was."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGTSTP:
-            raise _Suspended
-        sys.exit(128 + number)
-
-    numbers = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _leave(number: int) -> None:
+    """Let a signal that stops or ends this process do so after the terminal is as it was."""
+    if number == signal.SIGTSTP:
+        raise _Suspended
+    sys.exit(128 + number)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotwise._admin.backends import Claimants, Kind, claimants
 from slotwise._admin.sampling import Row
@@ -27,22 +27,54 @@ from slotwise.errors import SlotwiseError
 if TYPE_CHECKING:
     from rich.console import Group
 
+
+class _Column(NamedTuple):
+    """A column of the list: its title, its cells, and the key that sorts by it."""
+
+    title: str
+    cell: Callable[[Row, float], str]
+    key: str = ""
+    sort_by: Callable[[Row], Any] = lambda row: row.title  # numbers with the largest first
+
+
 _COLUMNS = (
-    *("name", ">value", ">held", ">waiting", ">oldest hold"),
-    *(">seen/s", ">wait p50", ">wait p95"),
+    _Column("name", lambda row, _: f"{row.title}{_state(row)}", "n"),
+    _Column(">value", lambda row, _: "" if row.rate else _value(row), "v", lambda row: -row.value),
+    _Column(">held", lambda row, _: "" if row.rate else str(row.held), "h", lambda row: -row.held),
+    _Column(">waiting", lambda row, _: str(row.waiting), "w", lambda row: -row.waiting),
+    _Column(
+        ">oldest hold",
+        lambda row, _: duration(row.oldest_hold_seconds),
+        "o",
+        lambda row: -(row.oldest_hold_seconds or 0.0),
+    ),
+    _Column(
+        ">seen/s",
+        lambda row, _: _number(row.acquisitions_per_second, "{:.1f}".format),
+        "s",
+        lambda row: -(row.acquisitions_per_second or 0.0),
+    ),
+    _Column(
+        ">wait p50",
+        lambda row, every: _wait(row.wait_p50_seconds, every),
+        "5",
+        lambda row: -(row.wait_p50_seconds or 0.0),
+    ),
+    _Column(
+        ">wait p95",
+        lambda row, every: _wait(row.wait_p95_seconds, every),
+        "9",
+        lambda row: -(row.wait_p95_seconds or 0.0),
+    ),
 )
-_RATE_COLUMNS = (">rate", ">burst", ">left", ">full in")  # if there is a rate
-# key -> column, and what to sort by; names from a to z, numbers with the largest first.
-_SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
-    "n": (0, lambda row: row.title, False),
-    "v": (1, lambda row: row.value, True),
-    "h": (2, lambda row: row.held, True),
-    "w": (3, lambda row: row.waiting, True),
-    "o": (4, lambda row: row.oldest_hold_seconds or 0.0, True),
-    "s": (5, lambda row: row.acquisitions_per_second or 0.0, True),
-    "5": (6, lambda row: row.wait_p50_seconds or 0.0, True),
-    "9": (7, lambda row: row.wait_p95_seconds or 0.0, True),
-}
+# If there is a rate.
+_RATE_COLUMNS = (
+    _Column(">rate", lambda row, _: row.rate or ""),
+    _Column(">burst", lambda row, _: _value(row) if row.rate else ""),
+    _Column(">left", lambda row, _: _number(row.level, units)),
+    _Column(">full in", lambda row, _: duration(row.full_in_seconds)),
+)
+_SORTS = {column.key: column for column in _COLUMNS}
 _KEYS = "sort: n v h w o s 5 9, again to reverse · ↑ ↓ Enter shows who · r resizes · q quits"
 _KEYS_OF_ONE = "↑ ↓ choose a holder · k kicks it · r resizes · Escape goes back · q quits"
 _KEYS_OF_ADAPTIVE = f"f freezes its value · t thaws it · {_KEYS_OF_ONE}"
@@ -189,8 +221,7 @@ class Screen:
 
     @property
     def _ordered(self) -> list[Row]:
-        _, by, largest_first = _SORTS[self._sorted_by]
-        return sorted(self._rows, key=by, reverse=largest_first != self._reverse)
+        return sorted(self._rows, key=_SORTS[self._sorted_by].sort_by, reverse=self._reverse)
 
     @property
     def _chosen(self) -> Row | None:
@@ -222,14 +253,16 @@ class Screen:
         return "" if self._change is None else f"{self._change.question} y/n"
 
     def _list(self, room: int) -> tuple[Any, str]:
-        column, _, largest_first = _SORTS[self._sorted_by]
+        sorted_by = _SORTS[self._sorted_by]
         ordered = self._ordered
         self._row = min(self._row, max(len(ordered) - 1, 0))
         first = max(self._row - room + 1, 0)
         shown = ordered[first : first + room]
         titles = [
-            f"{title} {'▲' if largest_first == self._reverse else '▼'}" if at == column else title
-            for at, title in enumerate(columns(self._rows))
+            f"{title} {'▲' if (self._sorted_by == 'n') != self._reverse else '▼'}"
+            if title == sorted_by.title
+            else title
+            for title in columns(self._rows)
         ]
         cells = table(shown, self._rows, self._every)
         styles = [
@@ -298,31 +331,22 @@ def _claimant(state: str, each: Claimant) -> list[str]:
     return [state, lasted, left, label, who, keys, each.lacks or "", each.acquisition_id]
 
 
-def columns(rows: Sequence[Row]) -> tuple[str, ...]:
+def _columns(rows: Sequence[Row]) -> tuple[_Column, ...]:
     has_rates = any(row.rate is not None for row in rows)
     return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
 
 
+def columns(rows: Sequence[Row]) -> list[str]:
+    return [column.title for column in _columns(rows)]
+
+
 def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[str]]:
     """Return the cells of some of the rows."""
-    return [_cells(row, every)[: len(columns(rows))] for row in shown]
+    return [[column.cell(row, every) for column in _columns(rows)] for row in shown]
 
 
-def _cells(row: Row, every: float) -> list[str]:
-    return [
-        f"{row.title}{_state(row)}",
-        _value(row) if row.rate is None else "",
-        str(row.held) if row.rate is None else "",
-        str(row.waiting),
-        duration(row.oldest_hold_seconds),
-        "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
-        _wait(row.wait_p50_seconds, every),
-        _wait(row.wait_p95_seconds, every),
-        row.rate or "",
-        "" if row.rate is None else _value(row),
-        "" if row.level is None else units(row.level),
-        duration(row.full_in_seconds),
-    ]
+def _number(number: float | None, text_of: Callable[[float], str]) -> str:
+    return "" if number is None else text_of(number)
 
 
 def _state(row: Row) -> str:

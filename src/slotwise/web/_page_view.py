@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -18,7 +18,6 @@ from slotwise._admin.backends import Backend, Claimants, Kind, claimants
 from slotwise._admin.sampling import WINDOW, Row, Subject
 from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict
 from slotwise._admin.tier_view import TiersView, shortages, through, view
-from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
@@ -313,7 +312,7 @@ def _adaptive(limit: Semaphore) -> list[dict[str, Any]]:
         changes = limit.changes_sync()
     except TypeError:
         return []
-    return [{"tier": None, "key": None, "changes": _changes(changes)}]
+    return [{"tier": None, "key": None, "changes": [*map(asdict, changes[-_CHANGES:])]}]
 
 
 def _adaptive_tiers(tiers: TiersView) -> list[dict[str, Any]]:
@@ -323,19 +322,16 @@ def _adaptive_tiers(tiers: TiersView) -> list[dict[str, Any]]:
         for each in (tier.keys[:_ADAPTIVE_KEYS] or (tier.total,)) if tier.spec.rules else ():
             if tier.spec.keyed and each.key is None:
                 continue  # nobody uses one
-            changes = _changes(tiers.found.paths.changes_sync(tier.spec.name, each.key))
+            changes = tiers.found.paths.changes_sync(tier.spec.name, each.key)
             found.append(
-                {"tier": tier.spec.name, "key": each.key, "value": each.value, "changes": changes}
+                {
+                    "tier": tier.spec.name,
+                    "key": each.key,
+                    "value": each.value,
+                    "changes": [*map(asdict, changes[-_CHANGES:])],
+                }
             )
     return found
-
-
-def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """The latest, oldest first."""
-    return [
-        {"at": each.at, "old": each.old, "new": each.new, "reason": each.reason}
-        for each in changes[-_CHANGES:]
-    ]
 
 
 # ------------------------------------------------------------------------------ history
