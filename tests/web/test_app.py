@@ -90,13 +90,14 @@ async def test_a_strip_shows_hand_overs_and_not_gaps(url: str, folder: Path) -> 
     api = ProcessSemaphore(1, name="api", directory=folder)
     watcher = PageWatcher(open_backend(url))
     held = await api.acquire(label="first")
-    await asyncio.to_thread(watcher.look, [Subject("api")])
+    await asyncio.to_thread(watcher.look)
     waiting = asyncio.create_task(api.acquire(label="second"))
     while not (await api.stats()).waiting:
         await asyncio.sleep(0.001)
     await api.release(held)
     held = await waiting
-    look = await asyncio.to_thread(watcher.look, [Subject("api")])
+    look = await asyncio.to_thread(watcher.look)
+    await asyncio.to_thread(watcher.add_detail, look, Subject("api"))
     detail = look.details[Subject("api")]
     assert detail is not None
     first, second = detail["strip"]
@@ -219,10 +220,9 @@ async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
 @pytest.mark.soak
 async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) -> None:
     looks = []
-    feed = Feed(url)
+    feed = Feed(url, every=3600)
     take = feed._watcher.look
-    monkeypatch.setattr("slotwise.web._feed._EVERY", 3600.0)
-    monkeypatch.setattr(feed._watcher, "look", lambda names: looks.append(1) or take(names))
+    monkeypatch.setattr(feed._watcher, "look", lambda: looks.append(1) or take())
     for _ in range(20):
         await feed.look()
         await feed.look(Subject("another"))  # in detail, without another look

@@ -77,12 +77,8 @@ class PageWatcher:
         self._histories: dict[Subject, _History] = {}
         self._last: _Taken | None = None  # what the latest snapshot was made of
 
-    def look(self, chosen: Iterable[Subject] = ()) -> PageSnapshot:
-        """Take a snapshot, with the holders and waiters of the ``chosen`` limits.
-
-        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
-        none.
-        """
+    def look(self) -> PageSnapshot:
+        """Take a snapshot."""
         at = time.time()
         seen, found, rows = self._watcher.limits(_SAMPLED)
         limits: dict[Subject, dict[str, Any]] = {
@@ -99,15 +95,18 @@ class PageWatcher:
             if who is not None:
                 history.add_holders(who.holders, at, now)
         self._last = _Taken(seen, limits, found, at)
-        details = {each: self._detail(each, self._last) for each in {*chosen}}
         ordered = sorted(
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
-        return PageSnapshot(at, self._backend.location, ordered, details, errors)
+        return PageSnapshot(at, self._backend.location, ordered, {}, errors)
 
     def add_detail(self, look: PageSnapshot, chosen: Subject) -> None:
-        """Add the holders and waiters of another limit to the latest snapshot."""
+        """Add the holders and waiters of a limit to the latest snapshot.
+
+        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
+        none.
+        """
         if self._last is not None:
             look.details[chosen] = self._detail(chosen, self._last)
 
