@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
+from slotwise.errors import SlotwiseError
 
 _GAP = 3  # between two columns of a table, at most
 _SHORTEST = 12  # what is left at least of a shortened cell
@@ -58,6 +59,16 @@ def is_writable(stream: TextIO, timeout: float = 0.0) -> bool:
 def print_bug(command: str, error: Exception) -> None:
     """Like `print_error`, for an error that nobody expected."""
     print_error(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
+
+
+def print_any(command: str, error: Exception) -> None:
+    """Like `print_error`, for an error that may be a bug."""
+    if isinstance(error, UnicodeError):
+        print_error(command, NOT_TEXT)
+    elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
+        print_error(command, error)
+    else:
+        print_bug(command, error)
 
 
 def print_usage_error(command: str, words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from slotwise import _urls
 from slotwise._cli.flags import Either, Flag, UsageError, count, exit_code, seconds, some_seconds
-from slotwise._cli.output import NOT_TEXT, print_bug, print_error
+from slotwise._cli.output import print_any, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
@@ -181,26 +181,21 @@ def environment_of(acquired: AcquisitionResult) -> dict[str, str]:
 
 def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
     """Print why there is no slot, and return the exit code."""
-    if isinstance(error, BackendError):  # even if it timed out: nobody knows if there was a slot
-        print_error(command, error)
-    elif isinstance(error, AcquireTimeout | SemaphoreClosed):
+    is_busy = isinstance(error, AcquireTimeout | SemaphoreClosed)
+    if is_busy and not isinstance(error, BackendError):  # then nobody knows if there was a slot
         if not given.quiet:
             print_error(command, error)
         return int(given.busy_exit)
-    elif isinstance(error, ValueConflict) and error.rules is not None:
+    if isinstance(error, ValueConflict) and error.rules is not None:
         print_error(command, f"{given.name!r} finds its value ({error.rules}): leave out --limit")
     elif isinstance(error, ValueConflict):
         from slotwise._admin import text  # rarely needed
 
-        slots = text.count(error.value or 0, "slot")
         remedy = text.command_hint("resize", given.name, str(given.limit or 1), url=given.url)
+        slots = text.count(error.value or 0, "slot")
         print_error(command, f"{given.name!r} is in use with {slots}: {remedy}")
-    elif isinstance(error, UnicodeError):
-        print_error(command, NOT_TEXT)
-    elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
-        print_error(command, error)
     else:
-        print_bug(command, error)
+        print_any(command, error)
     return OWN_FAILURE
 
 
