@@ -153,11 +153,6 @@ class _Target:
         return next((each for each in view.keys if each.key == key), view.total)
 
     @property
-    def slots(self) -> str:
-        assert isinstance(self.found, Semaphore)
-        return count(self.found.stats_sync().max_slots, "slot")
-
-    @property
     def undo(self) -> str:
         flags = ["--tiers"] if self.kind == "tiers" else []
         return f"'{command_hint('open', self.wanted.name or '', *flags, url=self.backend.url)}'"
@@ -214,8 +209,8 @@ def _freeze(to: _Target) -> str:
     if value is not None and spec is not None and spec.adaptive is not None:
         spec.adaptive.check_value(value)
     _move(to, None if value is None else check_value(value))
-    if spec is None:
-        return f"{to.title} stays at {to.slots}"
+    if isinstance(to.found, Semaphore):
+        value = to.found.stats_sync().max_slots
     return f"{to.title} stays {'where it is' if value is None else f'at {_amount(value)}'}"
 
 
@@ -223,7 +218,9 @@ def _thaw(to: _Target) -> str:
     if isinstance(to.found, FoundTiers) and to.spec is not None:  # a key has to be in use
         tier_view.view(to.found).only(to.spec.name, to.wanted.key)
     _move(to)
-    return f"{to.title} moves again" + (f", from {to.slots}" if to.spec is None else "")
+    if isinstance(to.found, Semaphore):
+        return f"{to.title} moves again, from {_amount(to.found.stats_sync().max_slots)}"
+    return f"{to.title} moves again"
 
 
 def _move(to: _Target, *args: object) -> None:

@@ -253,40 +253,25 @@ class Screen:
         return "" if self._change is None else f"{self._change.question} y/n"
 
     def _list(self, room: int) -> tuple[Any, str]:
-        sorted_by = _SORTS[self._sorted_by]
         ordered = self._ordered
         self._row = min(self._row, max(len(ordered) - 1, 0))
-        first = max(self._row - room + 1, 0)
-        shown = ordered[first : first + room]
-        titles = [
-            f"{title} {'▲' if (self._sorted_by == 'n') != self._reverse else '▼'}"
-            if title == sorted_by.title
-            else title
-            for title in columns(self._rows)
-        ]
-        cells = table(shown, self._rows, self._every)
-        styles = [
-            " ".join(filter(None, (_style(row), "reverse" if first + at == self._row else "")))
-            for at, row in enumerate(shown)
-        ]
-        more = f" · {len(ordered) - room} more" if len(ordered) > room else ""
-        printed = [[printable(cell) for cell in line] for line in cells]
-        return rich_table(titles, printed, styles, expand=True), f"{_KEYS}{more}"
+        arrow = "▲" if (self._sorted_by == "n") != self._reverse else "▼"
+        by = _SORTS[self._sorted_by].title
+        titles = [f"{each} {arrow}" if each == by else each for each in columns(self._rows)]
+        lines = table(ordered, self._rows, self._every)
+        picture, more = _window(titles, lines, [*map(_style, ordered)], self._row, room)
+        return picture, f"{_KEYS}{more}"
 
     def _one(self, room: int) -> tuple[Any, str]:
         holders, waiters = self._found.holders, self._found.waiters
         self._holder = min(self._holder, max(len(holders) - 1, 0))
         lines = [_claimant(_slot(each), each) for each in holders]
         lines += [_claimant(f"{place}.", each) for place, each in enumerate(waiters, 1)]
-        room = max(room - (0 if self._moves is None else _CHANGES), 1)
-        first = max(self._holder - room + 1, 0)
-        styles = ["reverse" if at == self._holder and holders else "" for at in range(len(lines))]
         opened = "" if self._opened is None else self._opened.title
-        titles = (opened, ">for", ">left", "label", "who", "keys", "lacks", "id")
-        shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
-        heads = [printable(title) for title in titles]
-        more = f" · {len(lines) - room} more" if len(lines) > room else ""
-        picture = rich_table(heads, shown, styles[first : first + room], expand=True)
+        titles = [printable(opened), ">for", ">left", "label", "who", "keys", "lacks", "id"]
+        room = max(room - (0 if self._moves is None else _CHANGES), 1)
+        chosen = self._holder if holders else None
+        picture, more = _window(titles, lines, [""] * len(lines), chosen, room)
         if self._moves is None:
             return picture, f"{_KEYS_OF_ONE}{more}"
         from rich.console import Group
@@ -295,6 +280,22 @@ class Screen:
         moves = [_change(each) for each in self._moves[: -_CHANGES - 1 : -1]]
         told = [Text(printable(line)) for line in moves or ["adaptive, and no change yet"]]
         return Group(picture, *told), f"{_KEYS_OF_ADAPTIVE}{more}"
+
+
+def _window(
+    titles: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    styles: list[str],
+    chosen: int | None,
+    room: int,
+) -> tuple[Any, str]:
+    """Return a table of the lines that fit, among them the chosen one, and how many more are."""
+    first = max((chosen or 0) - room + 1, 0)
+    if chosen is not None and lines:
+        styles[chosen] = f"{styles[chosen]} reverse".strip()
+    shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
+    more = f" · {len(lines) - room} more" if len(lines) > room else ""
+    return rich_table(titles, shown, styles[first : first + room], expand=True), more
 
 
 def _kind(row: Row) -> Kind:

@@ -236,9 +236,11 @@ def _timestamp(text: str) -> float | None:
 _STRING = r'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _WORD = r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
 _BARE_ITEM = rf"(?:{_STRING}|{_WORD}|-?[0-9]{{1,15}}(?:\.[0-9]{{1,3}})?|\?[01]|:[A-Za-z0-9+/=]*:)"
-_PARAMETER = re.compile(rf"; *([a-z*][a-z0-9_.*-]*)(?:=({_BARE_ITEM}))?")
-_ITEM = re.compile(_BARE_ITEM)
-_COMMA = re.compile(r"[ \t]*,[ \t]*")
+_PARAMETER = rf"; *(?:[a-z*][a-z0-9_.*-]*)(?:={_BARE_ITEM})?"
+_ITEM = rf"{_BARE_ITEM}((?:{_PARAMETER})*)"
+_LIST = re.compile(rf"{_ITEM}(?:[ \t]*,[ \t]*{_ITEM})*")
+_ONE_ITEM = re.compile(rf"{_ITEM}(?:[ \t]*,[ \t]*|$)")
+_ONE_PARAMETER = re.compile(rf"; *([a-z*][a-z0-9_.*-]*)(?:=({_BARE_ITEM}))?")
 
 
 def read_quota(text: str) -> int | None:
@@ -248,24 +250,9 @@ def read_quota(text: str) -> int | None:
     """
     text = text.strip(" ")
     quotas: list[int] = []
-    at = 0
-    while at < len(text):
-        item = _ITEM.match(text, at)
-        if item is None:
-            return None
-        at = item.end()
-        parameters: dict[str, str] = {}
-        while parameter := _PARAMETER.match(text, at):
-            parameters[parameter[1]] = parameter[2] or "?1"
-            at = parameter.end()
-        if parameters.get("qu", "").strip('"') == "concurrent-requests":
-            quota = parameters.get("q", "")
-            if quota.isdecimal() and int(quota) >= 1:
-                quotas.append(int(quota))
-        if at == len(text):
-            break
-        comma = _COMMA.match(text, at)
-        if comma is None or comma.end() == len(text):
-            return None
-        at = comma.end()
+    for item in _ONE_ITEM.finditer(text) if _LIST.fullmatch(text) else ():
+        parameters = dict(_ONE_PARAMETER.findall(item[1]))
+        quota = parameters.get("q", "")
+        if parameters.get("qu", "").strip('"') == "concurrent-requests" and quota.isdecimal():
+            quotas += [int(quota)] if int(quota) >= 1 else []
     return min(quotas, default=None)

@@ -261,15 +261,11 @@ class Flow:
         self.results.add(work, result)
 
     def fail(self, work: WorkItem, error: BaseException) -> None:
-        work.raised = type(error)
-        self._ended(work)
-        self.results.give_up(work)
+        self._ended(work, type(error))
         self._count_failure(work.item, error)
 
     def cancelled(self, work: WorkItem) -> None:
-        work.raised = CancelledError
-        self._ended(work)
-        self.results.give_up(work)
+        self._ended(work, CancelledError)
         self.report.cancelled += 1
 
     def drop(self, work: WorkItem) -> None:
@@ -284,7 +280,10 @@ class Flow:
             self.assignments.ended(work.key, work.worker)
         self._count_failure(work.item, error)
 
-    def _ended(self, work: WorkItem) -> None:
+    def _ended(self, work: WorkItem, raised: type[BaseException] | None = None) -> None:
+        if raised is not None:
+            work.raised = raised
+            self.results.give_up(work)
         report = self.report
         report.in_flight -= 1
         self.in_use -= work.weight
