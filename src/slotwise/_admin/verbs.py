@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from slotwise._admin import tier_view
+from slotwise._admin import BadRequest, tier_view
 from slotwise._admin.backends import Backend, Kind, NotFound, controlled, find_holder
 from slotwise._admin.text import command_hint, count, describe_claimant, duration, units
 from slotwise._core.arguments import check_limit, check_reason, check_text, check_value
@@ -24,10 +24,6 @@ from slotwise.errors import SlotwiseError
 
 #: what messages call a rate
 RATE = "a rate such as 600/60s, 10/s or 5000/1h"
-
-
-class BadRequest(ValueError):
-    """The request makes no sense."""
 
 
 class InUse(SlotwiseError):

@@ -37,7 +37,7 @@ def _change(verb: str, given: argparse.Namespace) -> int:
     """Make a change, after asking if the command has ``--yes``.
 
     Raises:
-        UsageError: it makes no sense.
+        UsageError, BadRequest: it makes no sense.
         Declined: the answer was no; nothing has changed.
     """
     flags = vars(given)
@@ -46,14 +46,10 @@ def _change(verb: str, given: argparse.Namespace) -> int:
     if flags.pop("tiers", False):
         flags["kind"] = "tiers"
     wanted = verbs.Wanted(verb=verb, **{name: flags[name] for name in _FIELDS & flags.keys()})
-    try:
-        change = verbs.plan(open_backend(given.url), wanted)
-        if not flags.get("yes", True):
-            _ask(change.question)
-        done = change.make()
-    except verbs.BadRequest as error:
-        raise UsageError(str(error)) from None
-    for line in done.split("\n"):
+    change = verbs.plan(open_backend(given.url), wanted)
+    if not flags.get("yes", True):
+        _ask(change.question)
+    for line in change.make().split("\n"):
         print_line(line)
     return 0
 

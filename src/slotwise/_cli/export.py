@@ -95,21 +95,22 @@ class _Handler(BaseHTTPRequestHandler):
 
 def render(backend: Backend) -> str:
     """Return the metrics of one snapshot, or ``slotwise_up 0`` if that fails."""
+    lines: list[str] = []
+    up = False
     try:
         seen = survey(backend)
+        series, up = list(_series(seen, backend.scope)), not seen.errors
+        for family, words in _FAMILIES.items():
+            lines += _head(family, words)
+            lines += [
+                f"slotwise_{family}{_labels(labels)} {values[family]}"
+                for labels, values in series
+                if family in values
+            ]
     except SlotwiseError as error:
         print_error("export", error)
-        return "\n".join(_up(False))
-    lines = []
-    series = list(_series(seen, backend.scope))
-    for family, words in _FAMILIES.items():
-        lines += _head(family, words)
-        lines += [
-            f"slotwise_{family}{_labels(labels)} {values[family]}"
-            for labels, values in series
-            if family in values
-        ]
-    return "\n".join([*lines, *_up(not seen.errors)])
+    lines += [*_head("up", "1 if the limits could be read"), f"slotwise_up {up:d}", ""]
+    return "\n".join(lines)
 
 
 def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, float]]]:
@@ -150,10 +151,6 @@ def _amounts(tier: TierView) -> dict[str, float]:
         "rate_burst": counts.value,
         "rate_level": min(levels, default=counts.value),
     }
-
-
-def _up(everything: bool) -> list[str]:
-    return [*_head("up", "1 if the limits could be read"), f"slotwise_up {everything:d}", ""]
 
 
 def _head(family: str, words: str) -> list[str]:

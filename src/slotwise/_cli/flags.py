@@ -148,17 +148,19 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
-    if error.argument_name is None:
-        return error.message
-    if error.message == "expected one argument":
-        return f"{error.argument_name} needs a value"
-    if error.message.startswith("ignored explicit argument"):
-        return f"{error.argument_name} takes no value"
-    if error.message.startswith("must "):  # from the types below
-        return f"{error.argument_name} {error.message}"
-    if error.message.startswith("not allowed "):
-        return f"{error.argument_name} is {error.message}"
-    return f"{error.argument_name}: {error.message}"
+    name, message = error.argument_name, error.message
+    for begins, words in _SENTENCES.items():
+        if name is not None and message.startswith(begins):
+            return words.format(name=name, message=message)
+    return message if name is None else f"{name}: {message}"
+
+
+_SENTENCES = {
+    "expected one argument": "{name} needs a value",
+    "ignored explicit argument": "{name} takes no value",
+    "must ": "{name} {message}",  # from the types below
+    "not allowed ": "{name} is {message}",
+}
 
 
 # --------------------------------------------------------------------- types of values

@@ -14,7 +14,7 @@ from slotwise._admin.backends import claimants, open_backend
 from slotwise._admin.snapshot import claimant_as_dict, survey
 from slotwise._admin.text import duration, units
 from slotwise._admin.tier_view import TierCounts, TiersView
-from slotwise._admin.verbs import BadRequest, choose_tier
+from slotwise._admin.verbs import choose_tier
 from slotwise._cli.flags import (
     JSON,
     KEY,
@@ -24,7 +24,6 @@ from slotwise._cli.flags import (
     URL,
     Command,
     Flag,
-    UsageError,
     whole_number,
 )
 from slotwise._cli.output import print_error, print_json, print_line, print_table
@@ -173,10 +172,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
 def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     chosen = None
     if given.tier is not None or given.key is not None:
-        try:
-            chosen = choose_tier(found, given.tier, given.key)
-        except BadRequest as error:
-            raise UsageError(str(error)) from None
+        chosen = choose_tier(found, given.tier, given.key)
     seen = claimants(found)
     holders, waiters = seen.holders, seen.waiters
     view = tier_view.view(found)

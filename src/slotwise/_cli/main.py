@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from slotwise import __version__
+from slotwise._admin import BadRequest
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError
 from slotwise._cli.output import Declined, print_any, print_error, print_usage_error
@@ -71,7 +72,7 @@ def _main(words: Sequence[str]) -> int:
         return NOBODY_READS
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UsageError as error:
+    except (UsageError, BadRequest) as error:
         print_usage_error(name, str(error))
         return load(name).usage_error if name else USAGE
     except Declined as error:

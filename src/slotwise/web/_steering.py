@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise._admin import verbs
+from slotwise._admin import BadRequest, verbs
 from slotwise._admin.backends import Backend, NotFound
 from slotwise.errors import SlotwiseError
 
@@ -32,11 +32,11 @@ def steer(backend: Backend, wanted: object, who: str) -> tuple[int, dict[str, An
 
 def _checked(wanted: object) -> verbs.Wanted:
     if not isinstance(wanted, Mapping) or wanted.get("action") not in _ACTIONS:
-        raise verbs.BadRequest(f"send an object; its action is one of {', '.join(_ACTIONS)}")
+        raise BadRequest(f"send an object; its action is one of {', '.join(_ACTIONS)}")
     given = {field: wanted[field] for field in _FIELDS if wanted.get(field) is not None}
     for field, value in given.items():
         if not isinstance(value, _FIELDS[field]) or isinstance(value, bool):
-            raise verbs.BadRequest(f"{field} must be of type {_FIELDS[field].__name__}")
+            raise BadRequest(f"{field} must be of type {_FIELDS[field].__name__}")
     if given.get("kind") not in (None, "semaphore", "tiers"):
-        raise verbs.BadRequest("kind must be semaphore or tiers")
+        raise BadRequest("kind must be semaphore or tiers")
     return verbs.Wanted(verb=wanted["action"], **given)
