@@ -178,24 +178,23 @@ class App:
     # ------------------------------------------------------------------- steering
 
     async def _steer(self, request: Request, reply: Reply) -> None:
+        code, answer = await self._steered(request)
+        await reply.json(code, answer if isinstance(answer, dict) else {"error": answer})
+
+    async def _steered(self, request: Request) -> tuple[int, dict[str, Any] | str]:
+        """Make a change; return the status and the answer, or what is wrong with the request."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if not self._allow_steer:
-            await reply.json(403, {"error": "this page is read-only"})
-            return
+            return 403, "this page is read-only"
         if not self._access.is_same_origin(request):
-            await reply.json(403, {"error": "the request came from a page of another origin"})
-            return
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            await reply.json(415, {"error": "send application/json"})
-            return
+            return 403, "the request came from a page of another origin"
+        if kind != "application/json":
+            return 415, "send application/json"
         try:
             wanted = json.loads(await request.body(_MOST_BODY))
         except (ValueError, RecursionError):  # the latter if it is nested too deeply
-            await reply.json(400, {"error": "the body is not JSON, or is too long"})
-            return
-        code, answer = await asyncio.to_thread(
-            _steering.steer, self._feed.backend, wanted, request.who
-        )
-        await reply.json(code, answer)
+            return 400, "the body is not JSON, or is too long"
+        return await asyncio.to_thread(_steering.steer, self._feed.backend, wanted, request.who)
 
 
 @dataclass(frozen=True, slots=True)
