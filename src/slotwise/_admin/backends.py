@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from slotwise import _urls
 from slotwise._admin.text import command_hint, similar
@@ -310,12 +310,8 @@ def claimants(found: Semaphore | FoundTiers) -> Claimants:
     return Claimants(limit.holders_sync(), waiters)
 
 
-class HolderFound(NamedTuple):
-    """Who holds what."""
-
-    name: str
-    limit: Semaphore | PathBackend
-    holder: Claimant
+# The name of a limit, the limit, and one of its holders.
+HolderFound: TypeAlias = tuple[str, Semaphore | PathBackend, Claimant]
 
 
 def find_holder(
@@ -336,7 +332,7 @@ def find_holder(
             continue
         for holder in who.holders:
             if holder.acquisition_id == acquisition_id:
-                return HolderFound(each, controlled(found), holder)
+                return each, controlled(found), holder
         if any(waiter.acquisition_id == acquisition_id for waiter in who.waiters):
             raise NotFound(f"{acquisition_id!r} is a waiter of {each!r}; it holds nothing yet")
     show = command_hint("show", "NAME", url=backend.url)

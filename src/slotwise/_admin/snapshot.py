@@ -132,7 +132,8 @@ class Watcher:
 
     def _claimants(self, stats: Mapping[str, SemaphoreStats], most: int) -> dict[str, Claimants]:
         """The holders and waiters of the fullest semaphores."""
-        names = sorted(stats, key=lambda name: (*_urgency(stats[name]), name))[:most]
+        fullness = {name: (-one.acquired_percent, -one.waiting) for name, one in stats.items()}
+        names = sorted(stats, key=lambda name: (*fullness[name], name))[:most]
         self._known = {name: self._known[name] for name in names if name in self._known}
         for name in names:
             if name not in self._known:
@@ -146,10 +147,6 @@ def _fullest(tiers: Mapping[str, TiersView]) -> list[TiersView]:
     return sorted(
         tiers.values(), key=lambda each: (-each.found.waiters, -each.found.holders, each.found.name)
     )
-
-
-def _urgency(stats: SemaphoreStats) -> tuple[float, int]:
-    return -stats.acquired_percent, -stats.waiting
 
 
 def _sample(stats: SemaphoreStats, found: Claimants) -> Sample:

@@ -7,6 +7,7 @@ by `slotwise.instrumentation` in that process, under the same metric names.
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 import threading
@@ -20,7 +21,7 @@ from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
 from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
 from slotwise._admin.tier_view import TierView
 from slotwise._cli.flags import HOST, URL, Command, port_flag
-from slotwise._cli.handling import ending_on_signals
+from slotwise._cli.handling import handling
 from slotwise._cli.output import print_error
 from slotwise.errors import SlotwiseError
 
@@ -50,7 +51,9 @@ def export(given: argparse.Namespace) -> int:
     host, number = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else host
     thread = threading.Thread(target=server.serve_forever, name="slotwise-export")
-    with server, ending_on_signals() as ended:
+    ended = threading.Event()
+    signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with server, handling(lambda _: ended.set(), *signals):
         thread.start()
         sys.stdout.write(f"serving http://{shown!s}:{number}/metrics (Ctrl-C ends it)\n")
         sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,11 +16,3 @@ def handling(handle: Callable[[int], object], *numbers: int) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[threading.Event]:
-    """Yield an event, which SIGINT, SIGTERM or SIGHUP sets instead of ending the process."""
-    ended = threading.Event()
-    with handling(lambda _: ended.set(), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield ended

@@ -121,16 +121,9 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 def _as_dict(row: Row) -> dict[str, Any]:
     """Return all of a row; a semaphore has no tier and no key, and only a rate has a level."""
-    fields = asdict(row)
-    if row.tier is None:
-        del fields["tier"], fields["key"]
-    if row.level is None:
-        del fields["level"], fields["full_in_seconds"]
-    if row.rate is None:
-        del fields["rate"]
-    if row.value_before is None:
-        del fields["value_before"]
-    return fields
+    groups = (("tier", "key"), ("level", "full_in_seconds"), ("rate",), ("value_before",))
+    absent = {name for group in groups if getattr(row, group[0]) is None for name in group}
+    return {name: value for name, value in asdict(row).items() if name not in absent}
 
 
 COMMANDS = (
