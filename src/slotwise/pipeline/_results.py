@@ -6,11 +6,12 @@ place from the moment it is admitted, and is taken when its turn comes.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
 from typing import Any, Final
 
 _UNFINISHED: Final = object()
+_GIVEN_UP: Final = object()
 
 
 class WorkItem:
@@ -42,7 +43,8 @@ class Results:
     #   O1  outstanding counts what was admitted and has neither failed nor been taken
     #       (nor, if nobody takes results, finished)
     #   O2  waiting counts the results that are ready or have to wait for earlier ones
-    #   O3  with ordered, places has those that are outstanding, in order
+    #   O3  with ordered, places has those that are outstanding, in order, and at most window
+    #       that were given up; the first is not one of these
 
     def __init__(self, *, window: int, consumed: bool, ordered: bool) -> None:
         self.outstanding = 0
@@ -51,7 +53,7 @@ class Results:
         self._consumed = consumed
         self._ordered = ordered and consumed
         self._ready: deque[Any] = deque()
-        self._places: OrderedDict[WorkItem, None] = OrderedDict()
+        self._places: deque[WorkItem] = deque()
 
     @property
     def have_room(self) -> bool:
@@ -60,7 +62,7 @@ class Results:
     def let_in(self, work: WorkItem) -> None:
         self.outstanding += 1
         if self._ordered:
-            self._places[work] = None
+            self._places.append(work)
 
     def add(self, work: WorkItem, result: Any) -> None:
         """Note that ``work`` has succeeded."""
@@ -77,24 +79,35 @@ class Results:
         """Note that ``work`` will have no result."""
         self.outstanding -= 1
         if self._ordered:
-            self._places.pop(work, None)  # the consumer may have left
+            work.result = _GIVEN_UP
+            self._leave_places()
+            if len(self._places) > self.outstanding + self._window:
+                self._places = deque(each for each in self._places if each.result is not _GIVEN_UP)
+
+    def _leave_places(self) -> None:
+        while self._places and self._places[0].result is _GIVEN_UP:
+            self._places.popleft()
 
     def take(self) -> Any:
         """Return the next result, or NOTHING if none is ready."""
-        if not (self.first_is_ready if self._ordered else self._ready):
+        ready: deque[Any] = self._places if self._ordered else self._ready
+        if not ready or (self._ordered and ready[0].result is _UNFINISHED):
             return NOTHING
         self.outstanding -= 1
         self.waiting -= 1
-        if self._ordered:
-            return self._places.popitem(last=False)[0].result
-        return self._ready.popleft()
+        if not self._ordered:
+            return ready.popleft()
+        result = ready.popleft().result
+        if ready and ready[0].result is _GIVEN_UP:
+            self._leave_places()
+        return result
 
     @property
     def first_is_ready(self) -> bool:
         """Whether `take` would find something."""
         if not self._ordered:
             return bool(self._ready)
-        return bool(self._places) and next(iter(self._places)).result is not _UNFINISHED
+        return bool(self._places) and self._places[0].result is not _UNFINISHED
 
     def clear(self) -> None:
         """Drop all results: the run is over."""

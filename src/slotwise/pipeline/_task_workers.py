@@ -164,8 +164,7 @@ class TaskWorkers(Workers):
         context = copy_context()
         if (context or self._context) and not is_same(context, self._context):
             return in_context(self._context.copy(), self._fn, item)
-        called: Awaitable[Any] = self._fn(item)
-        return called
+        return self._fn(item)  # type: ignore[no-any-return]
 
     async def _take_slots(self, slots: int) -> Release:
         assert self._semaphore is not None

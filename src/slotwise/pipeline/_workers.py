@@ -153,7 +153,7 @@ class Workers(ABC):
         while self._leader is None or self._await_lead():
             self._leader = me
             try:
-                if self._are_tasks and self._streak >= _ITEMS_PER_TURN:
+                if self._streak >= _ITEMS_PER_TURN and self._are_tasks:
                     self._streak = 0
                     await sleep(0)
                 work = await lead()
@@ -176,12 +176,12 @@ class Workers(ABC):
 
     async def _next(self) -> WorkItem | None:
         """Return the next item once it is decided which; None if there is none."""
-        flow = self.flow
+        flow, pull = self.flow, self._pull_now
         while True:
             step = flow.next_step()
             if step is NextStep.PULL:
                 try:
-                    item = await self._pull() if self._pull_now is None else self._pull_now()
+                    item = await self._pull() if pull is None else pull()
                 except self._no_more:
                     flow.exhausted = True
                 except CancelledError as error:
@@ -192,15 +192,14 @@ class Workers(ABC):
                 except Exception as error:
                     flow.source_failed(error)
                 else:
-                    work = None
                     if item is not NOT_YET and not flow.over:
                         work = flow.take_in(item)
+                        if work is not None:
+                            return work
                     elif flow.looked_ahead:
-                        work = flow.best()
+                        return flow.best()
                     elif item is NOT_YET:
                         await self._changed()
-                    if work is not None:
-                        return work
             elif step is NextStep.AHEAD:
                 return flow.best()
             elif step is NextStep.WAIT:
