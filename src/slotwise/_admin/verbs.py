@@ -85,7 +85,8 @@ def choose_tier(
         fitting = [spec for spec in found.specs if kind.fits(spec) and (spec.keyed or key is None)]
         names = ", ".join(spec.name for spec in fitting)
         if not fitting:
-            raise NotFound(f"no tier of {found.name!r} {kind.trait}")
+            trait = (ANY_TIER if any(map(kind.fits, found.specs)) else kind).trait
+            raise NotFound(f"no tier of {found.name!r} {trait}")
         if len(fitting) > 1:
             raise BadRequest(f"choose one with --tier: of {found.name!r}, there are: {names}")
         return fitting[0]
@@ -110,7 +111,7 @@ class _Target:
         verb = _VERBS[wanted.verb]
         chosen = tier is not None or key is not None
         if chosen and (verb.tiers is None or wanted.kind == "semaphore"):
-            raise BadRequest(f"{wanted.verb} takes no --tier and no --key for that")
+            raise BadRequest(f"{wanted.verb} takes no --tier and no --key")
         self.backend = backend
         self.wanted = wanted
         self.kind: Kind = "tiers" if chosen else wanted.kind or verb.kind

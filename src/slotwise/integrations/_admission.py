@@ -119,36 +119,30 @@ class Admission:
         self._unlogged = 0
 
     async def enter(self, request: Any) -> RequestSlot | Refusal:
-        limit, error = self.find(request), None
+        limit, no_slot = self.find(request), None
         if limit is None:
             return RequestSlot()
-        acquired: AcquisitionResult | None = None
         try:
-            if self.wait == 0:
-                acquired = await limit.try_acquire()
-            else:
-                acquired = await limit.acquire(timeout=self.wait)
-        except NO_SLOT as no_slot:
-            error = no_slot
-        if acquired is not None:
-            return RequestSlot(limit, acquired, self)
-        return await self.refusal(limit, error) or RequestSlot()
+            wait = self.wait
+            acquired = await (limit.acquire(timeout=wait) if wait != 0 else limit.try_acquire())
+            if acquired is not None:
+                return RequestSlot(limit, acquired, self)
+        except NO_SLOT as error:
+            no_slot = error
+        return await self.refusal(limit, no_slot) or RequestSlot()
 
     def enter_sync(self, request: Any) -> RequestSlot | Refusal:
-        limit, error = self.find(request), None
+        limit, no_slot = self.find(request), None
         if limit is None:
             return RequestSlot()
-        acquired: AcquisitionResult | None = None
         try:
-            if self.wait == 0:
-                acquired = limit.try_acquire_sync()
-            else:
-                acquired = limit.acquire_sync(timeout=self.wait)
-        except NO_SLOT as no_slot:
-            error = no_slot
-        if acquired is not None:
-            return RequestSlot(limit, acquired, self)
-        return limit._run(partial(self.refusal, limit, error)) or RequestSlot()
+            wait = self.wait
+            acquired = limit.acquire_sync(timeout=wait) if wait != 0 else limit.try_acquire_sync()
+            if acquired is not None:
+                return RequestSlot(limit, acquired, self)
+        except NO_SLOT as error:
+            no_slot = error
+        return limit._run(partial(self.refusal, limit, no_slot)) or RequestSlot()
 
     def hold(
         self,

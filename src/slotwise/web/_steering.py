@@ -23,7 +23,7 @@ def steer(backend: Backend, wanted: object, who: str) -> tuple[int, dict[str, An
     except NotFound as error:
         return 404, {"error": str(error)}
     except (ValueError, TypeError) as error:
-        return 400, {"error": str(error)}
+        return 400, {"error": str(error).replace("--", "")}  # which is how commands name fields
     except SlotwiseError as error:
         return 503, {"error": str(error)}
     logger.warning("%s, asked for by %s on the page", done, who, extra={"steered_by": who})
