@@ -12,7 +12,7 @@ import pytest
 from tests.cli._shell import HANG, Shell, alive, command, end, until
 from tests.redis._server import free_port
 
-from slotwise._cli.polling import readable
+from slotwise._cli.kernel import readable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 

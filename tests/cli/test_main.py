@@ -99,14 +99,6 @@ def test_a_directory_that_takes_no_files_is_told_from_one_that_is_missing(shell:
     assert remedy in ran.stderr
 
 
-@pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
-def test_a_directory_that_takes_no_files_is_not_taken_for_an_empty_one(shell: Shell, words):
-    ran = shell.here(*words, SLOTWISE_URL="process://", SLOTWISE_DIR="/proc")
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"slotwise {words[0]}: /proc: ")
-    assert "set SLOTWISE_DIR to a directory" in ran.stderr
-
-
 def test_a_directory_that_is_a_file_is_named_in_full(shell: Shell):
     ran = shell.here("ls", SLOTWISE_URL="process://", SLOTWISE_DIR="/etc/passwd")
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)

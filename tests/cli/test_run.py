@@ -12,7 +12,7 @@ import pytest
 from tests.cli._shell import COUNTS_INTERRUPTS, Shell, alive, command, end, line_of, until
 from tests.redis._server import Server
 
-from slotwise._admin.hints import command_hint
+from slotwise._admin.text import command_hint
 from slotwise._cli.main import main
 
 LINUX = sys.platform == "linux"

@@ -16,7 +16,7 @@ from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
 from slotwise import Rate, RateLimit, Tier, Tiers
-from slotwise._cli.output import units
+from slotwise._admin.text import units
 
 # Two tiers, with the value of one.
 BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}

@@ -234,7 +234,7 @@ def test_enter_shows_who_holds_and_waits_and_k_kicks_after_asking(most_shells: S
     terminal.expect_exact("y/n")
     assert [each.label for each in most_shells.holders()] == ["export"]
     terminal.send("y")
-    terminal.expect_exact("was kicked")
+    terminal.expect_exact("kicked pid")
     until(lambda: [each.label for each in most_shells.holders()] == ["next"], "the next holder")
     terminal.send("\x1b")
     terminal.send("r5\ry")
@@ -267,9 +267,9 @@ def test_an_opened_one_shows_ttls_and_why_an_adaptive_value_moved(shell: Shell):
     terminal.expect_exact("14 min")  # what is left of its ttl
     terminal.expect(r"4 → 7.*frozen")
     terminal.send("t")
-    terminal.expect_exact("thaw the value of 'crawler'? y/n")
+    terminal.expect_exact("Thaw the value of 'crawler'? y/n")
     terminal.send("y")
-    terminal.expect_exact("is thawed")
+    terminal.expect_exact("moves again, from 7 slots")
     terminal.send("q")
     assert ended(terminal) == 0
     crawler.release_sync(held)

@@ -18,7 +18,7 @@ from tests.redis._server import Server
 from websockets.exceptions import InvalidStatus
 
 from slotwise import Adaptive, Errors, MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
-from slotwise.integrations import asgi
+from slotwise.integrations import _admission, _asgi_exchange
 from slotwise.integrations.asgi import LimitMiddleware
 
 
@@ -219,7 +219,7 @@ def test_a_rate_is_refused_with_429_and_its_window(serve) -> None:
 async def test_retry_after_is_known_from_the_holds_of_the_middleware(app, monkeypatch) -> None:
     limit = MemorySemaphore(2, name="timed")
     now = 0.0
-    monkeypatch.setattr(asgi, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(_admission, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def work(scope, receive, send) -> None:
         nonlocal now
@@ -382,7 +382,7 @@ HTTP = {"type": "http", "path": "/", "method": "GET", "headers": []}
 async def test_leaving_during_the_last_chunk_does_not_stop_what_comes_behind_it(
     wait, monkeypatch
 ) -> None:
-    monkeypatch.setattr(asgi, "_SHORT_RESPONSE", 0)
+    monkeypatch.setattr(_asgi_exchange, "_SHORT_RESPONSE", 0)
     limit = MemorySemaphore(1)
     done = []
 
@@ -403,7 +403,7 @@ async def test_leaving_during_the_last_chunk_does_not_stop_what_comes_behind_it(
 async def test_a_client_that_left_before_a_short_response_does_not_stop_it(
     wait, monkeypatch
 ) -> None:
-    monkeypatch.setattr(asgi, "_SHORT_RESPONSE", 60)
+    monkeypatch.setattr(_asgi_exchange, "_SHORT_RESPONSE", 60)
     limit = MemorySemaphore(1)
     committed = []
 

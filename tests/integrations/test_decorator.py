@@ -169,12 +169,6 @@ async def test_objects_and_partials_are_what_they_call() -> None:
     assert await limited(limit)(Fetch())(20) == 21
 
 
-def test_functions_without_a_signature_are_limited_too() -> None:
-    assert limited(MemorySemaphore(1))(max)(1, 3, 2) == 3
-    with pytest.raises(ValueError, match=r"field 'key'.*args, kwargs"):
-        limited("max:{key}", 1)(max)
-
-
 def test_what_looks_no_further_than_the_wrapper_finds_the_signature() -> None:
     @limited(MemorySemaphore(1))
     def work(number: int, *, plus: int = 1) -> None: ...

@@ -1,4 +1,4 @@
-"""SigtermListener among the handlers of others."""
+"""Our handler of SIGTERM among those of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.integrations._sigterm import SigtermListener
+from slotwise.integrations._sigterm import handler
 
 
 @pytest.fixture
@@ -21,26 +21,32 @@ def heard() -> Iterator[list[str]]:
 
 
 def test_all_listeners_are_called_before_the_handler_of_the_server(heard: list[str]) -> None:
-    first = SigtermListener(lambda: heard.append("first"))
-    second = SigtermListener(lambda: heard.append("second"))
+    def first() -> None:
+        heard.append("first")
+
+    def second() -> None:
+        heard.append("second")
+
     for listener in (first, second, first, second):  # at start-up, and with the first request
-        listener.install()
+        handler.add(listener)
     signal.raise_signal(signal.SIGTERM)
     assert heard == ["first", "second", "server"]
-    first.remove()
-    first.remove()
+    handler.remove(first)
+    handler.remove(first)
     heard.clear()
     signal.raise_signal(signal.SIGTERM)
     assert heard == ["second", "server"]
-    second.remove()
+    handler.remove(second)
     heard.clear()
     signal.raise_signal(signal.SIGTERM)
     assert heard == ["server"]
 
 
 def test_a_handler_that_comes_later_and_calls_ours_is_called_once(heard: list[str]) -> None:
-    listener = SigtermListener(lambda: heard.append("listener"))
-    listener.install()
+    def listener() -> None:
+        heard.append("listener")
+
+    handler.add(listener)
     ours = signal.getsignal(signal.SIGTERM)
 
     def later(number, frame) -> None:
@@ -48,10 +54,10 @@ def test_a_handler_that_comes_later_and_calls_ours_is_called_once(heard: list[st
         ours(number, frame)
 
     signal.signal(signal.SIGTERM, later)
-    listener.install()
+    handler.add(listener)
     signal.raise_signal(signal.SIGTERM)
     assert heard == ["listener", "later", "server"]
-    listener.remove()
+    handler.remove(listener)
     assert signal.getsignal(signal.SIGTERM) is later
     heard.clear()
     signal.raise_signal(signal.SIGTERM)
@@ -59,13 +65,15 @@ def test_a_handler_that_comes_later_and_calls_ours_is_called_once(heard: list[st
 
 
 def test_nothing_is_installed_where_sigterm_ends_the_process_or_in_another_thread(heard) -> None:
-    listener = SigtermListener(lambda: heard.append("listener"))
-    thread = threading.Thread(target=listener.install)
+    def listener() -> None:
+        heard.append("listener")
+
+    thread = threading.Thread(target=handler.add, args=[listener])
     thread.start()
     thread.join()
-    listener.remove()
+    handler.remove(listener)
     signal.raise_signal(signal.SIGTERM)
     assert heard == ["server"]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    listener.install()
+    handler.add(listener)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -10,8 +10,7 @@ import pytest
 
 from slotwise import MemorySemaphore
 from slotwise.pipeline import bounded_map, bounded_map_sync, run_bounded, run_bounded_sync
-from slotwise.pipeline._results import NOTHING, Results
-from slotwise.pipeline._work_item import WorkItem
+from slotwise.pipeline._results import NOTHING, Results, WorkItem
 from slotwise.testing import settle
 
 HANGS = 30

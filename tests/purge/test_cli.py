@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from slotwise._cli.kernel import readable
 from slotwise._cli.main import main as command_line
-from slotwise._cli.polling import readable
 
 SUMMARY = [
     "files_scanned",

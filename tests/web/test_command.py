@@ -58,7 +58,9 @@ def test_each_change_is_printed_with_its_user(shell: Shell) -> None:
     process.send_signal(signal.SIGTERM)
     code, _, err = end(process)
     assert code == 0
-    assert err.rstrip().endswith("'api' has 3 slots now, asked for by 127.0.0.1 on the page")
+    assert err.rstrip().endswith(
+        "'api' has 3 slots now, 1 before, asked for by 127.0.0.1 on the page"
+    )
 
 
 def test_with_a_token_only_who_shows_it_is_answered(shell: Shell) -> None:

@@ -7,20 +7,24 @@ same name.
 
 from __future__ import annotations
 
-import os
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, TypeAlias
 
 from slotwise import _urls
+from slotwise._admin.text import command_hint, similar
 from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.path_backend import PathBackend
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 _ALL = 1_000_000  # more semaphores than anybody would list
+
+# What a name is of, where a semaphore and tiers have it; None is the semaphore, or else the tiers.
+Kind: TypeAlias = Literal["semaphore", "tiers"] | None
 
 # The statistics by name, and what was wrong with the semaphores that are not among them.
 Found = tuple[dict[str, SemaphoreStats], list[SlotwiseError]]
@@ -81,92 +85,80 @@ class Backend(ABC):
         Raises:
             NotFound: it has been deleted meanwhile.
         """
-        return self.find(name)
+        found = self._lookup(name)
+        if found is None:
+            raise self._not_found(name, "semaphore")
+        return found
 
     def claimants(self, semaphores: Mapping[str, Semaphore]) -> dict[str, Claimants | None]:
         """Return who holds and who waits, by name; None for what can't be read any more."""
-        found: dict[str, Claimants | None] = {}
+        found: dict[str, Claimants | None] = dict.fromkeys(semaphores)
         for name, each in semaphores.items():
-            try:
-                # Waiters first: one granted in between is then seen twice instead of missed.
-                waiters = each.waiters_sync()
-                found[name] = Claimants(each.holders_sync(), waiters)
-            except (SlotwiseError, LookupError):
-                found[name] = None
+            with suppress(SlotwiseError, LookupError):
+                found[name] = claimants(each)
         return found
 
     @abstractmethod
     def _lookup(self, name: str) -> Semaphore | None:
         """Return the semaphore ``name``, if there is one."""
 
-    def find(self, name: str, *, suggest: bool = True) -> Semaphore:
-        """Return the semaphore ``name``; ``suggest`` as for `find_either`.
-
-        Raises:
-            NotFound: there is none.
-        """
-        found = self._lookup(name) if name else None  # nothing has an empty name
-        if found is None:
-            raise self._not_found(name, suggest=suggest)
-        return found
-
-    def find_either(
-        self, name: str, *, only_tiers: bool = False, suggest: bool = True
-    ) -> Semaphore | FoundTiers:
+    def find(self, name: str, kind: Kind = None, *, suggest: bool = True) -> Semaphore | FoundTiers:
         """Return the semaphore ``name``, or if there is none the tiers of that name.
 
         A command that closes or deletes doesn't ``suggest`` similar names: ``name`` may have
         ended just now, and those are other people's.
 
         Raises:
-            NotFound: there is neither.
+            NotFound: there is neither, or none of that kind.
         """
-        if not name:
-            raise self._not_found(name, tiers=only_tiers, suggest=suggest)
-        semaphore = None if only_tiers else self._lookup(name)
+        if not name:  # nothing has an empty name
+            raise self._not_found(name, kind, suggest=suggest)
+        semaphore = None if kind == "tiers" else self._lookup(name)
         if semaphore is not None:
             return semaphore
-        found, errors = self.tiers([name])
-        if errors:
-            raise errors[0]
-        if name in found:
-            return found[name]
-        if only_tiers and self._lookup(name) is not None:
+        if kind != "semaphore":
+            found, errors = self.tiers([name])
+            if errors:
+                raise errors[0]
+            if name in found:
+                return found[name]
+        if kind == "tiers" and self._lookup(name) is not None:
             raise NotFound(f"{name!r} is a semaphore; it has no tiers")
-        raise self._not_found(name, tiers=only_tiers, suggest=suggest)
+        raise self._not_found(name, kind, suggest=suggest)
+
+    def find_tiers(self, name: str) -> FoundTiers:
+        """Return the tiers of that name; as `find`."""
+        found = self.find(name, "tiers")
+        assert isinstance(found, FoundTiers)
+        return found
 
     def all_names(self) -> list[str]:
         """Return the names of the semaphores and tiers, sorted."""
         return sorted({*self.names(), *self.tiers()[0]})
 
-    def forget(self, name: str, *, only_tiers: bool = False) -> bool:
+    def forget(self, name: str, kind: Kind = None) -> bool:
         """Delete the semaphore ``name``, or if there is none the tiers; False if they are used.
 
         Raises:
             NotFound: there is neither.
         """
-        if not only_tiers:
-            try:
-                return self._forget(name)
-            except LookupError:
-                pass
+        semaphore = None if kind == "tiers" else self._idle(name)
+        if semaphore is not None:
+            with suppress(LookupError):
+                return bool(semaphore._control_sync("forget"))
         found, errors = self.tiers([name])
         if errors:
             raise errors[0]
         if name not in found:
-            raise self._not_found(name, tiers=only_tiers, suggest=False)
+            raise self._not_found(name, kind, suggest=False)
         return bool(found[name].paths._control_sync("forget"))
 
-    @abstractmethod
-    def _forget(self, name: str) -> bool:
-        """Delete the semaphore ``name``; return False if somebody uses it.
+    def _idle(self, name: str) -> Semaphore | None:
+        """Return the semaphore ``name``, which may be idle, if there may be one."""
+        return self._lookup(name)
 
-        Raises:
-            LookupError: there is none.
-        """
-
-    def _not_found(self, name: str, *, tiers: bool = False, suggest: bool = True) -> NotFound:
-        what = "are no tiers" if tiers else "is no semaphore"
+    def _not_found(self, name: str, kind: Kind, *, suggest: bool = True) -> NotFound:
+        what = "are no tiers" if kind == "tiers" else "is no semaphore"
         # Looked for even if not suggested: what can't be read is an error of its own.
         others = [each for each in self.all_names() if each != name]
         near = similar(name, others) if suggest else ""
@@ -185,28 +177,7 @@ class _DirectoryBackend(Backend):
         self.location = f"in {directory}" if directory else "of yours on this machine"
 
     def names(self) -> list[str]:
-        found = self._driver.names(self.directory)
-        if not found:
-            self._check_writable()
-        return found
-
-    def _check_writable(self) -> None:
-        """Raise what creating a semaphore would raise: /proc looks like an empty directory."""
-        from slotwise.processes._directory import OpenDirectory
-        from slotwise.processes._filenames import locate
-        from slotwise.processes._messages import os_error
-
-        path = locate(self.directory)
-        if not os.path.lexists(path):
-            return
-        directory, file = OpenDirectory(path), f".probe-{secrets.token_hex(8)}"
-        try:
-            os.close(directory.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-            directory.unlink(file)
-        except OSError as error:
-            raise os_error(error, path) from error
-        finally:
-            directory.close()
+        return self._driver.names(self.directory)
 
     def stats(self, names: Collection[str] | None = None) -> Found:
         from slotwise.processes._filenames import SUFFIX, locate
@@ -236,10 +207,6 @@ class _DirectoryBackend(Backend):
             return self._driver.existing(name, directory=self.directory)
         except LookupError:
             return None
-
-    def _forget(self, name: str) -> bool:
-        found = self._driver.existing(name, directory=self.directory)
-        return bool(found._control_sync("forget"))
 
 
 class _RedisBackend(Backend):
@@ -308,10 +275,9 @@ class _RedisBackend(Backend):
             return None
         return self.found(name, stats)
 
-    def _forget(self, name: str) -> bool:
+    def _idle(self, name: str) -> Semaphore | None:
         # Its value does not matter: one that is idle may have any.
-        found = self._driver(name=name, value=1, config=self.config)
-        return bool(found._control_sync("forget"))
+        return self._driver(name=name, value=1, config=self.config)
 
 
 def open_backend(url: str | None) -> Backend:
@@ -331,24 +297,26 @@ def open_backend(url: str | None) -> Backend:
     return backend
 
 
-class Claimed(Protocol):
-    """A semaphore, or tiers: what a holder holds slots of."""
-
-    def holders_sync(self) -> list[Claimant]: ...
-    def waiters_sync(self) -> list[Claimant]: ...
-    def kick_sync(self, acquisition_id: str) -> bool: ...
-    def release_sync(self, acquisition_id: str) -> bool: ...
+def controlled(found: Semaphore | FoundTiers) -> Semaphore | PathBackend:
+    """Return what has holders and waiters, and can be changed."""
+    return found.paths if isinstance(found, FoundTiers) else found
 
 
-class HolderFound(NamedTuple):
-    """Who holds what."""
+def claimants(found: Semaphore | FoundTiers) -> Claimants:
+    """Return the holders and waiters of a semaphore or of tiers."""
+    limit = controlled(found)
+    # Waiters first: one granted in between is then seen twice instead of missed.
+    waiters = limit.waiters_sync()
+    return Claimants(limit.holders_sync(), waiters)
 
-    name: str
-    limit: Claimed
-    holder: Claimant
+
+# The name of a limit, the limit, and one of its holders.
+HolderFound: TypeAlias = tuple[str, Semaphore | PathBackend, Claimant]
 
 
-def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) -> HolderFound:
+def find_holder(
+    backend: Backend, acquisition_id: str, name: str | None = None, kind: Kind = None
+) -> HolderFound:
     """Return who holds slots by that id, and of what; if ``name`` is given, of nothing else.
 
     Raises:
@@ -356,20 +324,17 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
             is kicked or released.
     """
     errors: list[SlotwiseError] = []
-    for found, limit in _limits(backend, name, errors):
+    for each, found in _limits(backend, name, kind, errors):
         try:
-            holders = limit.holders_sync()
-            waiters = limit.waiters_sync()
+            who = claimants(found)
         except SlotwiseError as error:  # it may still be a holder of another one
             errors.append(error)
             continue
-        for holder in holders:
+        for holder in who.holders:
             if holder.acquisition_id == acquisition_id:
-                return HolderFound(found, limit, holder)
-        if any(each.acquisition_id == acquisition_id for each in waiters):
-            raise NotFound(f"{acquisition_id!r} is a waiter of {found!r}; it holds nothing yet")
-    from slotwise._admin.hints import command_hint  # `release` seldom needs it
-
+                return each, controlled(found), holder
+        if any(waiter.acquisition_id == acquisition_id for waiter in who.waiters):
+            raise NotFound(f"{acquisition_id!r} is a waiter of {each!r}; it holds nothing yet")
     show = command_hint("show", "NAME", url=backend.url)
     unread = "".join(f"; can't look into all of them: {error}" for error in errors[:1])
     raise NotFound(
@@ -379,27 +344,18 @@ def find_holder(backend: Backend, acquisition_id: str, name: str | None = None) 
 
 
 def _limits(
-    backend: Backend, only: str | None, errors: list[SlotwiseError]
-) -> Iterator[tuple[str, Claimed]]:
+    backend: Backend, only: str | None, kind: Kind, errors: list[SlotwiseError]
+) -> Iterator[tuple[str, Semaphore | FoundTiers]]:
     """Yield all limits that can be read; why the others can't is added to ``errors``."""
-    for name in backend.names() if only is None else [only]:
+    names = [] if kind == "tiers" else backend.names() if only is None else [only]
+    for name in names:
         try:
-            found = backend.find(name)
+            yield name, backend.find(name, "semaphore")
         except NotFound:  # deleted just now
             continue
         except SlotwiseError as error:
             errors.append(error)
-        else:
-            yield name, found
-    tiers, more_errors = backend.tiers(None if only is None else [only])
-    errors += more_errors
-    for name, each in tiers.items():
-        yield name, each.paths
-
-
-def similar(wanted: str, known: Collection[str]) -> str:
-    """Return ``; did you mean 'api'?``, or nothing."""
-    from difflib import get_close_matches  # rarely needed, and slow to import
-
-    near = get_close_matches(wanted, known, n=3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if kind != "semaphore":
+        tiers, more_errors = backend.tiers(None if only is None else [only])
+        errors += more_errors
+        yield from tiers.items()

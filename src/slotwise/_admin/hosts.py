@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -31,12 +31,12 @@ def own_hosts(address: str) -> frozenset[str] | None:
 
 def is_ours(header: str, hosts: Collection[str] | None) -> bool:
     """Whether a Host header names one of ``hosts``, which are in lower case."""
-    return hosts is None or _host_of(header) in hosts
+    return hosts is None or (split(f"//{header}").hostname or "").casefold() in hosts
 
 
-def _host_of(header: str) -> str:
-    """The name in a Host header, without the port; empty if it is not one."""
+def split(url: str) -> SplitResult:
+    """Return the parts of a url; they are empty if it is not one."""
     try:
-        return (urlsplit(f"//{header}").hostname or "").casefold()
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return urlsplit("")

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from slotwise._admin.backends import Backend, Claimants, NotFound
+from slotwise._admin.backends import Backend, Claimants, NotFound, claimants
 from slotwise._admin.sampling import Row, Sample, Sampler, Subject
 from slotwise._admin.tier_view import TiersView, through, view
 from slotwise._core import fork
-from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
@@ -69,14 +68,6 @@ def survey(backend: Backend, *, used: bool = False, idle: bool = True) -> Survey
             if one.acquired_slots or one.waiting or ((one.closed or one.paused_for) and not used)
         }
     return Survey(stats, tiers, errors)
-
-
-def claimants(limit: Semaphore | FoundTiers) -> Claimants:
-    """Return the holders and waiters of a semaphore or of tiers."""
-    where = limit.paths if isinstance(limit, FoundTiers) else limit
-    # Waiters first: one granted in between is then seen twice instead of missed.
-    waiters = where.waiters_sync()
-    return Claimants(where.holders_sync(), waiters)
 
 
 def claimant_as_dict(claimant: Claimant, *, tiers: bool = False) -> dict[str, Any]:
@@ -141,7 +132,8 @@ class Watcher:
 
     def _claimants(self, stats: Mapping[str, SemaphoreStats], most: int) -> dict[str, Claimants]:
         """The holders and waiters of the fullest semaphores."""
-        names = sorted(stats, key=lambda name: (*_urgency(stats[name]), name))[:most]
+        fullness = {name: (-one.acquired_percent, -one.waiting) for name, one in stats.items()}
+        names = sorted(stats, key=lambda name: (*fullness[name], name))[:most]
         self._known = {name: self._known[name] for name in names if name in self._known}
         for name in names:
             if name not in self._known:
@@ -155,10 +147,6 @@ def _fullest(tiers: Mapping[str, TiersView]) -> list[TiersView]:
     return sorted(
         tiers.values(), key=lambda each: (-each.found.waiters, -each.found.holders, each.found.name)
     )
-
-
-def _urgency(stats: SemaphoreStats) -> tuple[float, int]:
-    return -stats.acquired_percent, -stats.waiting
 
 
 def _sample(stats: SemaphoreStats, found: Claimants) -> Sample:

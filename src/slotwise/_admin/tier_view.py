@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, floor
 from typing import Any
 
-from slotwise._admin.backends import NotFound, similar
+from slotwise._admin.backends import NotFound
+from slotwise._admin.text import similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
@@ -143,19 +144,16 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
-    rate = _rate(spec, stats)
-    total = TierCounts(
-        *(None, stats.value, stats.active, stats.waiting, _words(rate)),
-        *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
-    )
     keys = [_counts(spec, key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
-    return TierView(spec, total, tuple(keys), rate)
+    return TierView(spec, _counts(spec, None, stats), tuple(keys), _rate(spec, stats))
 
 
-def _counts(spec: TierSpec, key: str, stats: KeyStats) -> TierCounts:
+def _counts(spec: TierSpec, key: str | None, stats: TierStats | KeyStats) -> TierCounts:
+    rate = _rate(spec, stats)
+    words = None if rate is None else f"{rate.count}/{rate.per:g}s"  # as `slotwise resize` takes it
     return TierCounts(
-        *(key, stats.value, stats.active, stats.waiting, _words(_rate(spec, stats))),
+        *(key, stats.value, stats.active, stats.waiting, words),
         *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
 
@@ -164,11 +162,6 @@ def _rate(spec: TierSpec, stats: TierStats | KeyStats) -> Rate | None:
     """Return the rate in use; that of all keys is known only as it was declared."""
     rate = stats.rate or spec.value
     return rate if isinstance(rate, Rate) else None
-
-
-def _words(rate: Rate | None) -> str | None:
-    """Return a rate as `slotwise resize` takes it."""
-    return None if rate is None else f"{rate.count}/{rate.per:g}s"
 
 
 @dataclass(frozen=True, slots=True)

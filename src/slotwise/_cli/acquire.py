@@ -9,18 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
 
 from slotwise._cli import slot_flags
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, whole_number
-from slotwise._cli.output import print_error
-from slotwise._cli.polling import readable
+from slotwise._cli.flags import URL, Command, Flag, whole_number
+from slotwise._cli.kernel import readable
+from slotwise._cli.output import print_error, print_line
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
-from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
+from slotwise._cli.slot_flags import OWN_FAILURE
 from slotwise.errors import SlotwiseError
 
 _POLL = 0.5  # seconds between two checks of a process whose end the system does not report
@@ -40,34 +37,9 @@ exit code:
   130  Ctrl-C ended the wait (128+n: signal n did)"""
 
 
-class _AcquireParser(SlotParser):
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        given = super().parse(words)
-        self.check_slot_flags(given)
-        return given
-
-
-def _acquire_parser() -> Parser:
-    parser = _AcquireParser(
-        "acquire",
-        details="The slots are held until the script ends, even by kill -9, or until\n"
-        "'slotwise release' releases them. It waits for them if necessary.",
-        examples=_EXAMPLES,
-    )
-    parser.add_slot_flags("it")
-    slot_flags.add_ttl(parser, "release them after this time, such as 600, 10m, 1.5d")
-    parser.add_argument(
-        "--for-pid",
-        type=whole_number,
-        metavar="PID",
-        help="the process they are held for; $$ is the shell [the one that started slotwise]",
-    )
-    parser.add_url()
-    return parser
-
-
 def acquire(given: argparse.Namespace) -> int:
     """Hold slots for another process; print the id."""
+    slot_flags.check(given)
     pid = os.getppid() if given.for_pid is None else given.for_pid
     try:
         script = _WatchedProcess(pid)
@@ -93,7 +65,12 @@ def acquire(given: argparse.Namespace) -> int:
         if not code:
             whose = f"process {pid}" if script.has_ended() else "what would hold the slots"
             return _failed(f"{whose} has ended")
-        why_not = _print_id(acquisition_id) if acquisition_id else None
+        why_not = None
+        try:
+            if acquisition_id:
+                print_line(acquisition_id)
+        except OSError as error:
+            why_not = error.strerror
         if why_not is None:
             with suppress(BrokenPipeError):  # nothing is held any more
                 confirmation.write(b"1")
@@ -101,16 +78,6 @@ def acquire(given: argparse.Namespace) -> int:
         return int(code)
     os.waitpid(holder, 0)
     return _failed(f"nothing is held: can't write the id to stdout: {why_not}")
-
-
-def _print_id(acquisition_id: str) -> str | None:
-    """Print it; return why that failed."""
-    try:
-        sys.stdout.write(f"{acquisition_id}\n")
-        sys.stdout.flush()
-    except OSError as error:
-        return error.strerror
-    return None
 
 
 def _failed(why: str) -> int:
@@ -214,10 +181,8 @@ class _Holder:
                     break
                 poller.unregister(self._printed)
         if slot.lost_reason is None:
-            try:
+            with suppress(SlotwiseError):  # it will expire; nobody can be told
                 slot.release()
-            except SlotwiseError:
-                pass  # it will expire; nobody can be told
 
     def _poller(self, slot: Slot) -> select.poll:
         poller = select.poll()
@@ -242,33 +207,11 @@ class _Holder:
         for fd in (0, 1):
             os.dup2(nowhere, fd)
         kept = {0, 1, 2, self._telling, self._printed, self._script.fileno()}
-        try:
-            # Some systems allow a billion, and not every Python closes a range in one call.
-            others = [int(fd) for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
-        except OSError:
-            others = [*range(3, max(kept) + 1)]
-            os.closerange(max(kept) + 1, os.sysconf("SC_OPEN_MAX"))
-        for fd in others:
-            if fd not in kept:
-                _close(fd)
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        pass
-
-
-def _release_parser() -> Parser:
-    parser = Parser(
-        "release",
-        details="It is an error (exit code 1) if the slots were already released, or lost.",
-        examples='  slotwise release "$id"',
-    )
-    parser.add_argument("id", metavar="ID", help="the id that 'slotwise acquire' printed")
-    parser.add_url()
-    return parser
+        # Some systems allow a billion, and not every Python closes a range in one call.
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208
+            if int(name) not in kept:
+                with suppress(OSError):
+                    os.close(int(name))
 
 
 def release(given: argparse.Namespace) -> int:
@@ -285,7 +228,29 @@ def release(given: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    "acquire": Command(_acquire_parser, acquire, OWN_FAILURE),
-    "release": Command(_release_parser, release),
-}
+COMMANDS = (
+    Command(
+        "acquire",
+        acquire,
+        *slot_flags.flags("it", "release them after this time, such as 600, 10m, 1.5d"),
+        Flag(
+            "--for-pid",
+            type=whole_number,
+            metavar="PID",
+            help="the process they are held for; $$ is the shell [the one that started slotwise]",
+        ),
+        URL,
+        details="The slots are held until the script ends, even by kill -9, or until\n"
+        "'slotwise release' releases them. It waits for them if necessary.",
+        examples=_EXAMPLES,
+        usage_error=OWN_FAILURE,
+    ),
+    Command(
+        "release",
+        release,
+        Flag("id", metavar="ID", help="the id that 'slotwise acquire' printed"),
+        URL,
+        details="It is an error (exit code 1) if the slots were already released, or lost.",
+        examples='  slotwise release "$id"',
+    ),
+)

@@ -6,30 +6,13 @@ shell loop pays for every import on every iteration.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slotwise._cli.flags import Parser
+    from slotwise._cli.flags import Command
 
 USAGE = 2  # the exit code for wrong usage
-
-
-class Command:
-    """A command: its parser, its function, and its exit code for wrong usage."""
-
-    def __init__(
-        self,
-        parser: Callable[[], Parser],
-        main: Callable[[argparse.Namespace], int],
-        usage_error: int = USAGE,
-    ) -> None:
-        self.parser = parser
-        self.main = main
-        self.usage_error = usage_error
-
 
 SUMMARIES = {
     "run": "Hold a slot of a semaphore while a command runs",
@@ -60,15 +43,10 @@ _MODULES = {
     "release": "acquire",
     "ls": "inspect_commands",
     "show": "inspect_commands",
-    "resize": "control_commands",
-    "pause": "control_commands",
-    "freeze": "control_commands",
-    "thaw": "control_commands",
-    "refill": "control_commands",
-    "kick": "control_commands",
-    "close": "control_commands",
-    "open": "control_commands",
-    "forget": "control_commands",
+    **dict.fromkeys(
+        ("resize", "pause", "freeze", "thaw", "refill", "kick", "close", "open", "forget"),
+        "control_commands",
+    ),
 }
 
 
@@ -76,6 +54,5 @@ def load(name: str) -> Command:
     """Import the command ``name``, which is one of `SUMMARIES`."""
     name_of_module = f"slotwise._cli.{_MODULES.get(name, name)}"
     __import__(name_of_module)  # importlib would take longer to import
-    module = sys.modules[name_of_module]
-    command: Command = module.COMMANDS[name]
-    return command
+    found: dict[str, Command] = {each.name: each for each in sys.modules[name_of_module].COMMANDS}
+    return found[name]

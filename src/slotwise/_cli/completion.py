@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
-from slotwise._cli.commands import SUMMARIES, Command, load
-from slotwise._cli.flags import Parser
-
-if TYPE_CHECKING:
-    from slotwise._core.found_tiers import FoundTiers
+from slotwise._cli.commands import SUMMARIES, load
+from slotwise._cli.flags import Command, Flag, Parser
 
 _MOST_KEYS = 200  # more than anybody would choose from
 
@@ -69,24 +67,22 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _SPECIAL_IN_QUOTES = frozenset("*?[]()\\'\"$`!")
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        "completion",
-        examples='  eval "$(slotwise completion bash)"       in ~/.bashrc\n'
-        '  eval "$(slotwise completion zsh)"        in ~/.zshrc, after compinit\n'
-        "  slotwise completion fish > ~/.config/fish/completions/slotwise.fish",
-    )
-    parser.add_argument("shell", metavar="SHELL", choices=[*_SCRIPTS], help="bash, zsh or fish")
-    return parser
-
-
 def completion(given: argparse.Namespace) -> int:
     """Print the script of a shell."""
     sys.stdout.write(_SCRIPTS[given.shell].lstrip("\n"))
     return 0
 
 
-COMMANDS = {"completion": Command(_parser, completion)}
+COMMANDS = (
+    Command(
+        "completion",
+        completion,
+        Flag("shell", metavar="SHELL", choices=[*_SCRIPTS], help="bash, zsh or fish"),
+        examples='  eval "$(slotwise completion bash)"       in ~/.bashrc\n'
+        '  eval "$(slotwise completion zsh)"        in ~/.zshrc, after compinit\n'
+        "  slotwise completion fish > ~/.config/fish/completions/slotwise.fish",
+    ),
+)
 
 
 class Offer(NamedTuple):
@@ -179,50 +175,26 @@ def _arguments(
     wanted = expecting or next(iter(positionals), None)
     if wanted is not None and wanted.choices is not None:
         yield from (Offer(str(choice)) for choice in wanted.choices)
-    elif wanted is not None and wanted.dest in parser.semaphore_arguments:
-        yield from map(Offer, _offered(_names, given))
-    elif wanted is not None and wanted.dest == "tier":
-        yield from map(Offer, _offered(_tiers, given))
-    elif wanted is not None and wanted.dest == "key":
-        yield from map(Offer, _offered(_keys, given))
+    elif wanted is not None and wanted.dest in ("name", "tier", "key"):
+        with suppress(Exception):  # a shell that completes a word can't show it
+            found = _found(wanted.dest, given)
+            printable = [name for name in found if name.isprintable() and name[:1] != "-"]
+            yield from map(Offer, printable)
 
 
-def _offered(find: Callable[[dict[str, str]], list[str]], given: dict[str, str]) -> list[str]:
-    """Return what of the words found can be offered: printable, and not like a flag."""
-    try:
-        names = find(given)
-    except Exception:  # a shell that completes a word can't show it
-        return []
-    return [name for name in names if name.isprintable() and not name.startswith("-")]
-
-
-def _names(given: dict[str, str]) -> list[str]:
+def _found(what: str, given: dict[str, str]) -> list[str]:
+    """Return the names of limits, of the tiers of one, or the busiest keys of these."""
     from slotwise._admin.backends import open_backend
-
-    return open_backend(given.get("url")).all_names()
-
-
-def _tiers(given: dict[str, str]) -> list[str]:
-    return [spec.name for spec in _found(given).specs]
-
-
-def _keys(given: dict[str, str]) -> list[str]:
-    """Return the busiest keys of a tier, or of all."""
     from slotwise._admin.tier_view import view
 
-    tiers = [
-        each
-        for each in view(_found(given)).tiers
-        if given.get("tier", each.spec.name) == each.spec.name
-    ]
-    return [key.key or "" for tier in tiers for key in tier.keys[:_MOST_KEYS]]
-
-
-def _found(given: dict[str, str]) -> FoundTiers:
-    """Return the tiers that were named; a KeyError if there are none."""
-    from slotwise._admin.backends import open_backend
-
-    return open_backend(given.get("url")).tiers([given["name"]])[0][given["name"]]
+    backend = open_backend(given.get("url"))
+    if what == "name":
+        return backend.all_names()
+    tiers = view(backend.find_tiers(given["name"])).tiers
+    if what == "tier":
+        return [tier.spec.name for tier in tiers]
+    chosen = [tier for tier in tiers if given.get("tier", tier.spec.name) == tier.spec.name]
+    return [key.key or "" for tier in chosen for key in tier.keys[:_MOST_KEYS]]
 
 
 def _for_bash(found: Sequence[Offer], incomplete: str, bash_word: str, opened: str) -> list[str]:

@@ -8,6 +8,7 @@ and the page that shows it.
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import os
 import random
@@ -18,13 +19,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from slotwise import Adaptive, Latency, Limit, MemorySemaphore, Tier, Tiers, semaphore
-from slotwise._cli.commands import Command, load
-from slotwise._cli.flags import Parser, port
+from slotwise._cli.commands import load
+from slotwise._cli.flags import Command, Flag, port_flag
 from slotwise.errors import SlotwiseError
 from slotwise.processes import ProcessSemaphore
 
@@ -34,7 +36,7 @@ _TASKS = """\
 api = MemorySemaphore(2, name="api")
 async def call(number):
     async with api.cm() as acquired:
-        print(f"task {number} has slot {acquired.slot_number}")
+        print(f"task {number} has slot {acquired.slot_number}", flush=True)
         await asyncio.sleep(0.4)
 await asyncio.gather(*[call(number) for number in range(1, 7)])"""
 
@@ -47,27 +49,13 @@ with printer.cm(label=sys.argv[1]) as acquired:
 # kill -9 of one of them: the next has its slot at once"""
 
 _TENANTS = """\
-model = Tiers(Tier("tenant", 9, keyed=True), Tier("all", 2), order="fair", fair_by="tenant")
+limits = Tier("tenant", 9, keyed=True), Tier("all", 2)
+model = Tiers(*limits, url="memory://", order="fair", fair_by="tenant")
 async def ask(tenant):
     async with model.at(tenant=tenant).cm():
-        print(tenant, end=" ")
+        print(tenant, end=" ", flush=True)
         await asyncio.sleep(0.2)
 await asyncio.gather(*[ask("big") for _ in range(12)], *[ask("small") for _ in range(4)])"""
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "demo",
-        details="It takes less than 20 seconds, touches nothing of yours and needs no server.\n"
-        "With --web it runs an endless load and shows it on the page of 'slotwise web'.",
-        examples="  slotwise demo\n"
-        "  slotwise demo --web         the same kind of load in a browser; Ctrl-C ends it",
-    )
-    parser.add_argument("--web", action="store_true", help="show it in a browser instead")
-    parser.add_argument(
-        "--port", type=port, default=8765, metavar="P", help="of the page; 0: any [8765]"
-    )
-    return parser
 
 
 def demo(given: argparse.Namespace) -> int:
@@ -75,19 +63,21 @@ def demo(given: argparse.Namespace) -> int:
     if given.web:
         return _show_in_page(given.port)
     _headline("Act 1: tasks stand in line", _TASKS)
-    asyncio.run(_tasks())
+    _run(_TASKS)
+    _say("six tasks, never more than two at once, in the order in which they came")
     with _folder() as folder:
         code = _PROCESSES.format(folder=folder)
         _headline("Act 2: a process is killed, and nothing is lost", code)
         _processes(folder, code)
     _headline("Act 3: tenants take turns, and none starves", _TENANTS)
-    asyncio.run(_tenants())
+    _run(_TENANTS)
+    _say("\n'small' came after 12 requests of 'big'; they take turns, so it needn't wait for them")
     _say("\nTry next: slotwise run backup --limit 1 -- sleep 10 &  slotwise explain backup")
     return 0
 
 
-def _say(words: str, end: str = "\n") -> None:
-    print(words, end=end, flush=True)  # noqa: T201
+def _say(words: str) -> None:
+    print(words, flush=True)  # noqa: T201
 
 
 def _headline(words: str, code: str) -> None:
@@ -99,18 +89,13 @@ def _headline(words: str, code: str) -> None:
 # ------------------------------------------------------------------------------ the acts
 
 
-async def _tasks() -> None:
-    api = MemorySemaphore(2, name="api")
-    began = time.monotonic()
-
-    async def call(number: int) -> None:
-        async with api.cm() as acquired:
-            after = time.monotonic() - began
-            _say(f"{after:4.1f} s  task {number} has slot {acquired.slot_number}")
-            await asyncio.sleep(0.4)
-
-    await asyncio.gather(*[call(number) for number in range(1, 7)])
-    _say("six tasks, never more than two at once, in the order in which they came")
+def _run(code: str) -> None:
+    """Run the very lines that were shown."""
+    lines = compile(code, "<demo>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    names = {"asyncio": asyncio, "MemorySemaphore": MemorySemaphore, "Tier": Tier, "Tiers": Tiers}
+    acting: Coroutine[Any, Any, None] = eval(lines, names)  # noqa: S307
+    asyncio.run(acting)
+    sys.stdout.flush()
 
 
 def _processes(folder: Path, code: str) -> None:
@@ -147,25 +132,6 @@ def _wait_for_a_waiter(folder: Path) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not printer.waiters_sync() and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-async def _tenants() -> None:
-    tiers = Tier("tenant", 9, keyed=True), Tier("all", 2)
-    model = Tiers(*tiers, url="memory://", order="fair", fair_by="tenant")
-    served: list[str] = []
-
-    async def ask(tenant: str) -> None:
-        async with model.at(tenant=tenant).cm():
-            served.append(tenant)
-            _say(tenant, end=" ")
-            await asyncio.sleep(0.2)
-
-    await asyncio.gather(*[ask("big") for _ in range(12)], *[ask("small") for _ in range(4)])
-    last = len(served) - served[::-1].index("small")
-    _say(
-        f"\n'small' came after 12 requests of 'big'; they take turns, and its last was served as"
-        f" number {last} of {len(served)}"
-    )
 
 
 # ------------------------------------------------------------------------------ the page
@@ -228,4 +194,15 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-COMMANDS = {"demo": Command(_parser, demo)}
+COMMANDS = (
+    Command(
+        "demo",
+        demo,
+        Flag("--web", action="store_true", help="show it in a browser instead"),
+        port_flag(8765),
+        details="It takes less than 20 seconds, touches nothing of yours and needs no server.\n"
+        "With --web it runs an endless load and shows it on the page of 'slotwise web'.",
+        examples="  slotwise demo\n"
+        "  slotwise demo --web         the same kind of load in a browser; Ctrl-C ends it",
+    ),
+)

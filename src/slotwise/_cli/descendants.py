@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 
-from slotwise._cli import libc
+from slotwise._cli import kernel
 
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
@@ -21,7 +21,7 @@ IN_VAIN = 5
 
 def adopt_orphans() -> None:
     """Make descendants of this process its children, from now on, when their parent ends."""
-    libc.call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    kernel.call("prctl", _SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 
 from slotwise import _urls
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser
+from slotwise._admin.text import count
+from slotwise._cli.flags import JSON, URL, Command, Flag
 from slotwise._cli.output import have_rich, print_json, printable
 from slotwise._core.redaction import redact
+from slotwise._core.semaphore import Semaphore
+from slotwise.errors import SlotwiseError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -27,25 +30,6 @@ class Check:
     state: str
     found: str
     remedy: str | None = None
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "doctor",
-        details="Every problem is printed with its remedy. The exit code is 1 if a check failed.",
-        examples="  slotwise doctor\n"
-        "  slotwise doctor --url redis://cache:6379\n"
-        "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"
-        "  slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
-    )
-    parser.add_argument(
-        "--load-scripts",
-        action="store_true",
-        help="load slotwise's scripts into the Redis server first",
-    )
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def doctor(given: argparse.Namespace) -> int:
@@ -108,10 +92,37 @@ def _print(check: Check) -> None:
 
 def _summary(failed: int, warnings: int) -> str:
     if failed:
-        return f"{failed} {'check' if failed == 1 else 'checks'} failed\n"
-    if warnings:
-        return f"fit for use, with {warnings} {'warning' if warnings == 1 else 'warnings'}\n"
-    return "fit for use\n"
+        return f"{count(failed, 'check')} failed\n"
+    return "fit for use" + (f", with {count(warnings, 'warning')}" if warnings else "") + "\n"
+
+
+# ------------------------------------------------------------------ of both kinds of examination
+
+
+def problem(check: str, error: BaseException, state: str = FAILED, *, colon: bool = False) -> Check:
+    """Split a message into what is wrong and, after a semicolon or its last colon, what helps."""
+    words = str(error)
+    found, _, remedy = words.rpartition(": ") if colon else words.partition("; ")
+    return Check(check, state, found or words, remedy or None)
+
+
+def readable(
+    check: str, number: int, errors: Iterable[BaseException], *, colon: bool = False
+) -> Iterator[Check]:
+    """Say what can't be read, or how many there are."""
+    broken = [problem(check, error, colon=colon) for error in errors]
+    yield from broken or [Check(check, OK, f"{number}, all readable")]
+
+
+def a_slot(semaphore: Semaphore) -> Check:
+    """Acquire a slot of a private semaphore and release it: the check that matters."""
+    started = time.perf_counter()
+    try:
+        semaphore.release_sync(semaphore.acquire_sync(timeout=5))
+    except SlotwiseError as error:
+        return problem("a slot", error)
+    taken = (time.perf_counter() - started) * 1000
+    return Check("a slot", OK, f"acquired and released in {taken:.1f} ms")
 
 
 def first_few(things: list[str], most: int = 3) -> str:
@@ -120,4 +131,21 @@ def first_few(things: list[str], most: int = 3) -> str:
     return ", ".join(things[:most]) + more
 
 
-COMMANDS = {"doctor": Command(_parser, doctor)}
+COMMANDS = (
+    Command(
+        "doctor",
+        doctor,
+        Flag(
+            "--load-scripts",
+            action="store_true",
+            help="load slotwise's scripts into the Redis server first",
+        ),
+        JSON,
+        URL,
+        details="Every problem is printed with its remedy. The exit code is 1 if a check failed.",
+        examples="  slotwise doctor\n"
+        "  slotwise doctor --url redis://cache:6379\n"
+        "  slotwise doctor --json | jq '.[] | select(.state == \"failed\")'\n"
+        "  slotwise doctor --load-scripts --url redis://admin:...@cache   for users without +eval",
+    ),
+)

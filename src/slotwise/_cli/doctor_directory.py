@@ -9,11 +9,19 @@ import secrets
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from slotwise._cli.doctor import FAILED, OK, WARNING, Check, first_few
+from slotwise._cli.doctor import (
+    FAILED,
+    OK,
+    WARNING,
+    Check,
+    a_slot,
+    first_few,
+    problem,
+    readable,
+)
 from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
@@ -44,7 +52,7 @@ def examine(given: str | None) -> Iterator[Check]:
             return
         directory = OpenDirectory(path)
     except SlotwiseError as error:
-        yield Check("directory", FAILED, *_split(error))
+        yield problem("directory", error, colon=True)
         return
     try:
         yield from _examine(directory)
@@ -58,19 +66,18 @@ def _examine(directory: OpenDirectory) -> Iterator[Check]:
     try:
         yield _locks(directory)
     except OSError as error:
-        yield Check("writing", FAILED, *_split(os_error(error, directory.path)))
+        yield problem("writing", os_error(error, directory.path), colon=True)
         return
     yield _space(directory)
     yield from _semaphores(directory)
-    yield from _tiers(directory)
+    found, errors = survey_tiers(None, directory.path)  # ends the holds of dead processes, too
+    yield from readable("tiers", len(found), errors, colon=True)
     yield _leftovers(directory)
-    yield _acquire_and_release(directory)
-
-
-def _split(error: BaseException) -> tuple[str, str | None]:
-    """Split a message of `os_error` into what is wrong and, after the last colon, what helps."""
-    found, _, remedy = str(error).rpartition(": ")
-    return (found, remedy) if found else (remedy, None)
+    name = f"slotwise-doctor-{secrets.token_hex(8)}"
+    try:
+        yield a_slot(ProcessSemaphore(name=name, value=1, directory=directory.path))
+    finally:
+        directory.unlink(filename_of(name))
 
 
 def _parent(directory: Path) -> Check:
@@ -95,7 +102,7 @@ def _locks(directory: OpenDirectory) -> Check:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise
-            return Check("locks", FAILED, *_split(os_error(error, directory.path)))
+            return problem("locks", os_error(error, directory.path), colon=True)
         tried = subprocess.run(  # noqa: S603
             [sys.executable, "-S", "-c", _TRY, file, str(directory.fd)],
             stderr=subprocess.DEVNULL,
@@ -114,53 +121,33 @@ def _locks(directory: OpenDirectory) -> Check:
 def _space(directory: OpenDirectory) -> Check:
     found = os.statvfs(directory.fd)
     free = found.f_bavail * found.f_frsize
-    words = f"{free / 1e6:,.0f} MB free"
-    if free < _TOO_LITTLE:
-        return Check("space", FAILED, words, NO_SPACE_REMEDY)
+    words, state = f"{free / 1e6:,.0f} MB free", OK
     if found.f_files and found.f_favail == 0:
-        return Check("space", FAILED, "no free inodes", NO_SPACE_REMEDY)
-    return Check(
-        "space",
-        WARNING if free < _LITTLE else OK,
-        words,
-        NO_SPACE_REMEDY if free < _LITTLE else None,
-    )
+        words, state = "no free inodes", FAILED
+    elif free < _LITTLE:
+        state = FAILED if free < _TOO_LITTLE else WARNING
+    return Check("space", state, words, None if state == OK else NO_SPACE_REMEDY)
 
 
 def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
     """Read every semaphore; reading one ends the holds of dead processes."""
     files = [entry.name for entry in directory.entries() if entry.name.endswith(SUFFIX)]
     names = ProcessSemaphore.names(directory.path)
-    broken = 0
     stuck = stuck_locks(directory.path, names)
-    for name in names:
+    errors: list[SlotwiseError] = [stuck_error(name, pid) for name, pid in stuck.items()]
+    for name in {*names} - {*stuck}:
         try:
-            if name in stuck:
-                raise stuck_error(name, stuck[name])
             ProcessSemaphore.existing(name, directory=directory.path)
         except UnknownSemaphore:
             pass  # removed meanwhile
         except SlotwiseError as error:
-            broken += 1
-            yield Check("semaphores", FAILED, *_split(error))
+            errors.append(error)
     known = {filename_of(name) for name in names}
     strange = [file for file in files if file not in known and directory.has(file)]
     if strange:
-        broken += 1
-        found = f"files of unknown semaphores: {first_few(strange)}"
-        remedy = f"delete them from {directory.path} if nobody uses them"
-        yield Check("semaphores", FAILED, found, remedy)
-    if not broken:
-        yield Check("semaphores", OK, f"{len(names)}, all readable")
-
-
-def _tiers(directory: OpenDirectory) -> Iterator[Check]:
-    """Read all tiers, which also ends the holds of dead processes."""
-    found, errors = survey_tiers(None, directory.path)
-    for error in errors:
-        yield Check("tiers", FAILED, *_split(error))
-    if not errors:
-        yield Check("tiers", OK, f"{len(found)}, all readable")
+        words = f"files of unknown semaphores: {first_few(strange)}"
+        errors.append(SlotwiseError(f"{words}: delete them from {directory.path} if unused"))
+    yield from readable("semaphores", len(names), errors, colon=True)
 
 
 def _leftovers(directory: OpenDirectory) -> Check:
@@ -178,18 +165,3 @@ def _is_read(directory: OpenDirectory, fifo: str) -> bool:
     except OSError as error:
         return error.errno != errno.ENXIO
     return True
-
-
-def _acquire_and_release(directory: OpenDirectory) -> Check:
-    """Acquire a slot of a new semaphore and release it: the check that matters."""
-    name = f"slotwise-doctor-{secrets.token_hex(8)}"
-    semaphore = ProcessSemaphore(name=name, value=1, directory=directory.path)
-    started = time.perf_counter()
-    try:
-        semaphore.release_sync(semaphore.acquire_sync(timeout=5))
-    except SlotwiseError as error:
-        return Check("a slot", FAILED, *_split(error))
-    finally:
-        directory.unlink(filename_of(name))
-    taken = (time.perf_counter() - started) * 1000
-    return Check("a slot", OK, f"acquired and released in {taken:.1f} ms")

@@ -14,7 +14,16 @@ from typing import Any
 import hiredis
 
 from slotwise import _urls
-from slotwise._cli.doctor import FAILED, OK, WARNING, Check, first_few
+from slotwise._cli.doctor import (
+    FAILED,
+    OK,
+    WARNING,
+    Check,
+    a_slot,
+    first_few,
+    problem,
+    readable,
+)
 from slotwise.errors import SlotwiseError
 from slotwise.redis import RedisConfig, RedisSemaphore, _diagnosis
 from slotwise.redis._endpoint import Address, show_address
@@ -45,7 +54,7 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
             addresses = [ask_sentinels(config)]
         handshakes = [open_connection(config, address, None) for address in addresses]
     except (SlotwiseError, OSError) as error:
-        yield Check("server", FAILED, *_split(error))
+        yield problem("server", error)
         return
     try:
         for handshake in handshakes:
@@ -60,45 +69,46 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
     finally:
         for handshake in handshakes:
             handshake.sock.close()
-    yield from _tiers(config)
-    yield _acquire_and_release(config)
-
-
-def _split(error: BaseException) -> tuple[str, str | None]:
-    """Split a message into what is wrong and, after the semicolon, what helps."""
-    found, _, remedy = str(error).partition("; ")
-    return found, remedy or None
+    try:
+        found, errors = survey_tiers_sync(None, config)  # ends what dead clients hold, too
+        yield from readable("tiers", len(found), errors)
+    except SlotwiseError as error:
+        yield problem("tiers", error, WARNING)
+    yield a_slot(RedisSemaphore(value=1, config=config))
 
 
 def _examine_one(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
-    server = _info(handshake, "server")
-    mode = handshake.quoted(server.get("redis_mode", "standalone"))
-    version = handshake.quoted(server.get("redis_version", "6.2 or later"))
-    peer = f"{config.endpoint}"
-    yield Check("server", OK, f"{peer} answers")
+    info = _info(handshake)
+    mode = handshake.quoted(info.get("redis_mode", "standalone"))
+    version = handshake.quoted(info.get("redis_version", "6.2 or later"))
+    yield Check("server", OK, f"{config.endpoint} answers")
     yield Check("version", OK, f"Redis {version}, {mode}")
     yield _role(handshake)
     if config.endpoint.service:
-        yield _replication(handshake)
-    yield _eviction(handshake)
+        yield _replication(info)
+    yield _eviction(handshake, info)
     yield _round_trip(handshake)
     yield _clock(handshake)
     yield _scripts(handshake, config)
     yield from _leftovers(handshake, config)
 
 
-def _info(handshake: Handshake, section: str) -> dict[str, str]:
-    reply = handshake.ask("INFO", section)
+def _info(handshake: Handshake) -> dict[str, str]:
+    reply = handshake.ask("INFO")
     if not isinstance(reply, bytes):  # this user may not ask
         return {}
     lines = reply.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def _forbidden(check: str, command: str, what: str = "ask") -> Check:
+    return Check(check, WARNING, f"this user may not {what} for it", f"allow it +{command}")
+
+
 def _role(handshake: Handshake) -> Check:
     reply = handshake.ask("ROLE")
     if not isinstance(reply, list):
-        return Check("role", WARNING, "this user may not ask for it", "allow it +role")
+        return _forbidden("role", "role")
     role = handshake.quoted(reply[0].decode(errors="replace")) if reply else "nobody"
     if role == "master":
         return Check("role", OK, "primary, takes writes")
@@ -108,13 +118,12 @@ def _role(handshake: Handshake) -> Check:
     )
 
 
-def _replication(handshake: Handshake) -> Check:
+def _replication(info: dict[str, str]) -> Check:
     """Check whether a primary that was cut off from its replicas stops granting."""
-    replication = _info(handshake, "replication")
-    if not replication:
-        return Check("replication", WARNING, "this user may not ask for it", "allow it +info")
-    replicas = replication.get("connected_slaves", "0")
-    good = replication.get("min_slaves_good_slaves")  # only there when a minimum is set
+    if not info:
+        return _forbidden("replication", "info")
+    replicas = info.get("connected_slaves", "0")
+    good = info.get("min_slaves_good_slaves")  # only there when a minimum is set
     if good is None:
         return Check(
             *("replication", WARNING, "a primary that was replaced keeps granting for seconds"),
@@ -129,17 +138,14 @@ def _replication(handshake: Handshake) -> Check:
     return Check("replication", OK, f"{good} of {replicas} replicas keep up; a minimum is set")
 
 
-def _eviction(handshake: Handshake) -> Check:
-    memory = _info(handshake, "memory")
-    policy = memory.get("maxmemory_policy")
-    if policy is None:
-        return Check("eviction", WARNING, "this user may not ask for it", "allow it +info")
-    policy = handshake.quoted(policy)
-    limited = memory.get("maxmemory", "0") != "0"
+def _eviction(handshake: Handshake, info: dict[str, str]) -> Check:
+    if "maxmemory_policy" not in info:
+        return _forbidden("eviction", "info")
+    policy = handshake.quoted(info["maxmemory_policy"])
     if policy == "noeviction":
         return Check("eviction", OK, "noeviction: no semaphore can be evicted")
     remedy = "CONFIG SET maxmemory-policy noeviction, and in redis.conf too"
-    if not limited:
+    if info.get("maxmemory", "0") == "0":
         found = f"{policy}, but with no maxmemory nothing is evicted"
         return Check("eviction", WARNING, found, remedy)
     found = f"{policy}: semaphores in use may be evicted when memory is full"
@@ -243,7 +249,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
         found = "the server doesn't have them, and this user may not load them"
         return Check("scripts", FAILED, found, remedy)
     if "@user_script" in str(reply):  # a command that it calls was refused
-        return Check("scripts", FAILED, *_split(_diagnosis.refused(config.endpoint, reply)))
+        return problem("scripts", _diagnosis.refused(config.endpoint, reply))
     return Check("scripts", FAILED, f"they don't run ({handshake.quoted(reply)})", remedy)
 
 
@@ -263,7 +269,7 @@ def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
         return
     keys = _keys(handshake, config.namespace)
     if keys is None:
-        yield Check("leftovers", WARNING, "this user may not scan for them", "allow it +scan")
+        yield _forbidden("leftovers", "scan", "scan")
         return
     eternal, silent = [], 0
     for key in keys:
@@ -287,19 +293,6 @@ def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
         yield Check("leftovers", OK, f"none: all of {looked} expire, no holder is dead")
 
 
-def _tiers(config: RedisConfig) -> Iterator[Check]:
-    """Read what is kept of tiers; reading it ends what dead clients hold."""
-    try:
-        found, errors = survey_tiers_sync(None, config)
-    except SlotwiseError as error:
-        yield Check("tiers", WARNING, *_split(error))
-        return
-    for each in errors:
-        yield Check("tiers", FAILED, *_split(each))
-    if not errors:
-        yield Check("tiers", OK, f"{len(found)} in use, all readable")
-
-
 def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:
     literal = "".join(f"\\{char}" if char in "*?[]^\\" else char for char in namespace)
     found: list[bytes] = []
@@ -314,16 +307,3 @@ def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:
             if cursor == b"0":
                 break
     return found
-
-
-def _acquire_and_release(config: RedisConfig) -> Check:
-    """Acquire a slot of a private semaphore and release it: the check that matters."""
-    semaphore = RedisSemaphore(value=1, config=config)
-    started = time.perf_counter()
-    try:
-        acquired = semaphore.acquire_sync(timeout=5)
-        semaphore.release_sync(acquired)
-    except SlotwiseError as error:
-        return Check("a slot", FAILED, *_split(error))
-    taken = (time.perf_counter() - started) * 1000
-    return Check("a slot", OK, f"acquired and released in {taken:.1f} ms, connecting included")

@@ -3,60 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from slotwise._admin.backends import Backend, Claimants, NotFound, open_backend
-from slotwise._admin.hints import command_hint
-from slotwise._admin.snapshot import claimant_as_dict, claimants
+from slotwise._admin.backends import Backend, Claimants, NotFound, claimants, open_backend
+from slotwise._admin.snapshot import claimant_as_dict
+from slotwise._admin.text import command_hint
 from slotwise._admin.tier_view import TierCounts, shortages, through, view
-from slotwise._cli import tier_flags
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, UsageError, count
-from slotwise._cli.output import print_json, printable
+from slotwise._cli.flags import JSON, TIERS, URL, Command, Flag, UsageError, count
+from slotwise._cli.output import print_json, print_line
 from slotwise._core.explain import Explanation, Lack, explain_path, lack_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import Needs, Path, PathStats, TierSpec
 from slotwise._core.rates import Rate
+from slotwise._core.semaphore import Semaphore
 
 _MOST_LACKS = 3  # of all the keys that are full
 _LACK_FIELDS = ("tier", "key", "held", "value", "is_rate", "paused_for", "need")
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "explain",
-        details="For an ID: its place in the queue, what it lacks, and who has held that longest.\n"
-        "For a NAME: the same for a request made now. For tiers: what those who wait now lack;\n"
-        "--key and --cost explain a request made now, with these keys and costs.",
-        examples="  slotwise explain api\n"
-        "  slotwise explain model-api --key tenant=acme --cost tokens=500\n"
-        "  slotwise explain sw-3fa9-17 --url redis://cache:6379\n"
-        "  slotwise explain api --json | jq '.lacks[].oldest.pid'",
-    )
-    parser.add_argument("which", metavar="ID|NAME", help="an acquisition, a semaphore or tiers")
-    parser.add_argument(
-        "--key",
-        type=_key,
-        action="append",
-        default=[],
-        metavar="TIER=KEY",
-        help="a key of the request; once for each keyed tier",
-    )
-    parser.add_argument(
-        "--cost",
-        type=_cost,
-        action="append",
-        default=[],
-        metavar="[TIER=]N",
-        help="what the request takes of a rate [1]; TIER= can be left out if there is only one",
-    )
-    tier_flags.add_tiers_flag(parser)
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def explain(given: argparse.Namespace) -> int:
@@ -67,8 +31,7 @@ def explain(given: argparse.Namespace) -> int:
     """
     backend = open_backend(given.url)
     if given.key or given.cost or given.tiers:
-        tiers = backend.find_either(given.which, only_tiers=True)
-        assert isinstance(tiers, FoundTiers)
+        tiers = backend.find_tiers(given.which)
         requested = given.key or given.cost
         found = _with_keys(tiers, given) if requested else _of_tiers(tiers)
     else:
@@ -76,13 +39,13 @@ def explain(given: argparse.Namespace) -> int:
     if given.json:
         print_json(as_dict(found))
     else:
-        sys.stdout.write(f"{printable(str(found))}\n")
+        print_line(str(found))
     return 0
 
 
 def _explain(backend: Backend, which: str) -> Explanation:
     try:
-        limit = backend.find_either(which)
+        limit = backend.find(which)
         return _of_tiers(limit) if isinstance(limit, FoundTiers) else limit.explain_sync()
     except NotFound as unknown:
         found = _by_id(backend, which)
@@ -129,9 +92,11 @@ def _of_tiers(limit: FoundTiers) -> Explanation:
 def _by_id(backend: Backend, acquisition_id: str) -> Explanation | None:
     for name in backend.names():
         try:
-            found = backend.find(name).explain_sync(acquisition_id)
+            limit = backend.find(name, "semaphore")
         except NotFound:  # deleted just now
             continue
+        assert isinstance(limit, Semaphore)
+        found = limit.explain_sync(acquisition_id)
         if found.state != "unknown":
             return found
     for tiers in backend.tiers()[0].values():
@@ -209,4 +174,36 @@ def as_dict(found: Explanation) -> dict[str, Any]:
     }
 
 
-COMMANDS = {"explain": Command(_parser, explain)}
+COMMANDS = (
+    Command(
+        "explain",
+        explain,
+        Flag("which", metavar="ID|NAME", help="an acquisition, a semaphore or tiers"),
+        Flag(
+            "--key",
+            type=_key,
+            action="append",
+            default=[],
+            metavar="TIER=KEY",
+            help="a key of the request; once for each keyed tier",
+        ),
+        Flag(
+            "--cost",
+            type=_cost,
+            action="append",
+            default=[],
+            metavar="[TIER=]N",
+            help="what the request takes of a rate [1]; TIER= can be left out if there is only one",
+        ),
+        TIERS,
+        JSON,
+        URL,
+        details="For an ID: its place in the queue, what it lacks, and who has held that longest.\n"
+        "For a NAME: the same for a request made now. For tiers: what those who wait now lack;\n"
+        "--key and --cost explain a request made now, with these keys and costs.",
+        examples="  slotwise explain api\n"
+        "  slotwise explain model-api --key tenant=acme --cost tokens=500\n"
+        "  slotwise explain sw-3fa9-17 --url redis://cache:6379\n"
+        "  slotwise explain api --json | jq '.lacks[].oldest.pid'",
+    ),
+)

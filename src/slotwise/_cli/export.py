@@ -7,6 +7,7 @@ by `slotwise.instrumentation` in that process, under the same metric names.
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 import threading
@@ -19,10 +20,9 @@ from slotwise._admin.backends import Backend, open_backend
 from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
 from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
 from slotwise._admin.tier_view import TierView
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, port
+from slotwise._cli.flags import HOST, URL, Command, port_flag
+from slotwise._cli.handling import handling
 from slotwise._cli.output import print_error
-from slotwise._cli.serving import ending_on_signals
 from slotwise.errors import SlotwiseError
 
 _FAMILIES = {
@@ -38,24 +38,6 @@ _FAMILIES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        "export",
-        details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
-        "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
-        "together. There is no password: keep it on loopback, where it answers only requests\n"
-        "that name a loopback host, or behind a proxy that asks for one.",
-        examples="  slotwise export --url redis://cache:6379\n"
-        "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
-    parser.add_argument(
-        "--port", type=port, default=9184, metavar="P", help="port to listen on; 0: any [9184]"
-    )
-    parser.add_url()
-    return parser
-
-
 def export(given: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     backend = open_backend(given.url)
@@ -69,7 +51,9 @@ def export(given: argparse.Namespace) -> int:
     host, number = server.server_address[:2]
     shown = f"[{host!s}]" if ":" in str(host) else host
     thread = threading.Thread(target=server.serve_forever, name="slotwise-export")
-    with server, ending_on_signals() as ended:
+    ended = threading.Event()
+    signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with server, handling(lambda _: ended.set(), *signals):
         thread.start()
         sys.stdout.write(f"serving http://{shown!s}:{number}/metrics (Ctrl-C ends it)\n")
         sys.stdout.flush()
@@ -114,21 +98,22 @@ class _Handler(BaseHTTPRequestHandler):
 
 def render(backend: Backend) -> str:
     """Return the metrics of one snapshot, or ``slotwise_up 0`` if that fails."""
+    lines: list[str] = []
+    up = False
     try:
         seen = survey(backend)
+        series, up = list(_series(seen, backend.scope)), not seen.errors
+        for family, words in _FAMILIES.items():
+            lines += _head(family, words)
+            lines += [
+                f"slotwise_{family}{_labels(labels)} {values[family]}"
+                for labels, values in series
+                if family in values
+            ]
     except SlotwiseError as error:
         print_error("export", error)
-        return "\n".join(_up(False))
-    lines = []
-    series = list(_series(seen, backend.scope))
-    for family, words in _FAMILIES.items():
-        lines += _head(family, words)
-        lines += [
-            f"slotwise_{family}{_labels(labels)} {values[family]}"
-            for labels, values in series
-            if family in values
-        ]
-    return "\n".join([*lines, *_up(not seen.errors)])
+    lines += [*_head("up", "1 if the limits could be read"), f"slotwise_up {up:d}", ""]
+    return "\n".join(lines)
 
 
 def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, float]]]:
@@ -171,10 +156,6 @@ def _amounts(tier: TierView) -> dict[str, float]:
     }
 
 
-def _up(everything: bool) -> list[str]:
-    return [*_head("up", "1 if the limits could be read"), f"slotwise_up {everything:d}", ""]
-
-
 def _head(family: str, words: str) -> list[str]:
     return [f"# HELP slotwise_{family} {words}", f"# TYPE slotwise_{family} gauge"]
 
@@ -187,4 +168,18 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-COMMANDS = {"export": Command(_parser, export)}
+COMMANDS = (
+    Command(
+        "export",
+        export,
+        HOST,
+        port_flag(9184),
+        URL,
+        details="It serves /metrics and nothing else, at most one snapshot a second, however many\n"
+        "scrape it. A key of a tier is never a label: tiers are exported with all their keys\n"
+        "together. There is no password: keep it on loopback, where it answers only requests\n"
+        "that name a loopback host, or behind a proxy that asks for one.",
+        examples="  slotwise export --url redis://cache:6379\n"
+        "  slotwise export --port 9200 &  curl -s http://127.0.0.1:9200/metrics",
+    ),
+)

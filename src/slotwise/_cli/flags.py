@@ -1,7 +1,7 @@
 """Parse the flags of every command, with argparse.
 
-What a command does with its flags is in its module. A mistake raises `UsageError`, which
-`main` turns into one line and an exit code.
+A `Command` has its flags as data; those that several commands share are here. A mistake raises
+`UsageError`, which `main` turns into one line and an exit code.
 """
 
 from __future__ import annotations
@@ -11,61 +11,80 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from slotwise._cli.commands import SUMMARIES
+from slotwise._cli.commands import SUMMARIES, USAGE
 from slotwise._core.arguments import MOST_SECONDS, MOST_SLOTS
-
-if TYPE_CHECKING:
-    from slotwise._core.rates import Rate
 
 
 class UsageError(Exception):
     """The command line can't be understood; the message says why."""
 
 
+class Flag:
+    """A flag or an argument, in the words of argparse."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        self.names = names
+        self.options = options
+
+    def add_to(self, parser: Any) -> None:
+        parser.add_argument(*self.names, **self.options)
+
+
+class Either(Flag):
+    """Flags that exclude each other."""
+
+    def __init__(self, *flags: Flag) -> None:
+        self._flags = flags
+
+    def add_to(self, parser: Any) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for flag in self._flags:
+            flag.add_to(group)
+
+
+class Command:
+    """A command: its function, its flags, its help, and its exit code for wrong usage."""
+
+    def __init__(
+        self,
+        name: str,
+        main: Callable[[argparse.Namespace], int],
+        *flags: Flag,
+        details: str = "",
+        examples: str = "",
+        usage: str | None = None,
+        usage_error: int = USAGE,
+        kind: Callable[..., Parser] | None = None,
+    ) -> None:
+        self.name = name
+        self.main = main
+        self.usage_error = usage_error
+        self._flags = flags
+        self._kind = kind or Parser
+        self._help = details, examples, usage
+
+    def parser(self) -> Parser:
+        parser = self._kind(self.name, *self._help)
+        for flag in self._flags:
+            flag.add_to(parser)
+        return parser
+
+
 class Parser(argparse.ArgumentParser):
     """The flags and arguments of one command."""
 
-    def __init__(
-        self, command: str, *, details: str = "", examples: str = "", usage: str | None = None
-    ) -> None:
-        summary = SUMMARIES[command]
+    def __init__(self, command: str, details: str, examples: str, usage: str | None = None) -> None:
         super().__init__(
             prog=f"slotwise {command}",
             usage=usage,
-            description=f"{summary}.\n\n{details}".rstrip(),
+            description=f"{SUMMARIES[command]}.\n\n{details}".rstrip(),
             epilog=f"examples:\n{examples}" if examples else None,
             formatter_class=_formatter,
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.semaphore_arguments: set[str] = set()  # whose values are names of semaphores
-
-    def add_argument(self, *args: Any, **options: Any) -> argparse.Action:
-        # argparse would make a help formatter for each argument, only to check its metavar.
-        self._get_formatter = lambda: _NO_WIDTH  # type: ignore[method-assign]
-        try:
-            return super().add_argument(*args, **options)
-        finally:
-            del self._get_formatter
-
-    def add_name(self, words: str = "the semaphore") -> None:
-        self.add_argument("name", metavar="NAME", help=words)
-        self.semaphore_arguments.add("name")
-
-    def add_url(self) -> None:
-        self.add_argument(
-            "--url",
-            metavar="URL",
-            help="process://, process:///directory or redis://... [$SLOTWISE_URL, else process://]",
-        )
-
-    def add_json(self) -> None:
-        self.add_argument("--json", action="store_true", help="print JSON, for programs")
-
-    def add_yes(self) -> None:
-        self.add_argument("--yes", "-y", action="store_true", help="don't ask")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Return the parsed words; SystemExit after ``--help``.
@@ -118,33 +137,30 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
 
-_NO_WIDTH = argparse.HelpFormatter("", width=80)
-
-
 def _formatter(prog: str) -> argparse.HelpFormatter:
     # Given a width, argparse doesn't import shutil to find one.
+    columns = os.environ.get("COLUMNS", "")
     try:
-        width = int(os.environ.get("COLUMNS", "")) or os.get_terminal_size().columns
-    except (ValueError, OSError):
-        try:
-            width = os.get_terminal_size().columns
-        except OSError:
-            width = 80
+        width = int(columns) if columns.isdecimal() else os.get_terminal_size().columns
+    except OSError:
+        width = 80
     return argparse.RawDescriptionHelpFormatter(prog, width=width - 2)
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
-    if error.argument_name is None:
-        return error.message
-    if error.message == "expected one argument":
-        return f"{error.argument_name} needs a value"
-    if error.message.startswith("ignored explicit argument"):
-        return f"{error.argument_name} takes no value"
-    if error.message.startswith("must "):  # from the types below
-        return f"{error.argument_name} {error.message}"
-    if error.message.startswith("not allowed "):
-        return f"{error.argument_name} is {error.message}"
-    return f"{error.argument_name}: {error.message}"
+    name, message = error.argument_name, error.message
+    for begins, words in _SENTENCES.items():
+        if name is not None and message.startswith(begins):
+            return words.format(name=name, message=message)
+    return message if name is None else f"{name}: {message}"
+
+
+_SENTENCES = {
+    "expected one argument": "{name} needs a value",
+    "ignored explicit argument": "{name} takes no value",
+    "must ": "{name} {message}",  # from the types below
+    "not allowed ": "{name} is {message}",
+}
 
 
 # --------------------------------------------------------------------- types of values
@@ -164,78 +180,81 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
 
 
-def count(text: str) -> int:
-    """A number of slots."""
-    given = whole_number(text)
-    if given < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    if given > MOST_SLOTS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_SLOTS}, not {text}")
-    return given
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        given = whole_number(text)
+        if given < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        if given > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}, not {text}")
+        return given
+
+    return parse
 
 
-def port(text: str) -> int:
-    """A port to listen on; 0 is any free port."""
-    given = whole_number(text)
-    if not 0 <= given < 65536:
-        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text}")
-    return given
-
-
-#: what messages call a rate
-RATE = "a rate such as 600/60s, 10/s or 5000/1h"
-
-
-def rate(text: str, burst: int | None = None) -> Rate:
-    """A number per time."""
-    from slotwise._core.rates import Rate  # most commands have no rates, and start sooner without
-
-    given, _, per = text.partition("/")
-    seconds = duration(f"1{per}" if per in _UNITS else per)
-    try:
-        return Rate(int(given), per=seconds or 0.0, burst=burst)
-    except (ValueError, OverflowError) as error:
-        why = f": {error}" if given.isdecimal() and seconds else ""
-        raise argparse.ArgumentTypeError(f"must be {RATE}, not {text!r}{why}") from None
-
-
-def seconds(text: str) -> float:
-    """A duration of 0 or more, in seconds or with a unit."""
-    return _seconds(text, "0 or more", lambda given: given >= 0)
-
-
-def some_seconds(text: str) -> float:
-    """A duration above 0."""
-    given = _seconds(text, "more than 0", lambda given: given > 0)
-    if given > MOST_SECONDS:
-        days = MOST_SECONDS / _UNITS["d"]
-        raise argparse.ArgumentTypeError(f"must be at most {days:.0f}d, not {text!r}")
-    return given
-
-
-def interval(text: str) -> float:
-    """The time between two samples."""
-    return _seconds(text, "at least 0.1 s", lambda given: given >= 0.1)
-
-
-def _seconds(text: str, least: str, is_enough: Callable[[float], bool]) -> float:
-    given = duration(text)
-    if given is None or not is_enough(given):
-        raise argparse.ArgumentTypeError(f"must be {DURATION}, {least}, not {text!r}")
-    return given
+count = _whole(1, MOST_SLOTS)  # of slots
+port = _whole(0, 65535)  # 0 is any free one
+exit_code = _whole(0, 255)
 
 
 #: what messages call a duration
 DURATION = "a time such as 5 (seconds), 250ms, 10m, 1h or 1.5d"
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # "ms" before "s"
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # "ms" before "s"
 
 
 def duration(text: str) -> float | None:
     """Return the seconds of ``90``, ``250ms``, ``10m``, ``1h`` or ``1.5d``, or None."""
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    unit = next((unit for unit in UNITS if text.endswith(unit)), "")
     try:
-        given = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+        given = float(text.removesuffix(unit)) * UNITS.get(unit, 1.0)
     except ValueError:
         return None
     return given if math.isfinite(given) else None
+
+
+def _time(bounds: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return the type of times within ``bounds``."""
+
+    def parse(text: str) -> float:
+        given = duration(text)
+        if given is None or not fits(given):
+            raise argparse.ArgumentTypeError(f"must be {DURATION}, {bounds}, not {text!r}")
+        return given
+
+    return parse
+
+
+_MOST_DAYS = MOST_SECONDS / UNITS["d"]
+
+seconds = _time("0 or more", lambda given: given >= 0)
+some_seconds = _time(
+    f"more than 0 and at most {_MOST_DAYS:.0f}d", lambda given: 0 < given <= MOST_SECONDS
+)
+interval = _time("at least 0.1 s", lambda given: given >= 0.1)  # between two samples
+
+
+# ---------------------------------------------------------------------- shared flags
+
+NAME = Flag("name", metavar="NAME", help="the semaphore, or the tiers")
+ID = Flag("id", metavar="ID", help="the acquisition, as 'slotwise show' lists it")
+TIERS = Flag(
+    "--tiers", action="store_true", help="the tiers NAME, if a semaphore has that name too"
+)
+TIER = Flag("--tier", metavar="T", help="one of the tiers")
+KEY = Flag("--key", metavar="K", help="one key of a keyed tier")
+YES = Flag("--yes", "-y", action="store_true", help="don't ask")
+JSON = Flag("--json", action="store_true", help="print JSON, for programs")
+HOST = Flag("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
+URL = Flag(
+    "--url",
+    metavar="URL",
+    help="process://, process:///directory or redis://... [$SLOTWISE_URL, else process://]",
+)
+
+
+def port_flag(default: int) -> Flag:
+    words = f"port to listen on; 0: any [{default}]"
+    return Flag("--port", type=port, default=default, metavar="P", help=words)

@@ -6,23 +6,27 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from slotwise._admin import tier_view
-from slotwise._admin.backends import open_backend
-from slotwise._admin.snapshot import claimant_as_dict, claimants, survey
+from slotwise._admin.backends import claimants, open_backend
+from slotwise._admin.snapshot import claimant_as_dict, survey
+from slotwise._admin.text import duration, units
 from slotwise._admin.tier_view import TierCounts, TiersView
-from slotwise._cli import tier_flags
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, whole_number
-from slotwise._cli.output import (
-    duration,
-    print_error,
-    print_json,
-    print_table,
-    printable,
-    units,
+from slotwise._admin.verbs import choose_tier
+from slotwise._cli.flags import (
+    JSON,
+    KEY,
+    NAME,
+    TIER,
+    TIERS,
+    URL,
+    Command,
+    Flag,
+    whole_number,
 )
+from slotwise._cli.output import print_error, print_json, print_line, print_table
 from slotwise._core.adaptive import Change
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
@@ -35,31 +39,6 @@ _NO_RATE = ("",) * len(_RATES)
 _KEYS = 3  # the busiest of each tier, in `ls`
 _KEYS_SHOWN = 20  # the same in `show`
 _CHANGES_SHOWN = 20  # of an adaptive value, the latest
-
-
-def _ls_parser() -> Parser:
-    parser = Parser(
-        "ls",
-        details="On Redis, only those that are held, waited for or closed are listed. Each tier\n"
-        "is listed with its busiest keys: those with the most waiters, then the fullest.",
-        examples="  slotwise ls\n"
-        "  slotwise ls --used                      only those that are held or waited for\n"
-        "  slotwise ls --url redis://cache:6379 --keys 10\n"
-        "  slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
-    )
-    parser.add_argument(
-        "--used", action="store_true", help="only those that somebody holds or waits for"
-    )
-    parser.add_argument(
-        "--keys",
-        type=whole_number,
-        default=_KEYS,
-        metavar="N",
-        help=f"how many keys of a tier are listed, the busiest [{_KEYS}]",
-    )
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def ls(given: argparse.Namespace) -> int:
@@ -146,29 +125,10 @@ def _tiers_as_dict(each: TiersView, most: int) -> dict[str, Any]:
     return counts | each.as_dict(most)
 
 
-def _show_parser() -> Parser:
-    parser = Parser(
-        "show",
-        details="For tiers, also how full each of them is, and which tier each waiter lacks. With\n"
-        "--key, only the holders and waiters of that key. For adaptive values, also how they have\n"
-        "moved lately, and why.",
-        examples="  slotwise show backup\n"
-        "  slotwise show backup --json | jq '.holders[].pid'\n"
-        "  slotwise show model-api --tier tenant              all of its keys\n"
-        "  slotwise show model-api --tier tenant --key acme\n"
-        "  slotwise show model-api --json | jq -r '.waiters[].lacks' | sort | uniq -c",
-    )
-    parser.add_name("the semaphore, or the tiers")
-    tier_flags.add_tier_flags(parser)
-    tier_flags.add_tiers_flag(parser)
-    parser.add_json()
-    parser.add_url()
-    return parser
-
-
 def show(given: argparse.Namespace) -> int:
     """Print one semaphore or the tiers of one name, with holders and waiters."""
-    found = tier_flags.find(given)
+    chosen = given.tier is not None or given.key is not None
+    found = open_backend(given.url).find(given.name, "tiers" if chosen or given.tiers else None)
     if isinstance(found, FoundTiers):
         return _show_tiers(found, given)
     return _show_semaphore(found, given)
@@ -192,7 +152,7 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
                 "holders": [claimant_as_dict(each) for each in holders],
                 "waiters": [claimant_as_dict(each) for each in waiters],
             }
-            | ({} if changes is None else {"changes": [*map(_change_as_dict, changes)]})
+            | ({} if changes is None else {"changes": [*map(asdict, changes)]})
         )
         return 0
     held = sum(each.slots for each in holders)
@@ -203,14 +163,16 @@ def _show_semaphore(semaphore: Semaphore, given: argparse.Namespace) -> int:
         words += f", paused for {duration(stats.paused_for)}"
     if stats.frozen:
         words += ", frozen"
-    sys.stdout.write(f"{printable(words)}\n")
+    print_line(words)
     _print_claimants(holders, waiters)
     _print_changes([("", each) for each in changes or ()])
     return 0
 
 
 def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
-    chosen = tier_flags.chosen_tier(found, given)
+    chosen = None
+    if given.tier is not None or given.key is not None:
+        chosen = choose_tier(found, given.tier, given.key)
     seen = claimants(found)
     holders, waiters = seen.holders, seen.waiters
     view = tier_view.view(found)
@@ -220,7 +182,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         waiters = tier_view.through(waiters, chosen.name, given.key)
     changes = _changes_of_tiers(view, given.key)
     if given.json:
-        moves = [{"tier": tier, "key": key, **_change_as_dict(each)} for tier, key, each in changes]
+        moves = [{"tier": tier, "key": key, **asdict(each)} for tier, key, each in changes]
         print_json(
             view.as_dict()
             | {
@@ -239,7 +201,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
         words += f", {which} paused for {duration(left)}"
     for which in view.frozen():
         words += f", {which} frozen"
-    sys.stdout.write(f"{printable(words)}\n")
+    print_line(words)
     most = _KEYS_SHOWN if chosen is None else None
     rows = [(tier.spec.name, *_cells(one)) for tier in view.tiers for one in tier.rows(most)]
     has_rates = any(tier.total.rate is not None for tier in view.tiers)
@@ -277,10 +239,6 @@ def _changes_of_tiers(view: TiersView, key: str | None) -> list[tuple[str, str |
             found += [(tier.spec.name, each, change) for change in changes]
     found.sort(key=lambda row: row[2].at)
     return found
-
-
-def _change_as_dict(change: Change) -> dict[str, Any]:
-    return {"at": change.at, "old": change.old, "new": change.new, "reason": change.reason}
 
 
 def _print_changes(changes: list[tuple[str, Change]]) -> None:
@@ -350,4 +308,43 @@ def _frozen(stats: SemaphoreStats | TierCounts) -> str:
     return "frozen" if stats.frozen else ""
 
 
-COMMANDS = {"ls": Command(_ls_parser, ls), "show": Command(_show_parser, show)}
+COMMANDS = (
+    Command(
+        "ls",
+        ls,
+        Flag("--used", action="store_true", help="only those that somebody holds or waits for"),
+        Flag(
+            "--keys",
+            type=whole_number,
+            default=_KEYS,
+            metavar="N",
+            help=f"how many keys of a tier are listed, the busiest [{_KEYS}]",
+        ),
+        JSON,
+        URL,
+        details="On Redis, only those that are held, waited for or closed are listed. Each tier\n"
+        "is listed with its busiest keys: those with the most waiters, then the fullest.",
+        examples="  slotwise ls\n"
+        "  slotwise ls --used                      only those that are held or waited for\n"
+        "  slotwise ls --url redis://cache:6379 --keys 10\n"
+        "  slotwise ls --json | jq -r '.[] | select(.waiting > 0) | .name'",
+    ),
+    Command(
+        "show",
+        show,
+        NAME,
+        TIER,
+        KEY,
+        TIERS,
+        JSON,
+        URL,
+        details="For tiers, also how full each of them is, and which tier each waiter lacks. With\n"
+        "--key, only the holders and waiters of that key. For adaptive values, also how they have\n"
+        "moved lately, and why.",
+        examples="  slotwise show backup\n"
+        "  slotwise show backup --json | jq '.holders[].pid'\n"
+        "  slotwise show model-api --tier tenant              all of its keys\n"
+        "  slotwise show model-api --tier tenant --key acme\n"
+        "  slotwise show model-api --json | jq -r '.waiters[].lacks' | sort | uniq -c",
+    ),
+)

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from slotwise import __version__
+from slotwise._admin import BadRequest
 from slotwise._cli.commands import SUMMARIES, USAGE, load
 from slotwise._cli.flags import UsageError
-from slotwise._cli.output import NOT_TEXT, Declined, print_bug, print_error, print_usage_error
-from slotwise.errors import SlotwiseError
+from slotwise._cli.output import Declined, print_any, print_error, print_usage_error
 
 FAILED, INTERRUPTED, NOBODY_READS = 1, 130, 141
 
@@ -72,22 +72,18 @@ def _main(words: Sequence[str]) -> int:
         return NOBODY_READS
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UsageError as error:
+    except (UsageError, BadRequest) as error:
         print_usage_error(name, str(error))
         return load(name).usage_error if name else USAGE
     except Declined as error:
         print_error(name, error)
         return USAGE
-    except UnicodeError:
-        print_error(name, NOT_TEXT)
-    except (SlotwiseError, ValueError, TypeError, ImportError) as error:
-        print_error(name, error)
-    except OSError as error:
-        is_stdout = error.errno in (errno.EBADF, errno.ENOSPC) and error.filename is None
-        lost = f"the output can't be written to stdout: {error.strerror}"
-        print_error(name, lost if is_stdout else error)
     except Exception as error:
-        print_bug(name, error)
+        number = error.errno if isinstance(error, OSError) and error.filename is None else None
+        if number in (errno.EBADF, errno.ENOSPC) and isinstance(error, OSError):
+            print_error(name, f"the output can't be written to stdout: {error.strerror}")
+        else:
+            print_any(name, error)
     return FAILED
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
+from slotwise.errors import SlotwiseError
 
 _GAP = 3  # between two columns of a table, at most
 _SHORTEST = 12  # what is left at least of a shortened cell
@@ -60,11 +61,26 @@ def print_bug(command: str, error: Exception) -> None:
     print_error(command, f"this is a bug, please report it: {type(error).__name__}: {error}")
 
 
+def print_any(command: str, error: Exception) -> None:
+    """Like `print_error`, for an error that may be a bug."""
+    if isinstance(error, UnicodeError):
+        print_error(command, NOT_TEXT)
+    elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
+        print_error(command, error)
+    else:
+        print_bug(command, error)
+
+
 def print_usage_error(command: str, words: str) -> None:
     """Like `print_error`, and name the help."""
     helping = f"slotwise {command} --help".replace("  ", " ")
     end = "" if words.endswith("?") else ";"  # after a suggestion
     print_error(command, f"{words}{end} '{helping}' shows how")
+
+
+def print_line(words: str) -> None:
+    sys.stdout.write(f"{printable(words)}\n")
+    sys.stdout.flush()
 
 
 def print_json(data: Any) -> None:
@@ -123,34 +139,18 @@ def have_rich() -> bool:
     return True
 
 
-class Fact:
-    """A label and a value, which a terminal shows in that style of rich."""
+class Fact(NamedTuple):
+    """A label and a value."""
 
-    def __init__(self, label: str, value: str, style: str = "") -> None:
-        self.label = label
-        self.value = value
-        self.style = style
+    label: str
+    value: str
 
 
-def print_facts(
-    title: str, facts: Sequence[Fact], stream: TextIO, *, numbers: bool = False
-) -> None:
-    """Print a title, and under it a line for each fact; numbers are aligned on the right."""
-    if stream.isatty() and have_rich():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title, show_header=False)
-        table.add_column(style="bold")
-        table.add_column(justify="right" if numbers else "left")
-        for fact in facts:
-            table.add_row(fact.label, Text(printable(fact.value), style=fact.style))
-        Console(file=stream).print(table)
-    else:
-        widest = max(len(fact.label) for fact in facts)
-        lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
-        stream.write("".join(f"{line}\n" for line in lines))
+def print_facts(title: str, facts: Sequence[Fact], stream: TextIO) -> None:
+    """Print a title, and under it a line for each fact."""
+    widest = max(len(fact.label) for fact in facts)
+    lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
+    stream.write("".join(f"{line}\n" for line in lines))
     stream.flush()
 
 
@@ -240,25 +240,3 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def units(left: float) -> str:
-    """Return what is left of a rate as text: 12, 0.4 or -19.9."""
-    return f"{round(left, 1) + 0.0:.1f}".removesuffix(".0")  # + 0.0: not -0
-
-
-def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min``, ``2 h 05``, ``4 d 3 h``."""
-    if seconds is None:
-        return ""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = minutes // 60
-    if hours < 48:
-        return f"{hours} h {minutes % 60:02}"
-    return f"{hours // 24} d {hours % 24} h"

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 
-from slotwise._cli.commands import Command
+from slotwise._cli.flags import Command
+from slotwise._cli.handling import handling
 from slotwise._cli.output import is_writable, print_bug, print_error, printable
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
 from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
@@ -64,12 +64,9 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
     try:
         if not options.dry_run and not yes and (objection := _ask(plan)) is not None:
             return _refuse(objection, as_json=as_json)
-        return _run(plan, progress_interval, as_json=as_json).exit_code
+        return _run(plan, progress_interval, as_json=as_json)
     except (SlotwiseError, ImportError, ValueError) as error:
         return _refuse(str(error), as_json=as_json)
-    except _StdoutFailed as error:
-        print_error("purge", error)
-        return error.exit_code
     except Exception as error:  # "not done", which Python's own 1 would not say
         print_bug("purge", error)
         return _NOT_DONE
@@ -80,31 +77,15 @@ def _purge(given: dict[str, Any], *, as_json: bool) -> int:
         plan.close()
 
 
-class _StdoutFailed(Exception):
-    """Stdout can't be written: nobody reads it, or the disk is full."""
-
-    def __init__(self, words: str, exit_code: int) -> None:
-        super().__init__(words)
-        self.exit_code = exit_code
-
-
-def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> PurgeReport:
+def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> int:
     dry_run = plan.options.dry_run
     if as_json:
         try:
             _line("start", {"plan": dict(plan.describe()), "dry_run": dry_run})
         except OSError as error:
-            raise _StdoutFailed(f"nothing was done: stdout: {error.strerror}", _NOT_DONE) from error
-    if not sys.stderr.isatty():
-        lines = ProgressLines(progress_interval, sys.stdout if as_json else sys.stderr)
-        run = Run(plan, lambda report: lines.show(report, run))
-        report = _with_signals(run)
-    elif not as_json:
-        with bar(dry_run=dry_run) as show:
-            run = Run(plan, lambda report: show(report, run))
-            report = _with_signals(run)
-    else:
-        report = _with_signals(Run(plan))
+            print_error("purge", f"nothing was done: stdout: {error.strerror}")
+            return _NOT_DONE
+    report = _with_progress(plan, progress_interval, as_json=as_json)
     try:
         if report.stopped_by in SIGNALS and not is_writable(sys.stdout):
             raise OSError(errno.EAGAIN, "nobody reads it")  # one signal is enough to end
@@ -113,33 +94,35 @@ def _run(plan: Plan, progress_interval: float, *, as_json: bool) -> PurgeReport:
         else:
             show_summary(report, plan)
             sys.stdout.flush()
-    except (OSError, KeyboardInterrupt) as error:
-        if isinstance(error, OSError):
-            why, code = error.strerror, report.exit_code or 1
-        else:  # Ctrl-C again, or as the last file was deleted
-            why, code = "interrupted", SIGNALS["SIGINT"]
-        words = (
+    except (OSError, KeyboardInterrupt) as error:  # Ctrl-C again, or as the last file was deleted
+        why = error.strerror if isinstance(error, OSError) else "interrupted"
+        print_error(
+            "purge",
             f"{report.files_purged:,} files and {report.empty_dirs_deleted:,} directories"
-            f" {'would be' if dry_run else 'were'} purged, but stdout: {why}"
+            f" {'would be' if dry_run else 'were'} purged, but stdout: {why}",
         )
-        raise _StdoutFailed(words, code) from error
-    return report
+        return report.exit_code or 1 if isinstance(error, OSError) else SIGNALS["SIGINT"]
+    return report.exit_code
+
+
+def _with_progress(plan: Plan, interval: float, *, as_json: bool) -> PurgeReport:
+    if not sys.stderr.isatty():
+        lines = ProgressLines(interval, sys.stdout if as_json else sys.stderr)
+        run = Run(plan, lambda report: lines.show(report, run))
+        return _with_signals(run)
+    if as_json:
+        return _with_signals(Run(plan))
+    with bar(dry_run=plan.options.dry_run) as show:
+        run = Run(plan, lambda report: show(report, run))
+        return _with_signals(run)
 
 
 def _with_signals(run: Run) -> PurgeReport:
     """Run it; SIGINT and SIGTERM stop it."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        run.interrupt(signal.Signals(number).name)
-
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with handling(
+        lambda number: run.interrupt(signal.Signals(number).name), signal.SIGINT, signal.SIGTERM
+    ):
         return run.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _ask(plan: Plan) -> str | None:
@@ -237,4 +220,4 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-COMMANDS = {"purge": Command(make_parser, purge)}
+COMMANDS = (Command("purge", purge, kind=lambda *_: make_parser()),)

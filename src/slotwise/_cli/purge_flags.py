@@ -56,7 +56,7 @@ class _PurgeParser(Parser):
     """Flags that can also come from the environment, by their names."""
 
     def __init__(self) -> None:
-        super().__init__("purge", details="PATH itself stays.", examples=_EXAMPLES)
+        super().__init__("purge", "PATH itself stays.", _EXAMPLES)
         self._variables: set[str] = set()
         self._wrong: list[str] = []
 
@@ -157,62 +157,74 @@ def destination_of(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
+_TIME: dict[str, Any] = {"metavar": "TIME"}
+_DECIMAL: dict[str, Any] = {"type": number, "metavar": "X"}
+_WHOLE: dict[str, Any] = {"type": whole_number, "metavar": "N"}
+_GLOBS: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
+
+# Name, words, default, and how argparse takes it.
+_FLAGS: tuple[tuple[str, str, Any, dict[str, Any]], ...] = (
+    ("--age-by", "the timestamp that tells the age of a file", "mtime", {"choices": tuple(AGES)}),
+    ("--max-concurrency-scanning", "listing and stat operations in flight", 100, _WHOLE),
+    ("--max-concurrency-deletion", "deletions in flight", 1000, _WHOLE),
+    (
+        "--memory-limit-mb",
+        "one worker above 85 % of this, stop above 95 %; 0: no limit",
+        800.0,
+        _DECIMAL,
+    ),
+    (
+        "--deadline",
+        "stop cleanly after this time, such as 2h",
+        None,
+        {"type": some_seconds} | _TIME,
+    ),
+    ("--remove-empty-dirs", "also remove directories that are or become empty", False, {}),
+    ("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, _WHOLE),
+    ("--max-files-to-delete", "delete at most N files; 0: no limit", 0, _WHOLE),
+    ("--max-delete-per-second", "at most X deletions a second", None, _DECIMAL),
+    ("--include", "only files that match; repeatable", None, _GLOBS),
+    ("--exclude", "nothing that matches; repeatable, wins over --include", None, _GLOBS),
+    ("--min-depth", "keep entries above depth N, as find does", 0, _WHOLE),
+    ("--one-file-system", "don't enter mount points", True, {}),
+    ("--dry-run", "delete nothing; count what would be deleted", False, {}),
+    ("--json", "JSON lines on stdout, the summary last", False, {}),
+    (
+        "--progress-interval",
+        "without a terminal, a JSON line of progress this often; 0: none",
+        30.0,
+        {"type": seconds} | _TIME,
+    ),
+    ("--log-level", "how much to log", "warning", {"type": str.lower, "choices": _LEVELS}),
+    (
+        "--audit",
+        "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",
+        None,
+        {"metavar": "FILE"},
+    ),
+    ("--yes", "don't ask", False, {}),
+    ("--allow-dangerous-root", "allow / and home directories", False, {}),
+    ("--name", "the name of the shared limit", None, {}),
+)
+
+
 def make_parser() -> Parser:
     """Return the parser of ``slotwise purge``."""
     parser = _PurgeParser()
     parser.add_argument("path", metavar="PATH", help="the directory")
-    flag = parser.flag
-    some_time: dict[str, Any] = {"metavar": "TIME"}
-    decimal: dict[str, Any] = {"type": number, "metavar": "X"}
-    whole: dict[str, Any] = {"type": whole_number, "metavar": "N"}
     parser.add_max_age()
-    flag("--age-by", "the timestamp that tells the age of a file", "mtime", choices=tuple(AGES))
-    flag("--max-concurrency-scanning", "listing and stat operations in flight", 100, **whole)
-    flag("--max-concurrency-deletion", "deletions in flight", 1000, **whole)
-    flag(
-        "--memory-limit-mb",
-        "one worker above 85 % of this, stop above 95 %; 0: no limit",
-        800.0,
-        **decimal,
-    )
-    flag("--deadline", "stop cleanly after this time, such as 2h", type=some_seconds, **some_time)
-    flag("--remove-empty-dirs", "also remove directories that are or become empty", False)
-    flag("--max-empty-dirs-to-delete", "remove at most N directories; 0: no limit", 500, **whole)
-    flag("--max-files-to-delete", "delete at most N files; 0: no limit", 0, **whole)
-    flag("--max-delete-per-second", "at most X deletions a second", **decimal)
-    globs: dict[str, Any] = {"action": "extend", "nargs": 1, "metavar": "GLOB"}
-    flag("--include", "only files that match; repeatable", **globs)
-    flag("--exclude", "nothing that matches; repeatable, wins over --include", **globs)
-    flag("--min-depth", "keep entries above depth N, as find does", 0, **whole)
-    flag("--one-file-system", "don't enter mount points", True)
-    flag("--dry-run", "delete nothing; count what would be deleted", False)
-    flag("--json", "JSON lines on stdout, the summary last", False)
-    flag(
-        "--progress-interval",
-        "without a terminal, a JSON line of progress this often; 0: none",
-        30.0,
-        type=seconds,
-        **some_time,
-    )
-    flag("--log-level", "how much to log", "warning", type=str.lower, choices=_LEVELS)
-    flag(
-        "--audit",
-        "append a JSON line to FILE, a pipe, or - for stdout, before each deletion",
-        metavar="FILE",
-    )
-    flag("--yes", "don't ask", False)
-    flag("--allow-dangerous-root", "allow / and home directories", False)
+    for name, words, default, more in _FLAGS:
+        parser.flag(name, words, default, **more)
     parser.add_argument(
         "--url",
         metavar="URL",
         help="share the deletion limit with all purges that use this --name there [$SLOTWISE_URL]",
     )
-    flag("--name", "the name of the shared limit")
     parser.add_argument(
         "--version", action="version", version=f"slotwise {__version__}", help="print the version"
     )
     old = parser.add_argument_group("accepted from command lines of AsyncEFSPurge, and ignored")
+    old.description = ", ".join(UNNECESSARY)
     for name in UNNECESSARY:
         old.add_argument(name, type=whole_number, metavar="N", help=argparse.SUPPRESS)
-    old.description = ", ".join(UNNECESSARY)
     return parser

@@ -120,11 +120,11 @@ def show_summary(report: PurgeReport, plan: Plan) -> None:
         Fact("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
     ]
     for kind, count in sorted(report.errors.items()):
-        facts.append(Fact(f"error {kind}", f"{count:,}", "red"))
+        facts.append(Fact(f"error {kind}", f"{count:,}"))
     if report.stopped_by:
-        facts.append(Fact("stopped by", report.stopped_by, "yellow"))
+        facts.append(Fact("stopped by", report.stopped_by))
     title = "would be purged" if report.dry_run else "purged"
-    print_facts(title, facts, sys.stdout, numbers=True)
+    print_facts(title, facts, sys.stdout)
     if report.error_samples:
         sys.stdout.write("the first errors:\n")
         for sample in report.error_samples:

@@ -15,13 +15,12 @@ from typing import NoReturn
 from slotwise import _urls
 from slotwise._cli import slot_flags
 from slotwise._cli.child import CannotStart, Child
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, seconds
+from slotwise._cli.flags import URL, Command, Flag, Parser, seconds
+from slotwise._cli.kernel import readable
 from slotwise._cli.output import print_error
-from slotwise._cli.polling import readable
 from slotwise._cli.signals import NOT_ENDING, SignalQueue
 from slotwise._cli.slot import Slot, TimeLeft
-from slotwise._cli.slot_flags import OWN_FAILURE, SlotParser
+from slotwise._cli.slot_flags import OWN_FAILURE
 from slotwise._cli.supervise import Supervisor
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import SlotwiseError
@@ -52,16 +51,17 @@ after the grace. A TERM for slotwise is passed on to CMD; what CMD leaves behind
 ended. A CMD that ends by itself may leave processes behind."""
 
 
-class _RunParser(SlotParser):
+class _RunParser(Parser):
     """The flags of `run`, with CMD after ``--``."""
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        own, command = slot_flags.split_command(words)
+        at = words.index("--") if "--" in words else len(words)
+        command = [*words[at + 1 :]]
         self._has_command = bool(command)
-        given = super().parse(own)
+        given = super().parse(words[:at])
         if not command:
             self.error("the command is missing: put it at the end, after --")
-        self.check_slot_flags(given)
+        slot_flags.check(given)
         given.command = command
         return given
 
@@ -73,46 +73,6 @@ class _RunParser(SlotParser):
         if not near:
             return "; those of CMD go after --"
         return near if self._has_command else f"{near} Those of CMD go after --"
-
-
-def _parser() -> Parser:
-    parser = _RunParser(
-        "run",
-        usage="slotwise run NAME [--limit N] [--slots n] [--wait TIME | --no-wait] [--ttl TIME]\n"
-        "                    [--replace] [--grace TIME] [--keep-descendants]\n"
-        "                    [--on-loss=stop|continue] [--quiet] [--busy-exit N] [--label TEXT]\n"
-        "                    [--url URL] -- CMD...",
-        details="It waits for the slot if necessary.",
-        examples=_EXAMPLES,
-    )
-    parser.add_slot_flags("CMD")
-    slot_flags.add_ttl(parser, "end CMD after this time, such as 600, 10m, 1.5d")
-    parser.add_argument(
-        "--replace",
-        action="store_true",
-        help="if no slot is free, end the run that has held one longest, with all it has"
-        " started, and take its slot; waiters keep waiting",
-    )
-    parser.add_argument(
-        "--grace",
-        type=seconds,
-        default=5.0,
-        metavar="TIME",
-        help="time between TERM and KILL when CMD is ended [5s]",
-    )
-    parser.add_argument(
-        "--keep-descendants",
-        action="store_true",
-        help="end only CMD, and never what it has started",
-    )
-    parser.add_argument(
-        "--on-loss",
-        choices=("stop", "continue"),
-        default="stop",
-        help="what happens to CMD when its slot is lost, as when Redis is away for long [stop]",
-    )
-    parser.add_url()
-    return parser
 
 
 def run(given: argparse.Namespace) -> int:
@@ -220,4 +180,43 @@ def _ended_by(slot: Slot, signals: SignalQueue) -> int | None:
     return None
 
 
-COMMANDS = {"run": Command(_parser, run, OWN_FAILURE)}
+COMMANDS = (
+    Command(
+        "run",
+        run,
+        *slot_flags.flags("CMD", "end CMD after this time, such as 600, 10m, 1.5d"),
+        Flag(
+            "--replace",
+            action="store_true",
+            help="if no slot is free, end the run that has held one longest, with all it has"
+            " started, and take its slot; waiters keep waiting",
+        ),
+        Flag(
+            "--grace",
+            type=seconds,
+            default=5.0,
+            metavar="TIME",
+            help="time between TERM and KILL when CMD is ended [5s]",
+        ),
+        Flag(
+            "--keep-descendants",
+            action="store_true",
+            help="end only CMD, and never what it has started",
+        ),
+        Flag(
+            "--on-loss",
+            choices=("stop", "continue"),
+            default="stop",
+            help="what happens to CMD when its slot is lost, as when Redis is away for long [stop]",
+        ),
+        URL,
+        usage="slotwise run NAME [--limit N] [--slots n] [--wait TIME | --no-wait] [--ttl TIME]\n"
+        "                    [--replace] [--grace TIME] [--keep-descendants]\n"
+        "                    [--on-loss=stop|continue] [--quiet] [--busy-exit N] [--label TEXT]\n"
+        "                    [--url URL] -- CMD...",
+        details="It waits for the slot if necessary.",
+        examples=_EXAMPLES,
+        usage_error=OWN_FAILURE,
+        kind=_RunParser,
+    ),
+)

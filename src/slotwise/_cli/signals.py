@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 
-from slotwise._cli import libc
+from slotwise._cli import kernel
 
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL
 _INFO = struct.Struct("=IiiI")  # the start of a signalfd_siginfo: number, errno, code, sender
@@ -169,7 +169,7 @@ def signalfd(numbers: Iterable[int]) -> int:
         words[(number - 1) // bits] |= 1 << ((number - 1) % bits)
     chosen = struct.pack(f"{len(words)}L", *words)
     # The two flags of signalfd are those of open(2).
-    descriptor = libc.call("signalfd", -1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = kernel.call("signalfd", -1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
         raise OSError("signals can't be received: are too many files open?")
     return descriptor

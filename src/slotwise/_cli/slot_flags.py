@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from slotwise import _urls
-from slotwise._cli.flags import Parser, count, seconds, some_seconds, whole_number
-from slotwise._cli.output import NOT_TEXT, print_bug, print_error
+from slotwise._cli.flags import Either, Flag, UsageError, count, exit_code, seconds, some_seconds
+from slotwise._cli.output import print_any, print_error
 from slotwise._cli.slot import TimeLeft
 from slotwise._core.adaptive import Adaptive
 from slotwise._core.messages import display
@@ -33,52 +32,18 @@ class WaitsForItself(SlotwiseError):
     """The slots that are waited for are held by whoever started this."""
 
 
-class SlotParser(Parser):
-    """A parser with the flags of commands that take slots."""
+def check(given: argparse.Namespace) -> None:
+    """Check what `flags` have read.
 
-    def add_slot_flags(self, who: str) -> None:
-        self.add_name("the semaphore; created if it does not exist")
-        add = self.add_argument
-        add(
-            "--limit",
-            type=limit,
-            metavar="N",
-            help="how many may run at once: a number, or 50%% of the cores that slotwise may use"
-            " [the value of the semaphore; 1 if it is new];"
-            " a value set by 'slotwise resize' wins",
-        )
-        add("--slots", type=count, default=1, metavar="n", help=f"how many slots {who} takes [1]")
-        waits = self.add_mutually_exclusive_group()
-        waits.add_argument(
-            "--wait",
-            type=seconds,
-            metavar="TIME",
-            help="wait at most this long for a slot, such as 30, 250ms, 10m, 1h [no limit]",
-        )
-        waits.add_argument(
-            "--no-wait", action="store_true", help="don't wait at all: the same as --wait 0"
-        )
-        add(
-            "--label",
-            metavar="TEXT",
-            help="what others see in 'slotwise show', and while they wait",
-        )
-        add("--quiet", "-q", action="store_true", help="say nothing if there is no slot")
-        add(
-            "--busy-exit",
-            type=exit_code,
-            default=NO_SLOT,
-            metavar="N",
-            help="the exit code if there is no slot, 0 to 255 [75]",
-        )
-
-    def check_slot_flags(self, given: argparse.Namespace) -> None:
-        if not given.name:
-            self.error("NAME must not be empty")
-        if given.limit is not None and given.slots > given.limit:
-            self.error(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
-        if given.no_wait:
-            given.wait = 0.0
+    Raises:
+        UsageError: it makes no sense.
+    """
+    if not given.name:
+        raise UsageError("NAME must not be empty")
+    if given.limit is not None and given.slots > given.limit:
+        raise UsageError(f"--slots {given.slots} is more than --limit {given.limit} ever gives")
+    if given.no_wait:
+        given.wait = 0.0
 
 
 def limit(text: str) -> int:
@@ -104,11 +69,43 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def exit_code(text: str) -> int:
-    given = whole_number(text)
-    if not 0 <= given <= 255:
-        raise argparse.ArgumentTypeError(f"must be 0 to 255, not {text}")
-    return given
+def flags(who: str, ttl_words: str) -> list[Flag]:
+    """Return the flags of a command that takes slots."""
+    return [
+        Flag("name", metavar="NAME", help="the semaphore; created if it does not exist"),
+        Flag(
+            "--limit",
+            type=limit,
+            metavar="N",
+            help="how many may run at once: a number, or 50%% of the cores that slotwise may use"
+            " [the value of the semaphore; 1 if it is new];"
+            " a value set by 'slotwise resize' wins",
+        ),
+        Flag("--slots", type=count, default=1, metavar="n", help=f"how many slots {who} takes [1]"),
+        Either(
+            Flag(
+                "--wait",
+                type=seconds,
+                metavar="TIME",
+                help="wait at most this long for a slot, such as 30, 250ms, 10m, 1h [no limit]",
+            ),
+            Flag("--no-wait", action="store_true", help="don't wait at all: the same as --wait 0"),
+        ),
+        Flag(
+            "--label",
+            metavar="TEXT",
+            help="what others see in 'slotwise show', and while they wait",
+        ),
+        Flag("--quiet", "-q", action="store_true", help="say nothing if there is no slot"),
+        Flag(
+            "--busy-exit",
+            type=exit_code,
+            default=NO_SLOT,
+            metavar="N",
+            help="the exit code if there is no slot, 0 to 255 [75]",
+        ),
+        Flag("--ttl", type=some_seconds, metavar="TIME", help=ttl_words),
+    ]
 
 
 def semaphore_of(given: argparse.Namespace, ttl: float | None, time_left: TimeLeft) -> Semaphore:
@@ -184,25 +181,21 @@ def environment_of(acquired: AcquisitionResult) -> dict[str, str]:
 
 def explain(command: str, given: argparse.Namespace, error: Exception) -> int:
     """Print why there is no slot, and return the exit code."""
-    if isinstance(error, BackendError):  # even if it timed out: nobody knows if there was a slot
-        print_error(command, error)
-    elif isinstance(error, AcquireTimeout | SemaphoreClosed):
+    is_busy = isinstance(error, AcquireTimeout | SemaphoreClosed)
+    if is_busy and not isinstance(error, BackendError):  # then nobody knows if there was a slot
         if not given.quiet:
             print_error(command, error)
         return int(given.busy_exit)
-    elif isinstance(error, ValueConflict) and error.rules is not None:
+    if isinstance(error, ValueConflict) and error.rules is not None:
         print_error(command, f"{given.name!r} finds its value ({error.rules}): leave out --limit")
     elif isinstance(error, ValueConflict):
-        from slotwise._admin.hints import command_hint  # rarely needed
+        from slotwise._admin import text  # rarely needed
 
-        remedy = command_hint("resize", given.name, str(given.limit or 1), url=given.url)
-        print_error(command, f"{given.name!r} is in use with {_slots(error.value)}: {remedy}")
-    elif isinstance(error, UnicodeError):
-        print_error(command, NOT_TEXT)
-    elif isinstance(error, SlotwiseError | ValueError | TypeError | ImportError | OSError):
-        print_error(command, error)
+        remedy = text.command_hint("resize", given.name, str(given.limit or 1), url=given.url)
+        slots = text.count(error.value or 0, "slot")
+        print_error(command, f"{given.name!r} is in use with {slots}: {remedy}")
     else:
-        print_bug(command, error)
+        print_any(command, error)
     return OWN_FAILURE
 
 
@@ -212,20 +205,3 @@ def warn_if_resized(command: str, given: argparse.Namespace, semaphore: Semaphor
             command,
             f"{given.name!r} was resized to {semaphore.value}: --limit {given.limit} is ignored",
         )
-
-
-def add_ttl(parser: Parser, words: str) -> None:
-    parser.add_argument("--ttl", type=some_seconds, metavar="TIME", help=words)
-
-
-def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before and after the first ``--``."""
-    own = list(words)
-    if "--" not in own:
-        return own, []
-    at = own.index("--")
-    return own[:at], own[at + 1 :]
-
-
-def _slots(count: int | None) -> str:
-    return "1 slot" if count == 1 else f"{count} slots"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._cli.output import cut, duration, printable
+from slotwise._admin.text import describe_claimant, duration, host
+from slotwise._cli.output import cut, printable
 from slotwise._cli.signals import in_foreground
 from slotwise._core import fork
 from slotwise._core.semaphore import Semaphore
@@ -28,21 +28,10 @@ _CLEAR = "\r\x1b[K"
 
 
 class StatusWhileWaiting:
-    """Keeps the status on stderr, which is a terminal, up to date."""
+    """Keeps the status on stderr, which is a terminal, up to date.
 
-    def __init__(self, semaphore: Semaphore) -> None:
-        self._status = _Status(semaphore)
-
-    def __enter__(self) -> None:
-        show = self._status.show
-        threading.Thread(target=show, name="slotwise-status", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self._status.end()
-
-
-class _Status:
-    """The line, and the thread that writes it: a server may take long to answer."""
+    A thread writes it: a server may take long to answer.
+    """
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore
@@ -50,7 +39,16 @@ class _Status:
         self._writing = fork.new_lock()
         self._is_shown = False
 
-    def show(self) -> None:
+    def __enter__(self) -> None:
+        threading.Thread(target=self._show, name="slotwise-status", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with self._writing:
+            if self._is_shown:  # otherwise the line may be somebody else's prompt
+                _write(_CLEAR)
+
+    def _show(self) -> None:
         semaphore = self._semaphore
         pause = _DELAY
         while not self._ended.wait(pause):
@@ -69,12 +67,6 @@ class _Status:
                 if not self._ended.is_set():
                     self._is_shown = True
                     _write(_CLEAR + cut(printable(line), width))
-
-    def end(self) -> None:
-        self._ended.set()
-        with self._writing:
-            if self._is_shown:  # otherwise the line may be somebody else's prompt
-                _write(_CLEAR)
 
 
 def describe(
@@ -96,21 +88,8 @@ def describe(
     return words
 
 
-def describe_claimant(claimant: Claimant) -> str:
-    """Return how messages name a holder or waiter."""
-    if claimant.pid is None:
-        return claimant.acquisition_id
-    here = claimant.host == _host()
-    words = f"pid {claimant.pid}" + ("" if here else f" on {claimant.host}")
-    return f"{words} {claimant.label!r}" if claimant.label else words
-
-
 def _is_us(claimant: Claimant) -> bool:
-    return claimant.pid == os.getpid() and claimant.host == _host()
-
-
-def _host() -> str:
-    return socket.gethostname().replace(" ", "_")
+    return claimant.pid == os.getpid() and claimant.host == host()
 
 
 def _ordinal(place: int) -> str:

@@ -13,14 +13,13 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 from slotwise._admin.backends import open_backend
 from slotwise._admin.sampling import Row
 from slotwise._admin.snapshot import Watcher
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, interval
+from slotwise._cli.flags import JSON, URL, Command, Flag, interval
+from slotwise._cli.handling import handling
 from slotwise._cli.output import have_rich, print_error, print_json, print_table
 from slotwise._cli.top_screen import Screen, columns, keys_in, table
 
@@ -39,22 +38,6 @@ that began and ended between two samples counts as 0, and is shown as '<1 s'.
 Only the 200 fullest semaphores are shown, and each tier with its three busiest keys.
 A rate has no value; what comes back, its burst, what is left and when it is full are shown.
 A value that has moved within the last minute is shown with the one before: 20→17."""
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "top",
-        details=_DETAILS,
-        examples="  slotwise top\n"
-        "  slotwise top --every 5 --url redis://cache:6379\n"
-        "  slotwise top --json         of one moment, for programs",
-    )
-    parser.add_argument(
-        "--every", type=interval, default=1.0, metavar="S", help="time between two samples [1s]"
-    )
-    parser.add_json()
-    parser.add_url()
-    return parser
 
 
 def top(given: argparse.Namespace) -> int:
@@ -96,7 +79,7 @@ def _live(source: Watcher, every: float) -> None:
     while True:
         try:
             with (
-                _leaving_cleanly(),
+                handling(_leave, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP),
                 _keys() as pressed,
                 Live(console=console, screen=True, auto_refresh=False) as live,
             ):
@@ -110,22 +93,11 @@ class _Suspended(BaseException):
     """Ctrl-Z was pressed: the shell should find its terminal as it was."""
 
 
-@contextmanager
-def _leaving_cleanly() -> Iterator[None]:
-    """Let signals that stop or end this process do so after the terminal is as it was."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGTSTP:
-            raise _Suspended
-        sys.exit(128 + number)
-
-    numbers = (signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _leave(number: int) -> None:
+    """Let a signal that stops or ends this process do so after the terminal is as it was."""
+    if number == signal.SIGTSTP:
+        raise _Suspended
+    sys.exit(128 + number)
 
 
 @contextmanager
@@ -149,16 +121,21 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 def _as_dict(row: Row) -> dict[str, Any]:
     """Return all of a row; a semaphore has no tier and no key, and only a rate has a level."""
-    fields = asdict(row)
-    if row.tier is None:
-        del fields["tier"], fields["key"]
-    if row.level is None:
-        del fields["level"], fields["full_in_seconds"]
-    if row.rate is None:
-        del fields["rate"]
-    if row.value_before is None:
-        del fields["value_before"]
-    return fields
+    groups = (("tier", "key"), ("level", "full_in_seconds"), ("rate",), ("value_before",))
+    absent = {name for group in groups if getattr(row, group[0]) is None for name in group}
+    return {name: value for name, value in asdict(row).items() if name not in absent}
 
 
-COMMANDS = {"top": Command(_parser, top)}
+COMMANDS = (
+    Command(
+        "top",
+        top,
+        Flag("--every", type=interval, default=1.0, metavar="S", help="between two samples [1s]"),
+        JSON,
+        URL,
+        details=_DETAILS,
+        examples="  slotwise top\n"
+        "  slotwise top --every 5 --url redis://cache:6379\n"
+        "  slotwise top --json         of one moment, for programs",
+    ),
+)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slotwise._admin import steering
-from slotwise._admin.backends import Claimants
+from slotwise._admin.backends import Claimants, Kind, claimants
 from slotwise._admin.sampling import Row
-from slotwise._admin.snapshot import Watcher, claimants
-from slotwise._cli.output import duration, printable, rich_table, units
-from slotwise._core.adaptive import Change
+from slotwise._admin.snapshot import Watcher
+from slotwise._admin.text import duration, units
+from slotwise._admin.verbs import Change, Wanted, plan
+from slotwise._cli.output import printable, rich_table
+from slotwise._core.adaptive import Change as Move
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
@@ -26,22 +27,54 @@ from slotwise.errors import SlotwiseError
 if TYPE_CHECKING:
     from rich.console import Group
 
+
+class _Column(NamedTuple):
+    """A column of the list: its title, its cells, and the key that sorts by it."""
+
+    title: str
+    cell: Callable[[Row, float], str]
+    key: str = ""
+    sort_by: Callable[[Row], Any] = lambda row: row.title  # numbers with the largest first
+
+
 _COLUMNS = (
-    *("name", ">value", ">held", ">waiting", ">oldest hold"),
-    *(">seen/s", ">wait p50", ">wait p95"),
+    _Column("name", lambda row, _: f"{row.title}{_state(row)}", "n"),
+    _Column(">value", lambda row, _: "" if row.rate else _value(row), "v", lambda row: -row.value),
+    _Column(">held", lambda row, _: "" if row.rate else str(row.held), "h", lambda row: -row.held),
+    _Column(">waiting", lambda row, _: str(row.waiting), "w", lambda row: -row.waiting),
+    _Column(
+        ">oldest hold",
+        lambda row, _: duration(row.oldest_hold_seconds),
+        "o",
+        lambda row: -(row.oldest_hold_seconds or 0.0),
+    ),
+    _Column(
+        ">seen/s",
+        lambda row, _: _number(row.acquisitions_per_second, "{:.1f}".format),
+        "s",
+        lambda row: -(row.acquisitions_per_second or 0.0),
+    ),
+    _Column(
+        ">wait p50",
+        lambda row, every: _wait(row.wait_p50_seconds, every),
+        "5",
+        lambda row: -(row.wait_p50_seconds or 0.0),
+    ),
+    _Column(
+        ">wait p95",
+        lambda row, every: _wait(row.wait_p95_seconds, every),
+        "9",
+        lambda row: -(row.wait_p95_seconds or 0.0),
+    ),
 )
-_RATE_COLUMNS = (">rate", ">burst", ">left", ">full in")  # if there is a rate
-# key -> column, and what to sort by; names from a to z, numbers with the largest first.
-_SORTS: dict[str, tuple[int, Callable[[Row], Any], bool]] = {
-    "n": (0, lambda row: row.title, False),
-    "v": (1, lambda row: row.value, True),
-    "h": (2, lambda row: row.held, True),
-    "w": (3, lambda row: row.waiting, True),
-    "o": (4, lambda row: row.oldest_hold_seconds or 0.0, True),
-    "s": (5, lambda row: row.acquisitions_per_second or 0.0, True),
-    "5": (6, lambda row: row.wait_p50_seconds or 0.0, True),
-    "9": (7, lambda row: row.wait_p95_seconds or 0.0, True),
-}
+# If there is a rate.
+_RATE_COLUMNS = (
+    _Column(">rate", lambda row, _: row.rate or ""),
+    _Column(">burst", lambda row, _: _value(row) if row.rate else ""),
+    _Column(">left", lambda row, _: _number(row.level, units)),
+    _Column(">full in", lambda row, _: duration(row.full_in_seconds)),
+)
+_SORTS = {column.key: column for column in _COLUMNS}
 _KEYS = "sort: n v h w o s 5 9, again to reverse · ↑ ↓ Enter shows who · r resizes · q quits"
 _KEYS_OF_ONE = "↑ ↓ choose a holder · k kicks it · r resizes · Escape goes back · q quits"
 _KEYS_OF_ADAPTIVE = f"f freezes its value · t thaws it · {_KEYS_OF_ONE}"
@@ -68,10 +101,10 @@ class Screen:
         self._row = 0  # the chosen one
         self._opened: Row | None = None  # the one whose holders are shown
         self._found = Claimants([], [])
-        self._changes: list[Change] | None = None  # of the opened one, if it is adaptive
+        self._moves: list[Move] | None = None  # of the opened one, if it is adaptive
         self._holder = 0
         self._typed: str | None = None  # a number of slots that is being typed
-        self._wanted: Mapping[str, Any] | None = None  # what is asked about
+        self._change: Change | None = None  # what is asked about
         self._said = ""
         self._trouble = ""
 
@@ -80,20 +113,15 @@ class Screen:
         try:
             self._rows = self._source.rows()
             if self._opened is not None:
-                # Not `find_either`: when a semaphore has ended, there may be tiers of its name.
-                name, backend = self._opened.name, self._source.backend
-                limit: Semaphore | FoundTiers = (
-                    backend.find(name)
-                    if self._opened.tier is None
-                    else backend.find_either(name, only_tiers=True)
-                )
+                # When a semaphore has ended, there may be tiers of its name.
+                limit = self._source.backend.find(self._opened.name, _kind(self._opened))
                 self._found = claimants(limit)
-                self._changes = self._changes_of(limit)
+                self._moves = self._moves_of(limit)
             self._trouble = "; ".join(str(each) for each in self._source.errors)
         except SlotwiseError as error:
             self._trouble = f"{error}; trying again"
 
-    def _changes_of(self, limit: Semaphore | FoundTiers) -> list[Change] | None:
+    def _moves_of(self, limit: Semaphore | FoundTiers) -> list[Move] | None:
         """How the chosen value has moved; None if it is fixed."""
         if not isinstance(limit, FoundTiers):
             try:
@@ -113,7 +141,7 @@ class Screen:
         self._said = ""
         if self._typed is not None:
             self._type(key)
-        elif self._wanted is not None:
+        elif self._change is not None:
             self._answer(key)
         elif key == "q":
             return False
@@ -143,12 +171,11 @@ class Screen:
             self._opened = None
         elif key in ("up", "down"):
             self._holder = _moved(self._holder, key, len(holders))
-        elif key in ("f", "t") and self._changes is not None:
-            action = "freeze" if key == "f" else "thaw"
-            self._wanted = {"action": action, **_target(self._opened)}
+        elif key in ("f", "t") and self._moves is not None:
+            self._plan("freeze" if key == "f" else "thaw")
         elif key == "k" and self._holder < len(holders):
-            chosen = holders[self._holder].acquisition_id
-            self._wanted = {"action": "kick", "id": chosen, "name": self._opened.name}
+            chosen, row = holders[self._holder].acquisition_id, self._opened
+            self._ask(Wanted(verb="kick", id=chosen, name=row.name, kind=_kind(row)))
 
     def _type(self, key: str) -> None:
         assert self._typed is not None
@@ -157,26 +184,44 @@ class Screen:
         elif key == "backspace":
             self._typed = self._typed[:-1]
         elif key == "enter" and self._typed and self._chosen is not None:
-            self._wanted = {"action": "resize", "value": int(self._typed), **_target(self._chosen)}
+            self._plan("resize", int(self._typed))
             self._typed = None
         elif key in ("escape", "enter", "q"):
             self._typed = None
 
-    def _answer(self, key: str) -> None:
-        wanted, self._wanted = self._wanted, None
-        if key != "y" or wanted is None:
-            self._said = "nothing was done"
-            return
+    def _plan(self, verb: str, value: int | None = None) -> None:
+        row = self._chosen
+        if row is not None:
+            self._ask(
+                Wanted(
+                    verb=verb,
+                    name=row.name,
+                    kind=_kind(row),
+                    tier=row.tier,
+                    key=row.key,
+                    value=value,
+                )
+            )
+
+    def _ask(self, wanted: Wanted) -> None:
         try:
-            self._said = steering.steer(self._source.backend, wanted)
+            self._change = plan(self._source.backend, wanted)
         except (SlotwiseError, ValueError, TypeError) as error:
             self._said = str(error)
-        self.look()
+
+    def _answer(self, key: str) -> None:
+        change, self._change = self._change, None
+        self._said = "nothing was done"
+        if key == "y" and change is not None:
+            try:
+                self._said = change.make()
+            except (SlotwiseError, ValueError, TypeError) as error:
+                self._said = str(error)
+            self.look()
 
     @property
     def _ordered(self) -> list[Row]:
-        _, by, largest_first = _SORTS[self._sorted_by]
-        return sorted(self._rows, key=by, reverse=largest_first != self._reverse)
+        return sorted(self._rows, key=_SORTS[self._sorted_by].sort_by, reverse=self._reverse)
 
     @property
     def _chosen(self) -> Row | None:
@@ -205,61 +250,56 @@ class Screen:
         if self._typed is not None:
             title = "" if self._chosen is None else self._chosen.title
             return f"slots of {title!r}: {self._typed}_   (Enter, or Escape)"
-        if self._wanted is None:
-            return ""
-        if self._wanted["action"] == "kick":
-            return f"kick {self._wanted['id']!r}? Its slots go to the next at once. y/n"
-        if self._wanted["action"] == "resize":
-            return f"give {self._wanted['title']!r} {self._wanted['value']} slots? y/n"
-        return f"{self._wanted['action']} the value of {self._wanted['title']!r}? y/n"
+        return "" if self._change is None else f"{self._change.question} y/n"
 
     def _list(self, room: int) -> tuple[Any, str]:
-        column, _, largest_first = _SORTS[self._sorted_by]
         ordered = self._ordered
         self._row = min(self._row, max(len(ordered) - 1, 0))
-        first = max(self._row - room + 1, 0)
-        shown = ordered[first : first + room]
-        titles = [
-            f"{title} {'▲' if largest_first == self._reverse else '▼'}" if at == column else title
-            for at, title in enumerate(columns(self._rows))
-        ]
-        cells = table(shown, self._rows, self._every)
-        styles = [
-            " ".join(filter(None, (_style(row), "reverse" if first + at == self._row else "")))
-            for at, row in enumerate(shown)
-        ]
-        more = f" · {len(ordered) - room} more" if len(ordered) > room else ""
-        printed = [[printable(cell) for cell in line] for line in cells]
-        return rich_table(titles, printed, styles, expand=True), f"{_KEYS}{more}"
+        arrow = "▲" if (self._sorted_by == "n") != self._reverse else "▼"
+        by = _SORTS[self._sorted_by].title
+        titles = [f"{each} {arrow}" if each == by else each for each in columns(self._rows)]
+        lines = table(ordered, self._rows, self._every)
+        picture, more = _window(titles, lines, [*map(_style, ordered)], self._row, room)
+        return picture, f"{_KEYS}{more}"
 
     def _one(self, room: int) -> tuple[Any, str]:
         holders, waiters = self._found.holders, self._found.waiters
         self._holder = min(self._holder, max(len(holders) - 1, 0))
         lines = [_claimant(_slot(each), each) for each in holders]
         lines += [_claimant(f"{place}.", each) for place, each in enumerate(waiters, 1)]
-        room = max(room - (0 if self._changes is None else _CHANGES), 1)
-        first = max(self._holder - room + 1, 0)
-        styles = ["reverse" if at == self._holder and holders else "" for at in range(len(lines))]
         opened = "" if self._opened is None else self._opened.title
-        titles = (opened, ">for", ">left", "label", "who", "keys", "lacks", "id")
-        shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
-        heads = [printable(title) for title in titles]
-        more = f" · {len(lines) - room} more" if len(lines) > room else ""
-        picture = rich_table(heads, shown, styles[first : first + room], expand=True)
-        if self._changes is None:
+        titles = [printable(opened), ">for", ">left", "label", "who", "keys", "lacks", "id"]
+        room = max(room - (0 if self._moves is None else _CHANGES), 1)
+        chosen = self._holder if holders else None
+        picture, more = _window(titles, lines, [""] * len(lines), chosen, room)
+        if self._moves is None:
             return picture, f"{_KEYS_OF_ONE}{more}"
         from rich.console import Group
         from rich.text import Text
 
-        moves = [_change(each) for each in self._changes[: -_CHANGES - 1 : -1]]
+        moves = [_change(each) for each in self._moves[: -_CHANGES - 1 : -1]]
         told = [Text(printable(line)) for line in moves or ["adaptive, and no change yet"]]
         return Group(picture, *told), f"{_KEYS_OF_ADAPTIVE}{more}"
 
 
-def _target(row: Row) -> dict[str, str | None]:
-    """Return what steers the limit of a row, or the tier and the key, and how to name it."""
-    kind = "semaphore" if row.tier is None else "tiers"
-    return {"name": row.name, "kind": kind, "tier": row.tier, "key": row.key, "title": row.title}
+def _window(
+    titles: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    styles: list[str],
+    chosen: int | None,
+    room: int,
+) -> tuple[Any, str]:
+    """Return a table of the lines that fit, among them the chosen one, and how many more are."""
+    first = max((chosen or 0) - room + 1, 0)
+    if chosen is not None and lines:
+        styles[chosen] = f"{styles[chosen]} reverse".strip()
+    shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
+    more = f" · {len(lines) - room} more" if len(lines) > room else ""
+    return rich_table(titles, shown, styles[first : first + room], expand=True), more
+
+
+def _kind(row: Row) -> Kind:
+    return "semaphore" if row.tier is None else "tiers"
 
 
 def _moved(at: int, key: str, count: int) -> int:
@@ -276,7 +316,7 @@ def _slot(holder: Claimant) -> str:
     return "holds" if holder.slot_number is None else f"holds #{holder.slot_number}"
 
 
-def _change(change: Change) -> str:
+def _change(change: Move) -> str:
     ago = duration(max(time.time() - change.at, 0.0))
     return f"{change.old} → {change.new} {ago} ago: {change.reason}"
 
@@ -292,31 +332,22 @@ def _claimant(state: str, each: Claimant) -> list[str]:
     return [state, lasted, left, label, who, keys, each.lacks or "", each.acquisition_id]
 
 
-def columns(rows: Sequence[Row]) -> tuple[str, ...]:
+def _columns(rows: Sequence[Row]) -> tuple[_Column, ...]:
     has_rates = any(row.rate is not None for row in rows)
     return (*_COLUMNS, *(_RATE_COLUMNS if has_rates else ()))
 
 
+def columns(rows: Sequence[Row]) -> list[str]:
+    return [column.title for column in _columns(rows)]
+
+
 def table(shown: Sequence[Row], rows: Sequence[Row], every: float) -> list[list[str]]:
     """Return the cells of some of the rows."""
-    return [_cells(row, every)[: len(columns(rows))] for row in shown]
+    return [[column.cell(row, every) for column in _columns(rows)] for row in shown]
 
 
-def _cells(row: Row, every: float) -> list[str]:
-    return [
-        f"{row.title}{_state(row)}",
-        _value(row) if row.rate is None else "",
-        str(row.held) if row.rate is None else "",
-        str(row.waiting),
-        duration(row.oldest_hold_seconds),
-        "" if row.acquisitions_per_second is None else f"{row.acquisitions_per_second:.1f}",
-        _wait(row.wait_p50_seconds, every),
-        _wait(row.wait_p95_seconds, every),
-        row.rate or "",
-        "" if row.rate is None else _value(row),
-        "" if row.level is None else units(row.level),
-        duration(row.full_in_seconds),
-    ]
+def _number(number: float | None, text_of: Callable[[float], str]) -> str:
+    return "" if number is None else text_of(number)
 
 
 def _state(row: Row) -> str:

@@ -11,36 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from slotwise._admin.hosts import is_loopback, own_hosts
-from slotwise._cli.commands import Command
-from slotwise._cli.flags import Parser, UsageError, port
+from slotwise._cli.flags import HOST, URL, Command, Flag, UsageError, port_flag
 from slotwise._cli.output import print_error
 from slotwise.web._app import App
 from slotwise.web._steering import logger
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "web",
-        details="Anyone who can reach it can read it: beyond loopback it needs --token, which a\n"
-        "browser sends once as /?token=T. Holders can be kicked and limits changed only with\n"
-        "--allow-steer; each change is logged.",
-        examples="  slotwise web --open\n"
-        "  slotwise web --url redis://cache:6379 --allow-steer\n"
-        '  slotwise web --host 0.0.0.0 --token "$(openssl rand -hex 16)"',
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
-    parser.add_argument(
-        "--port", type=port, default=8765, metavar="P", help="port to listen on; 0: any [8765]"
-    )
-    parser.add_argument("--open", action="store_true", help="open it in a browser")
-    parser.add_argument("--token", metavar="T", help="what browsers have to send to read the page")
-    parser.add_argument(
-        "--allow-steer",
-        action="store_true",
-        help="let the page kick, resize, freeze, thaw, close and open",
-    )
-    parser.add_url()
-    return parser
 
 
 def web(given: argparse.Namespace) -> int:
@@ -101,4 +75,25 @@ def _log_on_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-COMMANDS = {"web": Command(_parser, web)}
+COMMANDS = (
+    Command(
+        "web",
+        web,
+        HOST,
+        port_flag(8765),
+        Flag("--open", action="store_true", help="open it in a browser"),
+        Flag("--token", metavar="T", help="what browsers have to send to read the page"),
+        Flag(
+            "--allow-steer",
+            action="store_true",
+            help="let the page kick, resize, freeze, thaw, close and open",
+        ),
+        URL,
+        details="Anyone who can reach it can read it: beyond loopback it needs --token, which a\n"
+        "browser sends once as /?token=T. Holders can be kicked and limits changed only with\n"
+        "--allow-steer; each change is logged.",
+        examples="  slotwise web --open\n"
+        "  slotwise web --url redis://cache:6379 --allow-steer\n"
+        '  slotwise web --host 0.0.0.0 --token "$(openssl rand -hex 16)"',
+    ),
+)

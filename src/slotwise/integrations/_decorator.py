@@ -225,7 +225,7 @@ def make_decorator(
             if isinstance(limit, FunctionType):
                 raise _no_limit(limit)
             raise TypeError(f"limited() decorates functions, not {kind_of(function)}")
-        signature = _signature_of(function)
+        signature = inspect.signature(function)
         fixed, limit_for = _find(limit, value, url, signature)
         cost_for = _with_named_arguments(cost, signature) if callable(cost) else None
 
@@ -278,19 +278,6 @@ def _find(
         return fixed, lambda *_args, **_kwargs: fixed
     function = _with_named_arguments(limit, signature)
     return None, lambda *args, **kwargs: check_found(function(*args, **kwargs))
-
-
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except ValueError:  # some functions that are written in C have none
-        parameter = inspect.Parameter
-        return inspect.Signature(
-            [
-                parameter("args", parameter.VAR_POSITIONAL),
-                parameter("kwargs", parameter.VAR_KEYWORD),
-            ]
-        )
 
 
 def _arguments_of(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:

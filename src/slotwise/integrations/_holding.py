@@ -46,7 +46,7 @@ class Holding:
             "replace" kicks the holder that has held for longest.
     """
 
-    __slots__ = ("_acquired", "_context", "_on_full", "_options", "_slots", "limit", "skipped")
+    __slots__ = ("_acquired", "_context", "_on_full", "_slots", "limit", "skipped")
 
     def __init__(
         self,
@@ -60,28 +60,23 @@ class Holding:
         self.limit = limit
         self._slots = slots
         self._on_full = on_full
-        self._options: dict[str, Any] = {"timeout": timeout}
-        if priority:
-            self._options["priority"] = priority
+        self._acquired: AcquisitionResult | None = None
+        self._context: AcquisitionContext | None = None
+        self.skipped = False
+        options: dict[str, Any] = {"priority": priority} if priority else {}
         if on_full == "replace":
             check_replaceable(limit)
-            self._options["on_full"] = on_full
-        self._context: AcquisitionContext | None = None
-        self._acquired: AcquisitionResult | None = None
-        self.skipped = False
+            options["on_full"] = on_full
+        # A call that doesn't wait for others is a try, which is allowed in an event loop too.
+        if limit is not None and on_full in ("wait", "replace"):
+            self._context = limit.cm(slots, timeout=timeout, **options)
 
     async def __aenter__(self) -> AcquisitionResult | None:
-        if self.limit is None:
-            return None
-        if self._waits:
-            context = self.limit.cm(self._slots, **self._options)
-            self._acquired = await context.__aenter__()
-            self._context = context
-        else:
+        if self._context is not None:
+            return await self._context.__aenter__()
+        if self.limit is not None:
             self._acquired = await self.limit.try_acquire(self._slots)
-            if self._acquired is None:
-                self._full()
-        return self._acquired
+        return self._tried()
 
     async def __aexit__(self, *exc_info: Any) -> None:
         if self._context is not None:
@@ -91,17 +86,11 @@ class Holding:
             await self.limit._release_on_exit(self._acquired)
 
     def __enter__(self) -> AcquisitionResult | None:
-        if self.limit is None:
-            return None
-        if self._waits:
-            context = self.limit.cm(self._slots, **self._options)
-            self._acquired = context.__enter__()
-            self._context = context
-        else:
+        if self._context is not None:
+            return self._context.__enter__()
+        if self.limit is not None:
             self._acquired = self.limit.try_acquire_sync(self._slots)
-            if self._acquired is None:
-                self._full()
-        return self._acquired
+        return self._tried()
 
     def __exit__(self, *exc_info: Any) -> None:
         if self._context is not None:
@@ -110,13 +99,9 @@ class Holding:
             self._acquired._leave_with(exc_info[0])
             self.limit._release_on_exit_sync(self._acquired)
 
-    @property
-    def _waits(self) -> bool:
-        # A call that doesn't wait for others is a try, which is allowed in an event loop too.
-        return self._on_full in ("wait", "replace")
-
-    def _full(self) -> None:
-        assert self.limit is not None
-        if self._on_full == "raise":
-            raise LimitFull(f"no slot of {self.limit._title} is free")
-        self.skipped = True
+    def _tried(self) -> AcquisitionResult | None:
+        if self.limit is not None and self._acquired is None:
+            if self._on_full == "raise":
+                raise LimitFull(f"no slot of {self.limit._title} is free")
+            self.skipped = True
+        return self._acquired

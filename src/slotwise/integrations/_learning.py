@@ -8,12 +8,12 @@ logged, and never reaches the caller.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -22,11 +22,9 @@ from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import MOST_SECONDS, check_flag, check_seconds
 from slotwise._core.limit import EXIT_LIMIT, Limit
 from slotwise._core.rates import Rate
-from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
+from slotwise.integrations._admission import RequestSlot, logger
 from slotwise.tiers._path_limit import PathLimit
-
-_log = logging.getLogger("slotwise.integrations")
 
 _REFUSALS = (429, 503)
 # The quotas of this many keys are remembered, so that each is written once, not by every response.
@@ -34,18 +32,6 @@ _REMEMBERED_KEYS = 10_000
 
 # Returns the values of a header field of the response, in lower case, one for each line.
 Fields = Callable[[str], Sequence[str]]
-
-
-def learning_of(learn: object, max_pause: object) -> Learning | None:
-    """Return what learns from responses; None if that isn't wanted.
-
-    Raises:
-        TypeError, ValueError: one of the arguments is wrong.
-    """
-    seconds = check_seconds("max_pause", max_pause)
-    if not check_flag("learn", learn):
-        return None
-    return Learning(MOST_SECONDS if seconds is None else seconds)
 
 
 class Lesson(NamedTuple):
@@ -60,67 +46,78 @@ class Lesson(NamedTuple):
         return self.status in _REFUSALS
 
 
-class Learning:
-    """Applies what responses say to limits; one for each transport or middleware."""
+class _LimitCall(NamedTuple):
+    """A verb of a limit or of tiers, to be called with arguments."""
 
-    def __init__(self, max_pause: float) -> None:
-        self._max_pause = max_pause
+    target: Any
+    verb: str
+    args: tuple[Any, ...]
+    lesson: Lesson
+    quota_of: object = None  # under which key its value is remembered
+
+    def __str__(self) -> str:
+        title = getattr(self.target, "_title", None) or repr(self.target)
+        if self.verb == "pause":
+            return f"pausing {title} for {self.args[0]:g} s"
+        which = "" if len(self.args) == 1 else f" ({' '.join(map(str, self.args[::2]))})"
+        return f"changing the value of {title}{which} to {self.args[-2 if which else 0]}"
+
+
+class Learning:
+    """Applies what responses say to limits, if it is to ``learn``; one for each transport."""
+
+    def __init__(self, learn: bool, max_pause: float | None) -> None:
+        self._is_on = check_flag("learn", learn)
+        seconds = check_seconds("max_pause", max_pause)
+        self._max_pause = MOST_SECONDS if seconds is None else seconds
         self._quotas: OrderedDict[object, int] = OrderedDict()
         self._has_failed = False
-        self._tasks: set[asyncio.Task[None]] = (
-            set()
-        )  # an event loop keeps no reference to its tasks
+        self._tasks: set[asyncio.Task[None]] = set()  # an event loop keeps no reference to them
 
-    async def learn(
-        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
-    ) -> None:
+    async def learn(self, held: RequestSlot, status: int, fields: Fields) -> None:
         """Learn from a response, before its slot is released; it raises nothing of its own.
 
         The limit's server has half a second to answer; the rest happens in the background.
         """
-        calls = self._calls(limit, acquired, status, fields)
-        if not calls:
-            return
-        if not limit._does_io:
-            self._run(calls)
-            return
-        task = asyncio.get_running_loop().create_task(self._run_async(calls))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await asyncio.wait((task,), timeout=EXIT_LIMIT)
+        calls = self._calls(held, status, fields)
+        if held.limit is None or not held.limit._does_io:
+            self._make(calls)
+        elif calls:
+            task = asyncio.get_running_loop().create_task(self._make_async(calls))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            await asyncio.wait((task,), timeout=EXIT_LIMIT)
 
-    def learn_sync(
-        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
-    ) -> None:
+    def learn_sync(self, held: RequestSlot, status: int, fields: Fields) -> None:
         """Like `learn`."""
-        calls = self._calls(limit, acquired, status, fields)
-        if calls and limit._does_io:
-            thread = threading.Thread(target=self._run, args=(calls,), daemon=True)
+        calls = self._calls(held, status, fields)
+        if held.limit is None or not held.limit._does_io:
+            self._make(calls)
+        elif calls:
+            thread = threading.Thread(target=self._make, args=(calls,), daemon=True)
             thread.start()
             thread.join(EXIT_LIMIT)
-        elif calls:
-            self._run(calls)
 
     # ------------------------------------------------------------- what to do
 
-    def _calls(
-        self, limit: Limit, acquired: AcquisitionResult, status: int, fields: Fields
-    ) -> list[_LimitCall]:
+    def _calls(self, held: RequestSlot, status: int, fields: Fields) -> list[_LimitCall]:
         """Return what has to be called; an adaptive limit is told how the request ended instead."""
+        limit, acquired = held.limit, held.acquired
+        calls: list[_LimitCall] = []
+        if limit is None or acquired is None or not self._is_on:
+            return calls
         try:
             lesson = read_lesson(status, fields, self._max_pause)
             if acquired._outcomes is not None:
                 if lesson.is_refusal:
                     acquired.dropped(retry_after=lesson.retry_after)
                 return []
-            calls = []
             if lesson.retry_after is not None:
                 calls.append(_LimitCall(limit, "pause", (lesson.retry_after,), lesson))
             if lesson.quota is not None:
                 calls += self._resizes(limit, lesson.quota, lesson)
         except Exception as error:  # such as one from the user's function of a key
             self._failed("learning from a response", error)
-            return []
         return calls
 
     def _resizes(self, limit: Limit, quota: int, lesson: Lesson) -> list[_LimitCall]:
@@ -148,70 +145,33 @@ class Learning:
 
     # ------------------------------------------------------------------ doing
 
-    async def _run_async(self, calls: list[_LimitCall]) -> None:
+    async def _make_async(self, calls: list[_LimitCall]) -> None:
         for call in calls:
-            try:
-                await call.start()
-            except Exception as error:
-                self._quotas.pop(call.quota_of, None)
-                self._failed(call.words, error)
-            else:
-                self._done(call)
+            with self._told(call):
+                await getattr(call.target, call.verb)(*call.args)
 
-    def _run(self, calls: list[_LimitCall]) -> None:
+    def _make(self, calls: list[_LimitCall]) -> None:
         for call in calls:
-            try:
-                call.run()
-            except Exception as error:
-                self._quotas.pop(call.quota_of, None)
-                self._failed(call.words, error)
-            else:
-                self._done(call)
+            with self._told(call):
+                getattr(call.target, f"{call.verb}_sync")(*call.args)
 
-    def _done(self, call: _LimitCall) -> None:
-        self._has_failed = False
-        _log.info("%s, as a response with status %d asked for", call.words, call.lesson.status)
+    @contextmanager
+    def _told(self, call: _LimitCall) -> Iterator[None]:
+        """Log what the block does, or that it failed."""
+        try:
+            yield
+        except Exception as error:
+            self._quotas.pop(call.quota_of, None)
+            self._failed(str(call), error)
+        else:
+            self._has_failed = False
+            logger.info("%s, as a response with status %d asked for", call, call.lesson.status)
 
     def _failed(self, what: str, error: Exception) -> None:
         """Log it, once until something succeeds: there may be very many responses."""
         if not self._has_failed:
             self._has_failed = True
-            _log.warning("%s failed: %s", what, error)
-
-
-class _LimitCall:
-    """A verb of a limit or of tiers, to be called with arguments."""
-
-    __slots__ = ("_args", "_target", "_verb", "lesson", "quota_of")
-
-    def __init__(
-        self,
-        target: Any,
-        verb: str,
-        args: tuple[Any, ...],
-        lesson: Lesson,
-        quota_of: object = None,
-    ) -> None:
-        self._target = target
-        self._verb = verb
-        self._args = args
-        self.lesson = lesson
-        self.quota_of = quota_of  # under which key its value is remembered
-
-    def start(self) -> Coroutine[Any, Any, None]:
-        coroutine: Coroutine[Any, Any, None] = getattr(self._target, self._verb)(*self._args)
-        return coroutine
-
-    def run(self) -> None:
-        getattr(self._target, f"{self._verb}_sync")(*self._args)
-
-    @property
-    def words(self) -> str:
-        title = getattr(self._target, "_title", None) or repr(self._target)
-        if self._verb == "pause":
-            return f"pausing {title} for {self._args[0]:g} s"
-        which = "" if len(self._args) == 1 else f" ({' '.join(map(str, self._args[::2]))})"
-        return f"changing the value of {title}{which} to {self._args[-2 if which else 0]}"
+            logger.warning("%s failed: %s", what, error)
 
 
 def _tier_of_quota(limit: PathLimit) -> tuple[str, str | None, int] | None:
@@ -276,9 +236,11 @@ def _timestamp(text: str) -> float | None:
 _STRING = r'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _WORD = r"[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*"
 _BARE_ITEM = rf"(?:{_STRING}|{_WORD}|-?[0-9]{{1,15}}(?:\.[0-9]{{1,3}})?|\?[01]|:[A-Za-z0-9+/=]*:)"
-_PARAMETER = re.compile(rf"; *([a-z*][a-z0-9_.*-]*)(?:=({_BARE_ITEM}))?")
-_ITEM = re.compile(_BARE_ITEM)
-_COMMA = re.compile(r"[ \t]*,[ \t]*")
+_PARAMETER = rf"; *(?:[a-z*][a-z0-9_.*-]*)(?:={_BARE_ITEM})?"
+_ITEM = rf"{_BARE_ITEM}((?:{_PARAMETER})*)"
+_LIST = re.compile(rf"{_ITEM}(?:[ \t]*,[ \t]*{_ITEM})*")
+_ONE_ITEM = re.compile(rf"{_ITEM}(?:[ \t]*,[ \t]*|$)")
+_ONE_PARAMETER = re.compile(rf"; *([a-z*][a-z0-9_.*-]*)(?:=({_BARE_ITEM}))?")
 
 
 def read_quota(text: str) -> int | None:
@@ -288,24 +250,9 @@ def read_quota(text: str) -> int | None:
     """
     text = text.strip(" ")
     quotas: list[int] = []
-    at = 0
-    while at < len(text):
-        item = _ITEM.match(text, at)
-        if item is None:
-            return None
-        at = item.end()
-        parameters: dict[str, str] = {}
-        while parameter := _PARAMETER.match(text, at):
-            parameters[parameter[1]] = parameter[2] or "?1"
-            at = parameter.end()
-        if parameters.get("qu", "").strip('"') == "concurrent-requests":
-            quota = parameters.get("q", "")
-            if quota.isdecimal() and int(quota) >= 1:
-                quotas.append(int(quota))
-        if at == len(text):
-            break
-        comma = _COMMA.match(text, at)
-        if comma is None or comma.end() == len(text):
-            return None
-        at = comma.end()
+    for item in _ONE_ITEM.finditer(text) if _LIST.fullmatch(text) else ():
+        parameters = dict(_ONE_PARAMETER.findall(item[1]))
+        quota = parameters.get("q", "")
+        if parameters.get("qu", "").strip('"') == "concurrent-requests" and quota.isdecimal():
+            quotas += [int(quota)] if int(quota) >= 1 else []
     return min(quotas, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from string import Formatter
 from typing import Any
@@ -33,7 +34,7 @@ class NameTemplate:
         self._template = template
         fields = [field for _, field, _, _ in self._parts if field is not None]
         for field in fields:
-            name = _name_of(field)
+            name = re.split(r"[.\[]", field)[0]  # of user.id or options[name]
             if name not in known:
                 raise ValueError(
                     f"the name {template!r} has a field {name!r}, which is not a parameter of"
@@ -79,11 +80,3 @@ class NameTemplate:
             else "".join(f"%{byte:02X}" for byte in each.encode(errors="surrogatepass"))
             for each in text
         )
-
-
-def _name_of(field: str) -> str:
-    """The parameter that a field like ``user.id`` or ``options[name]`` begins with."""
-    for end in (field.find("."), field.find("[")):
-        if end >= 0:
-            field = field[:end]
-    return field

@@ -7,9 +7,7 @@ draft "RateLimit header fields for HTTP". Nothing here sends anything.
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +16,6 @@ from slotwise._core.limit import Limit
 from slotwise._core.paths import PathStats
 from slotwise._core.rates import Rate
 from slotwise._core.semaphore import Semaphore
-from slotwise._wait import clock
 from slotwise.errors import BackendError, LimitFull, SemaphoreClosed, ValueConflict
 from slotwise.tiers._path_limit import PathLimit
 from slotwise.tiers._rate_limit import RateLimit
@@ -30,9 +27,6 @@ _KINDS = {
 }
 # Errors of a limit that say nothing about how full it is.
 UNUSABLE = (BackendError, SemaphoreClosed, ValueConflict)
-# How often an operator is told of them, in seconds.
-_LOG_EVERY = 60.0
-logger = logging.getLogger("slotwise.integrations")
 # What a quoted string of a header field may contain, except for the percent sign itself.
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in '%"\\')
 
@@ -105,79 +99,39 @@ class Refusal:
         }
 
 
-class RequestTimes:
-    """How long an adapter's own requests hold their slots, on average, the latest counting most.
+async def refusal_of(limit: Limit, error: Exception | None, mean_hold: float | None) -> Refusal:
+    """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any.
 
-    Limits time holds only while somebody waits; where nobody may wait, this is what is known.
+    ``mean_hold`` is how long requests hold their slots, in seconds.
+
+    Raises:
+        UNUSABLE: the limit doesn't say.
     """
-
-    __slots__ = ("_mean",)
-
-    def __init__(self) -> None:
-        self._mean: float | None = None
-
-    def add(self, seconds: float) -> None:
-        mean = self._mean
-        self._mean = seconds if mean is None else mean + (seconds - mean) / 8
-
-    def estimate(self, value: int, waiting: int) -> float | None:
-        """Return in how many seconds a newcomer would be served: holders leave one by one."""
-        if self._mean is None:
-            return None
-        return self._mean * (waiting + 1) / max(value, 1)
-
-
-class Troubles:
-    """Logs what an operator has to fix: limits that can't be reached or used as they are.
-
-    All requests meet it, so it is logged at most once a minute.
-    """
-
-    __slots__ = ("_logged_at", "_unlogged")
-
-    def __init__(self) -> None:
-        self._logged_at = -math.inf
-        self._unlogged = 0
-
-    def note(self, error: Exception | None) -> None:
-        if not isinstance(error, BackendError | ValueConflict):
-            return
-        now = clock.now()
-        if now - self._logged_at < _LOG_EVERY:
-            self._unlogged += 1
-            return
-        more = f" ({self._unlogged} more requests since the last time)" if self._unlogged else ""
-        self._logged_at, self._unlogged = now, 0
-        logger.error("a request got no slot: %s%s", error, more)
-
-
-async def refusal_of(
-    limit: Limit, error: Exception | None, times: RequestTimes, troubles: Troubles
-) -> Refusal:
-    """Return the answer to a request that got no slot of ``limit`` because of ``error``, if any."""
-    if isinstance(error, UNUSABLE):
-        return _unavailable(error, troubles)
-    try:
-        estimate = _estimate_in(error)
-        if estimate is None:
-            estimate = await limit.estimate()
-        if isinstance(limit, PathLimit):
-            stats = await limit._tiers._backend.stats_of(limit._path)
-            return _refusal(_lacking_tiers(limit, stats), estimate, times, stats.tightest().waiting)
+    estimate = error.estimate if isinstance(error, LimitFull) else None
+    if estimate is None:
+        estimate = await limit.estimate()
+    if isinstance(limit, PathLimit):
+        stats = await limit._tiers._backend.stats_of(limit._path)
+        policies = _lacking_tiers(limit, stats)
+        waiting = stats.tightest().waiting
+    else:
+        policies = [_policy_of(limit)]
         waiting = (await limit.stats()).waiting if estimate is None else 0
-    except UNUSABLE as trouble:
-        return _unavailable(trouble, troubles)
-    return _refusal([_policy_of(limit)], estimate, times, waiting)
+    of_slots = [policy.quota for policy in policies if policy.window is None]
+    if estimate is None and mean_hold is not None and of_slots:  # holders leave one by one
+        estimate = mean_hold * (waiting + 1) / max(min(of_slots), 1)
+    seconds = max(math.ceil(estimate or 0), 1)
+    of_client = any(policy.of_client for policy in policies)
+    return Refusal(
+        429 if of_client else 503,
+        seconds,
+        f"no slot is free: try again in about {seconds} s",
+        tuple(policies),
+    )
 
 
-def draining() -> Refusal:
-    """Return the answer to a request that waited when the server began to shut down."""
-    return Refusal(503, 1, "this server is shutting down")
-
-
-def _unavailable(error: Exception, troubles: Troubles) -> Refusal:
-    # Its message may name a server, which clients should not see.
-    troubles.note(error)
+def unavailable(error: Exception) -> Refusal:
+    """Return the answer where the limit can't be used."""
     if isinstance(error, SemaphoreClosed):
         return Refusal(503, 1, "the service is closed for the moment")
     if isinstance(error, ValueConflict):
@@ -185,25 +139,9 @@ def _unavailable(error: Exception, troubles: Troubles) -> Refusal:
     return Refusal(503, 1, "the limit of this service can't be reached")
 
 
-def _estimate_in(error: Exception | None) -> float | None:
-    return error.estimate if isinstance(error, LimitFull) else None
-
-
-def _refusal(
-    policies: Iterable[Policy], estimate: float | None, times: RequestTimes, waiting: int
-) -> Refusal:
-    policies = tuple(policies)
-    if estimate is None:
-        of_slots = [policy.quota for policy in policies if policy.window is None]
-        estimate = times.estimate(min(of_slots), waiting) if of_slots else None
-    seconds = max(math.ceil(estimate or 0), 1)
-    of_client = any(policy.of_client for policy in policies)
-    return Refusal(
-        429 if of_client else 503,
-        seconds,
-        f"no slot is free: try again in about {seconds} s",
-        policies,
-    )
+def draining() -> Refusal:
+    """Return the answer to a request that waited when the server began to shut down."""
+    return Refusal(503, 1, "this server is shutting down")
 
 
 def _policy_of(limit: Limit) -> Policy:

@@ -27,7 +27,7 @@ class _ChainedHandler:
         self._depth = 0
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` at SIGTERM from now on, and be the first handler.
+        """Call ``callback`` at SIGTERM from now on, before all other handlers so far.
 
         If there is no handler, nothing is done: SIGTERM ends the process at once. Only the main
         thread can install handlers; elsewhere this has no effect.
@@ -69,18 +69,4 @@ class _ChainedHandler:
             self._depth -= 1
 
 
-_handler = _ChainedHandler()
-
-
-class SigtermListener:
-    """Calls ``callback`` at SIGTERM, between `install` and `remove`."""
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-
-    def install(self) -> None:
-        """Run before the present handler; called again, before one that was installed since."""
-        _handler.add(self._callback)
-
-    def remove(self) -> None:
-        _handler.remove(self._callback)
+handler = _ChainedHandler()

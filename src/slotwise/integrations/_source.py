@@ -26,37 +26,27 @@ def limit_finder(
     Raises:
         TypeError: ``limit`` is nothing of the kind, or ``key`` doesn't go with it.
     """
-    if isinstance(limit, Tiers):
-        return _path_finder(limit, key)
+    if isinstance(limit, Tiers) and key is not None:
+        if not callable(key):
+            raise TypeError(f"key must be a function that returns the keys, not {kind_of(key)}")
+        tiers, keys_of = limit, key
+
+        def find_path(*args: Any, **kwargs: Any) -> Limit | None:
+            keys = keys_of(*args, **kwargs)
+            return None if keys is None else tiers.at(**keys)
+
+        return find_path
     if key is not None:
         raise TypeError("key is for Tiers; a function that returns a limit needs no key")
-    if isinstance(limit, Limit):
-        return lambda *_args, **_kwargs: limit
-    if not callable(limit):
+    fixed = limit.at() if isinstance(limit, Tiers) else limit  # raises if there are keyed tiers
+    if isinstance(fixed, Limit):
+        return lambda *_args, **_kwargs: fixed
+    if not callable(fixed):
         raise TypeError(
             f"limit must be a Limit, Tiers, or a function that returns a Limit or None,"
-            f" not {kind_of(limit)}"
+            f" not {kind_of(fixed)}"
         )
-    function = limit
-
-    def find(*args: Any, **kwargs: Any) -> Limit | None:
-        return check_found(function(*args, **kwargs))
-
-    return find
-
-
-def _path_finder(tiers: Tiers, key: KeyFunction | None) -> Callable[..., Limit | None]:
-    if key is None:
-        path = tiers.at()  # raises if there are keyed tiers
-        return lambda *_args, **_kwargs: path
-    if not callable(key):
-        raise TypeError(f"key must be a function that returns the keys, not {kind_of(key)}")
-
-    def find(*args: Any, **kwargs: Any) -> Limit | None:
-        keys = key(*args, **kwargs)
-        return None if keys is None else tiers.at(**keys)
-
-    return find
+    return lambda *args, **kwargs: check_found(fixed(*args, **kwargs))
 
 
 Cost: TypeAlias = int | Callable[..., int | Mapping[str, int]] | None

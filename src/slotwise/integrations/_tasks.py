@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise._core.adaptive import Adaptive
@@ -76,20 +77,7 @@ def delay_of(holding: Holding) -> float:
     Tasks that were refused together don't come back together.
     """
     assert holding.limit is not None
-    try:
-        return _jittered(holding.limit.estimate_sync())
-    except SlotwiseError:
-        return _jittered(None)
-
-
-async def delay_of_async(holding: Holding) -> float:
-    """Like `delay_of`."""
-    assert holding.limit is not None
-    try:
-        return _jittered(await holding.limit.estimate())
-    except SlotwiseError:
-        return _jittered(None)
-
-
-def _jittered(estimate: float | None) -> float:
+    estimate = None
+    with suppress(SlotwiseError):
+        estimate = holding.limit.estimate_sync()
     return max(estimate or 0.0, _SHORTEST_DELAY) * random.uniform(1, 1.5)  # noqa: S311

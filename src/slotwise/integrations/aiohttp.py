@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from slotwise.integrations._admission import RequestSlot
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._learning import learning_of
-from slotwise.integrations._request_slot import RequestSlot, leave_with
+from slotwise.integrations._learning import Learning
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("aiohttp"):
@@ -35,38 +35,30 @@ def limit_middleware(
     It is held until the response is read to its end or closed; that of a WebSocket until it is
     closed. The arguments are those of `slotwise.integrations.httpx.LimitedTransport`.
     """
-    learning = learning_of(learn, max_pause)
+    learning = Learning(learn, max_pause)
     find = cost_finder(limit, key, cost)
     releases: set[asyncio.Task[None]] = set()  # an event loop keeps no reference to its tasks
 
     async def hold(request: ClientRequest, handler: Handler) -> ClientResponse:
         found, slots = find(request)
-        if found is None:
-            return await handler(request)
-        acquired = await found.acquire(slots)
-        held = RequestSlot(found, acquired)
+        held = RequestSlot(found, None if found is None else await found.acquire(slots))
+        response: ClientResponse | None = None
         try:
             response = await handler(request)
+            assert response is not None
+            fields = response.headers.getall
+            await learning.learn(held, response.status, lambda name: [*fields(name, ())])
         except BaseException as error:
-            alike = ConnectionError if isinstance(error, ClientConnectionError) else None
-            leave_with(acquired, error, alike)
+            if response is None:
+                alike = ConnectionError if isinstance(error, ClientConnectionError) else None
+                held.leave_with(error, alike)
+            else:  # it was cancelled
+                response.close()
             await held.close_async()
             raise
-        if learning is not None:
-            try:
-                fields = response.headers.getall
-
-                def values_of(name: str) -> list[str]:
-                    return [*fields(name, ())]
-
-                await learning.learn(found, acquired, response.status, values_of)
-            except BaseException:  # it was cancelled
-                response.close()
-                await held.close_async()
-                raise
 
         def release() -> None:
-            if not found._does_io:
+            if found is None or not found._does_io:
                 held.close()
                 return
             task = asyncio.get_running_loop().create_task(held.close_async())

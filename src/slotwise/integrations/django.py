@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
+from slotwise.integrations._admission import Admission, RequestSlot
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._refusal import Refusal
-from slotwise.integrations._request_slot import Admission, RequestSlot
-from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("django"):
     from django.core.signals import got_request_exception
@@ -52,47 +52,36 @@ def limited_view(
         wait: how long a request may wait for a slot, in seconds; None forever. The ``dispatch``
             of an async class-based view is a plain function, and can't wait.
     """
-    find = limit_finder(limit, key)
-    admission = Admission(wait)
+    admission = Admission(limit, key, wait)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(view):
 
             @wraps(view)
             async def hold_async(request: Any, *args: Any, **kwargs: Any) -> Any:
-                found = find(request)
-                if found is None:
-                    return await view(request, *args, **kwargs)
-                entered = await admission.enter(found)
-                if not isinstance(entered, RequestSlot):
+                entered = await admission.enter(request)
+                if isinstance(entered, Refusal):
                     return _refuse(entered)
-                return await _held_async(request, entered, view(request, *args, **kwargs))
+                return await _held_async(request, view(request, *args, **kwargs), entered)
 
             return hold_async
 
         @wraps(view)
         def hold(request: Any, *args: Any, **kwargs: Any) -> Any:
-            found = find(request)
-            if found is None:
-                return view(request, *args, **kwargs)
-            entered = admission.enter_sync(found)
-            if not isinstance(entered, RequestSlot):
-                return _refuse(entered)
-            try:
-                response = view(request, *args, **kwargs)
-            except BaseException:
-                entered.close()
-                raise
-            if inspect.isawaitable(response):
-                return _held_async(request, entered, response)
-            return _closing(request, response, entered)
+            respond = partial(view, request, *args, **kwargs)
+            return admission.hold(request, respond, _refuse, partial(_attach, request))
 
         return hold
 
     return decorate
 
 
-async def _held_async(request: Any, held: RequestSlot, response: Awaitable[Any]) -> Any:
+def _attach(request: Any, response: Any, held: RequestSlot) -> Any:
+    held_by = _held_async if inspect.isawaitable(response) else _closing
+    return held_by(request, response, held)
+
+
+async def _held_async(request: Any, response: Awaitable[Any], held: RequestSlot) -> Any:
     try:
         return _closing(request, await response, held)
     except BaseException:

@@ -4,9 +4,10 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
+from slotwise.integrations._admission import Admission
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._request_slot import Admission, RequestSlot
-from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("fastapi"):
     from fastapi import BackgroundTasks, HTTPException
@@ -65,16 +66,11 @@ def limited_by(
             unlimited.
         wait: how long a request may wait for a slot, in seconds; None forever.
     """
-    find = limit_finder(limit, key)
-    admission = Admission(wait)
+    admission = Admission(limit, key, wait)
 
     async def guard(request: HTTPConnection, tasks: BackgroundTasks) -> AsyncIterator[None]:
-        found = find(request)
-        if found is None:
-            yield
-            return
-        entered = await admission.enter(found)
-        if not isinstance(entered, RequestSlot):
+        entered = await admission.enter(request)
+        if isinstance(entered, Refusal):
             raise HTTPException(entered.status, entered.detail, entered.fields)
         try:
             # The first of the tasks that run after the last chunk.

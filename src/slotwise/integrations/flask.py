@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from weakref import WeakSet
 
+from slotwise.integrations._admission import Admission, RequestSlot
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._request_slot import Admission, RequestSlot
-from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("flask"):
     import flask
@@ -48,30 +49,25 @@ def limited_view(
             unlimited.
         wait: how long a request may wait for a slot, in seconds; None forever.
     """
-    find = limit_finder(limit, key)
-    admission = Admission(wait)
+    admission = Admission(limit, key, wait)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(view)
         def hold(*args: Any, **kwargs: Any) -> Any:
             run = flask.current_app.ensure_sync(view)  # for a view that is a coroutine function
-            found = find(flask.request)
-            if found is None:
-                return run(*args, **kwargs)
-            entered = admission.enter_sync(found)
-            if not isinstance(entered, RequestSlot):
-                return flask.Response(
-                    entered.body, status=entered.status, headers=entered.all_fields
-                )
-            try:
-                response = flask.make_response(run(*args, **kwargs))
-            except BaseException:
-                entered.close()
-                raise
-            response.call_on_close(entered.close)
-            flask.request.environ.setdefault(_HELD, WeakSet()).add(entered)
-            return response
+            return admission.hold(flask.request, partial(run, *args, **kwargs), _refuse, _attach)
 
         return hold
 
     return decorate
+
+
+def _attach(response: Any, held: RequestSlot) -> Any:
+    response = flask.make_response(response)
+    response.call_on_close(held.close)
+    flask.request.environ.setdefault(_HELD, WeakSet()).add(held)
+    return response
+
+
+def _refuse(refusal: Refusal) -> Any:
+    return flask.Response(refusal.body, status=refusal.status, headers=refusal.all_fields)

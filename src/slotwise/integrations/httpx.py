@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from typing import Any
 
+from slotwise.integrations._admission import RequestSlot
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._learning import learning_of
-from slotwise.integrations._request_slot import RequestSlot, leave_with
+from slotwise.integrations._learning import Learning
 from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost_finder
 
 with needs_extra("httpx"):
@@ -54,56 +54,44 @@ class LimitedTransport:
         learn: bool = False,
         max_pause: float = 300,
     ) -> None:
-        self._learning = learning_of(learn, max_pause)
+        self._learning = Learning(learn, max_pause)
         self._transport = transport
         self._find = cost_finder(limit, key, cost)
 
     def handle_request(self, request: Any) -> Any:
         limit, slots = self._find(request)
-        if limit is None:
-            return self._transport.handle_request(request)
-        acquired = limit.acquire_sync(slots)
-        held = RequestSlot(limit, acquired)
+        held = RequestSlot(limit, None if limit is None else limit.acquire_sync(slots))
+        response = None
         try:
             response = self._transport.handle_request(request)
             response.stream = _stream_classes(_package_of(response))[0](response.stream, held)
+            self._learning.learn_sync(held, response.status_code, response.headers.get_list)
         except BaseException as error:
-            leave_with(acquired, error, _alike(error))
+            if response is None:
+                held.leave_with(error, _alike(error))
+            else:  # it was interrupted
+                response.close()
             held.close()
             raise
-        if self._learning is not None:
-            try:
-                fields = response.headers.get_list
-                self._learning.learn_sync(limit, acquired, response.status_code, fields)
-            except BaseException:  # it was interrupted
-                response.close()
-                held.close()
-                raise
         if response.is_closed:  # it was made of its whole content, so nobody closes its stream
             held.close()
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
         limit, slots = self._find(request)
-        if limit is None:
-            return await self._transport.handle_async_request(request)
-        acquired = await limit.acquire(slots)
-        held = RequestSlot(limit, acquired)
+        held = RequestSlot(limit, None if limit is None else await limit.acquire(slots))
+        response = None
         try:
             response = await self._transport.handle_async_request(request)
             response.stream = _stream_classes(_package_of(response))[1](response.stream, held)
+            await self._learning.learn(held, response.status_code, response.headers.get_list)
         except BaseException as error:
-            leave_with(acquired, error, _alike(error))
+            if response is None:
+                held.leave_with(error, _alike(error))
+            else:  # it was cancelled
+                await response.aclose()
             await held.close_async()
             raise
-        if self._learning is not None:
-            try:
-                fields = response.headers.get_list
-                await self._learning.learn(limit, acquired, response.status_code, fields)
-            except BaseException:  # it was cancelled
-                await response.aclose()
-                await held.close_async()
-                raise
         if response.is_closed:
             await held.close_async()
         return response

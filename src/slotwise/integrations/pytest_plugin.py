@@ -75,7 +75,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         item.stash[_error] = None
         try:
             for name, value, slots in _marked(item):
-                held.enter_context(_semaphore(name, value).cm(slots, label=item.nodeid))
+                from slotwise._urls import semaphore
+
+                limit = semaphore(name, value, url="process://")
+                held.enter_context(limit.cm(slots, label=item.nodeid))
         except Exception as error:
             held.close()
             item.stash[_error] = error
@@ -129,12 +132,6 @@ def _request(name: str, value: int, slots: int = 1) -> tuple[str, int, int]:
 _request.__qualname__ = "slots"  # as messages about wrong arguments call it
 
 
-def _semaphore(name: str, value: int) -> Any:
-    from slotwise._urls import semaphore
-
-    return semaphore(name, value, url="process://")
-
-
 # -------------------------------------------------------------------------- leaks
 
 
@@ -146,7 +143,7 @@ class _LeakWatch:
 
         self._fails = fails
         self._lines: dict[str, str] = {}
-        self._watching = False
+        self.watching = False
         add_hook(self._note)
 
     def stop(self) -> None:
@@ -156,25 +153,21 @@ class _LeakWatch:
 
     def begin(self) -> None:
         self._lines.clear()
-        self._watching = True
-
-    def pause(self, paused: bool) -> None:
-        """Set whether what is acquired now belongs to several tests."""
-        self._watching = not paused
+        self.watching = True
 
     def _note(self, event: Event) -> None:
         if event.acquisition_id is None:
             return
         # Acquisitions of rates alone are never released: they have no values.
         if event.kind == "requested" or (event.kind == "acquired" and event.values):
-            if self._watching and event.acquisition_id not in self._lines:
+            if self.watching and event.acquisition_id not in self._lines:
                 name = "a private limit" if event.name is None else repr(event.name)
                 self._lines[event.acquisition_id] = f"{name}, acquired at {_line_of_caller()}"
         else:
             self._lines.pop(event.acquisition_id, None)
 
     def end(self, item: pytest.Item) -> None:
-        self._watching = False
+        self.watching = False
         if self._lines:
             gc.collect()  # what is only garbage is not a leak
         leaks = sorted(self._lines.values())
@@ -212,8 +205,8 @@ def pytest_fixture_setup(
     watch = request.config.stash.get(_watch, None)
     if watch is None or fixturedef.scope == "function":
         return (yield)
-    watch.pause(True)
+    watch.watching = False
     try:
         return (yield)
     finally:
-        watch.pause(False)
+        watch.watching = True

@@ -11,7 +11,7 @@ from typing import Any
 from slotwise.integrations._decorator import TRY_AGAIN
 from slotwise.integrations._extras import needs_extra
 from slotwise.integrations._holding import Holding
-from slotwise.integrations._tasks import delay_of, delay_of_async, task_decorator
+from slotwise.integrations._tasks import delay_of, task_decorator
 
 with needs_extra("taskiq"):
     from taskiq import TaskiqMiddleware
@@ -77,7 +77,7 @@ def _requeue(holding: Holding) -> Any:
 
 
 async def _requeue_async(holding: Holding) -> Any:
-    delay = await delay_of_async(holding)
+    delay = await asyncio.to_thread(delay_of, holding)
     current = _current.get()
     if current is None:
         await asyncio.sleep(delay)

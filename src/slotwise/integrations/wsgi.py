@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from slotwise._core.arguments import check_flag
-from slotwise.integrations._exempt import EXEMPT, exempt_paths
+from slotwise.integrations._admission import EXEMPT, Admission, RequestSlot, exempt_paths
 from slotwise.integrations._refusal import Refusal
-from slotwise.integrations._request_slot import Admission, RequestSlot
-from slotwise.integrations._source import KeyFunction, LimitArgument, limit_finder
+from slotwise.integrations._source import KeyFunction, LimitArgument
 
 __all__ = ["LimitMiddleware"]
 
@@ -47,29 +46,26 @@ class LimitMiddleware:
         observe: bool = False,
     ) -> None:
         self._app = app
-        self._find = limit_finder(limit, key)
-        self._observe = check_flag("observe", observe)
-        self._admission = Admission(0 if observe else wait)
+        self._admission = Admission(limit, key, wait, observe=observe)
         self._exempt = exempt_paths(exempt)
-        self.refused = 0
-        self.would_refuse = 0
+
+    @property
+    def refused(self) -> int:
+        """How many requests were refused."""
+        return self._admission.refused
+
+    @property
+    def would_refuse(self) -> int:
+        """How many requests would have been refused, with ``observe``."""
+        return self._admission.would_refuse
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        limit = None if environ.get("PATH_INFO") in self._exempt else self._find(environ)
-        if limit is None:
-            return self._app(environ, start_response)
-        entered = self._admission.enter_sync(limit)
-        if isinstance(entered, RequestSlot):
-            try:
-                return _Response(self._app(environ, start_response), entered)
-            except BaseException:
-                entered.close()
-                raise
-        if self._observe:
-            self.would_refuse += 1
-            return self._app(environ, start_response)
-        self.refused += 1
-        return _refuse(entered, environ, start_response)
+        respond = partial(self._app, environ, start_response)
+        if environ.get("PATH_INFO") in self._exempt:
+            return respond()
+        refuse = partial(_refuse, environ, start_response)
+        response: Iterable[bytes] = self._admission.hold(environ, respond, refuse, _Response)
+        return response
 
 
 class _Response:
@@ -91,7 +87,7 @@ class _Response:
             self._held.close()
 
 
-def _refuse(refusal: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:
+def _refuse(environ: Environ, start_response: StartResponse, refusal: Refusal) -> list[bytes]:
     start_response(
         f"{refusal.status} {HTTPStatus(refusal.status).phrase}", list(refusal.all_fields.items())
     )

@@ -5,9 +5,8 @@ Memory is bounded by the limit and never by the amount of work.
 
 from slotwise._core.memory_guard import MemoryGuard
 from slotwise.pipeline._bounded import BoundedMap, bounded_map, run_bounded
-from slotwise.pipeline._errors import MemoryLimitExceeded
 from slotwise.pipeline._progress import progress_bar
-from slotwise.pipeline._report import Report
+from slotwise.pipeline._report import MemoryLimitExceeded, Report
 from slotwise.pipeline._settings import MapSettings
 from slotwise.pipeline._sync import BoundedMapSync, bounded_map_sync, run_bounded_sync
 

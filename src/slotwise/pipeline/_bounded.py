@@ -14,35 +14,25 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
 )
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, Union, Unpack, cast, overload
+from typing import Any, TypeVar, Union, Unpack, cast, overload
 
-from slotwise._core.redaction import redacted_repr
-from slotwise.pipeline._ending import Ending, carry
-from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._grouped_task_workers import GroupedTaskWorkers
-from slotwise.pipeline._grouped_thread_workers import GroupedThreadWorkers
 from slotwise.pipeline._report import Report
 from slotwise.pipeline._results import NOTHING
-from slotwise.pipeline._settings import (
-    MapSettings,
-    Settings,
-    check_settings,
-    is_coroutine_function,
-)
+from slotwise.pipeline._run import Run, carry
+from slotwise.pipeline._settings import MapSettings, check_settings
 from slotwise.pipeline._task_workers import TaskWorkers
 from slotwise.pipeline._thread_workers import ThreadWorkers
+from slotwise.pipeline._workers import Workers
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Source = Union[Iterable[T], AsyncIterable[T]]  # noqa: UP007  # a generic alias for 3.11
-Workers = TaskWorkers | ThreadWorkers
 
 
-class BoundedMap(Generic[R]):
+class BoundedMap(Run[R]):
     """The results of a run as they become available; made by `bounded_map`.
 
     The run starts when the first result is requested, or with ``async with``.
@@ -50,41 +40,22 @@ class BoundedMap(Generic[R]):
     is left; ``async with`` waits until none of it runs any more.
     """
 
-    def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        source: Source[Any],
-        settings: Settings,
-        *,
-        consumed: bool = True,
-    ) -> None:
-        self._fn = fn
-        self._in_loop = is_coroutine_function(fn)
-        self._source = iterator_of(source)
-        self._settings = settings
-        self._flow = Flow(settings, consumed=consumed)
-        self._workers: Workers | None = None
-        self._ending = Ending(self._flow)
-
-    @property
-    def report(self) -> Report:
-        """Counts so far; final after the run has ended, however it ended."""
-        return self._flow.report
+    _workers: Workers | None = None
 
     def __aiter__(self) -> _AsyncIteration[R]:
         return _AsyncIteration(self)
 
     async def __anext__(self) -> R:
-        if self._ending.left is not None:
-            self._ending.refuse_if_left()
+        if self._left is not None:
+            self._refuse_if_left()
         workers = self._workers or self._open()
         while True:
             result = workers.take()
             if result is not NOTHING:
                 return cast("R", result)
             if workers.finished:
-                self._ending.refuse_if_left()  # somebody else has closed it meanwhile
-                self._ending.conclude()
+                self._refuse_if_left()  # somebody else has closed it meanwhile
+                self._conclude()
                 raise StopAsyncIteration
             await self._news(workers)
 
@@ -102,44 +73,37 @@ class BoundedMap(Generic[R]):
         Running items are cancelled, or finish with ``on_cancel="finish"``; plain functions in
         threads always finish. Calling it again is harmless.
         """
-        self._ending.leave("it was closed")
+        self._leave_by("it was closed")
         if self._workers is None:
             self._flow.finish()
         else:
             await self._wind_down(self._workers)
         self._flow.forget_results()
-        self._ending.conclude(silently=True)
+        self._conclude(silently=True)
 
     def __del__(self) -> None:
-        if hasattr(self, "_ending"):
-            self._leave()
+        self._leave()
 
     # ---------------------------------------------------------------- inside
 
     def _open(self) -> Workers:
-        loop = asyncio.get_running_loop()
-        grouped = self._flow.assignments is not None
-        if self._in_loop:
-            self._workers = (GroupedTaskWorkers if grouped else TaskWorkers)(
-                self._flow, self._fn, self._source
-            )
-        else:
-            kind = GroupedThreadWorkers if grouped else ThreadWorkers
-            self._workers = kind(self._flow, self._fn, self._source, loop)
-        self._workers.open()
-        return self._workers
+        kind = TaskWorkers if self._in_loop else ThreadWorkers
+        workers = kind(self._flow, self._fn, self._source, asyncio.get_running_loop())
+        self._workers = workers
+        workers.open()
+        return workers
 
     async def _news(self, workers: Workers) -> None:
         """Wait for a result or the end of the run. Cancelling this ends the run."""
         try:
             await _until_news(workers)
         except asyncio.CancelledError as cancellation:
-            self._ending.leave("its consumer was cancelled")
+            self._leave_by("its consumer was cancelled")
             await self._wind_down(workers)
             self._flow.forget_results()
             carry(cancellation, self.report)
             with suppress(Exception):  # the cancellation takes precedence
-                self._ending.conclude(silently=True)
+                self._conclude(silently=True)
             raise
 
     async def _wind_down(self, workers: Workers) -> None:
@@ -159,11 +123,10 @@ class BoundedMap(Generic[R]):
     def _leave(self) -> None:
         """Stop because the loop was left; nobody waits for the end."""
         workers = self._workers
-        if workers is None:
-            return
-        self._ending.leave("a loop over it was left early")
-        if not workers.finished:
-            workers.stop_from_anywhere(cancel=self._settings.on_cancel == "cancel")
+        if workers is not None:
+            self._leave_by("a loop over it was left early")
+        if workers is not None and not workers.finished:
+            workers.stop(cancel=self._settings.on_cancel == "cancel")
 
 
 class _AsyncIteration(AsyncIterator[R]):
@@ -254,15 +217,3 @@ async def _until_news(workers: Workers, *, results: bool = True) -> None:
 def _call(loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop was closed: nobody waits any more
         loop.call_soon_threadsafe(wake)
-
-
-def iterator_of(source: Any) -> Iterator[Any] | AsyncIterator[Any]:
-    if isinstance(source, AsyncIterable):
-        return aiter(source)
-    try:
-        iterator: Iterator[Any] = iter(source)
-    except TypeError:
-        raise TypeError(
-            f"source must be an iterable or async iterable, not {redacted_repr(source)}"
-        ) from None
-    return iterator

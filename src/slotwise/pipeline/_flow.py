@@ -25,12 +25,10 @@ from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline._assignments import WorkerAssignments
-from slotwise.pipeline._errors import MemoryLimitExceeded, not_an_end
 from slotwise.pipeline._lookahead import Lookahead
-from slotwise.pipeline._report import FAILURES_KEPT, Report
-from slotwise.pipeline._results import Results
+from slotwise.pipeline._report import FAILURES_KEPT, MemoryLimitExceeded, Report, not_an_end
+from slotwise.pipeline._results import Results, WorkItem
 from slotwise.pipeline._settings import Settings
-from slotwise.pipeline._work_item import WorkItem
 
 _PROGRESS_EVERY = 0.1
 
@@ -80,9 +78,7 @@ class Flow:
         self._next_progress = 0.0
         self._guard = settings.memory_guard
         self._weight = settings.weight
-        self._max_items = settings.max_items
         # The local limit counts weights, unless a semaphore does.
-        self._semaphore = settings.semaphore
         self._counts_weight = settings.semaphore is None and settings.weight != 1
         # Whether an item may start as soon as it is pulled.
         self.unconditional = not (
@@ -149,10 +145,10 @@ class Flow:
         A ``weight``, ``priority`` or ``group_key`` that raises, or returns a weight
         that never fits, fails this one item.
         """
-        self._pulled += 1
-        if self._pulled == self._max_items:
-            self.exhausted = True
         settings = self.settings
+        self._pulled += 1
+        if self._pulled == settings.max_items:
+            self.exhausted = True
         try:
             work = WorkItem(
                 item, self._weight if isinstance(self._weight, int) else self._weigh(item)
@@ -202,22 +198,28 @@ class Flow:
 
     # ------------------------------------------------------------- may it start
 
-    def may_start(self, work: WorkItem) -> NextStep | float:
-        """Return START, WAIT, OVER or seconds to wait; with a semaphore, START is to ask it."""
+    def may_start(self, work: WorkItem, *, has_slots: bool = False) -> NextStep | float:
+        """Return START, WAIT, OVER or seconds to wait; with a semaphore, START is to ask it.
+
+        An item that ``has_slots`` got them when others released theirs, so the pace and the memory
+        are checked again.
+        """
         if self.stopped:
             return NextStep.OVER
         if self._guard is not None:
-            held = self._held_by_memory()
+            held = self._held_by_memory(asking=not has_slots)
             if held is not None:
                 return held
-        if self._semaphore is None:
-            if self._counts_weight and self.in_use + work.weight > self.limit:
-                # An item that doesn't fit is not passed: light items would starve a heavy one.
-                return NextStep.WAIT
-            return self._pause_until(self._next_start)
+        if self._counts_weight and self.in_use + work.weight > self.limit:
+            # An item that doesn't fit is not passed: light items would starve a heavy one.
+            return NextStep.WAIT
+        if self.settings.max_per_second is None:
+            return NextStep.START
         # As many ask as there are workers: on a distant server, an item that is queued early has
         # its slot a round trip earlier than one that asks when a slot is free.
-        return self._pause_until(self._next_ask)
+        asks = self.settings.semaphore is not None and not has_slots
+        left = (self._next_ask if asks else self._next_start) - time.monotonic()
+        return left if left > 0 else NextStep.START
 
     def ask(self) -> None:
         """Note that an item waits for its slots of the semaphore, until `asked`."""
@@ -240,26 +242,6 @@ class Flow:
             self.drop(work)
             self.finish(error)
 
-    def may_begin(self) -> NextStep | float:
-        """Return START, WAIT, OVER or seconds to wait, for an item that has its slots.
-
-        Slots come when others release them, so this run's pace and memory are checked again.
-        """
-        if self.stopped:
-            return NextStep.OVER
-        if self._guard is not None:
-            held = self._held_by_memory(asking=False)
-            if held is not None:
-                return held
-        return self._pause_until(self._next_start)
-
-    def _pause_until(self, when: float) -> NextStep | float:
-        if self.settings.max_per_second is not None:
-            now = time.monotonic()
-            if now < when:
-                return when - now
-        return NextStep.START
-
     def begin(self, work: WorkItem) -> None:
         report = self.report
         if report._waiting_since is not None:
@@ -279,15 +261,11 @@ class Flow:
         self.results.add(work, result)
 
     def fail(self, work: WorkItem, error: BaseException) -> None:
-        work.raised = type(error)
-        self._ended(work)
-        self.results.give_up(work)
+        self._ended(work, type(error))
         self._count_failure(work.item, error)
 
     def cancelled(self, work: WorkItem) -> None:
-        work.raised = CancelledError
-        self._ended(work)
-        self.results.give_up(work)
+        self._ended(work, CancelledError)
         self.report.cancelled += 1
 
     def drop(self, work: WorkItem) -> None:
@@ -302,7 +280,10 @@ class Flow:
             self.assignments.ended(work.key, work.worker)
         self._count_failure(work.item, error)
 
-    def _ended(self, work: WorkItem) -> None:
+    def _ended(self, work: WorkItem, raised: type[BaseException] | None = None) -> None:
+        if raised is not None:
+            work.raised = raised
+            self.results.give_up(work)
         report = self.report
         report.in_flight -= 1
         self.in_use -= work.weight

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from slotwise.pipeline._work_item import WorkItem
+from slotwise.pipeline._results import WorkItem
 
 
 class Lookahead:
@@ -15,7 +15,7 @@ class Lookahead:
 
     def __init__(self, priority: Callable[[Any], Any]) -> None:
         self._priority = priority
-        self._heap: list[tuple[_Reversed, int, WorkItem]] = []
+        self._heap: list[_Ranked] = []
         self._tickets = itertools.count()
 
     def __len__(self) -> int:
@@ -23,31 +23,25 @@ class Lookahead:
 
     def add(self, work: WorkItem) -> None:
         """Add an item; if its priority raises, or can't be compared, raise that and add nothing."""
-        rank = _Reversed(self._priority(work.item))
+        ranked = _Ranked(self._priority(work.item), next(self._tickets), work)
         if self._heap:
-            rank < self._heap[0][0]  # noqa: B015  # raises here, not inside the heap
-        # heapq pops the smallest; we want the highest priority.
-        heapq.heappush(self._heap, (rank, next(self._tickets), work))
+            ranked < self._heap[0]  # noqa: B015  # raises here, not inside the heap
+        heapq.heappush(self._heap, ranked)
 
     def best(self) -> WorkItem:
-        return heapq.heappop(self._heap)[2]
+        return heapq.heappop(self._heap).work
 
     def clear(self) -> None:
         self._heap.clear()
 
 
-class _Reversed:
-    """Reverses the order of priorities, whatever their type."""
+class _Ranked(NamedTuple):
+    """Sorts higher priorities first, whatever their type."""
 
-    __slots__ = ("rank",)
+    rank: Any
+    ticket: int
+    work: WorkItem
 
-    def __init__(self, rank: Any) -> None:
-        self.rank = rank
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.rank < self.rank)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and bool(self.rank == other.rank)
-
-    __hash__ = None  # type: ignore[assignment]
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        rank, ticket, _ = other
+        return bool(rank < self.rank or (not self.rank < rank and self.ticket < ticket))

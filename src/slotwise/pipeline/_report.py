@@ -1,4 +1,4 @@
-"""Report: the counts of a run, readable at any time, even after it has ended.
+"""Report: the counts of a run, readable at any time, and the exceptions that carry them.
 
 The numbers are kept here and changed by the run alone; reading them costs the
 run nothing.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slotwise._core.memory_guard import MemoryGuard, resident_memory
+from slotwise.errors import SlotwiseError
 
 # `rate_now` covers the latest whole span of this length, and the current one.
 _SPAN = 1.0
@@ -170,3 +171,22 @@ class Report:
             self._go_on()
             self._moved(0)
             self._ended = time.monotonic()
+
+
+class MemoryLimitExceeded(SlotwiseError, MemoryError):
+    """Memory rose above the guard's stop mark; items in flight were finished first."""
+
+    report: Report | None = None
+
+
+def not_an_end(error: BaseException) -> BaseException:
+    """Return ``error``, or a RuntimeError instead of one that a loop would take for its end.
+
+    As generators do since PEP 479: StopIteration from a called function is a bug in it, not the end
+    of the source.
+    """
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    failure = RuntimeError(f"{type(error).__name__} was raised, which doesn't end the run")
+    failure.__cause__ = error
+    return failure

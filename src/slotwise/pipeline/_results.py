@@ -10,7 +10,23 @@ from collections import deque
 from enum import Enum
 from typing import Any, Final
 
-from slotwise.pipeline._work_item import UNFINISHED, WorkItem
+_UNFINISHED: Final = object()
+_GIVEN_UP: Final = object()
+
+
+class WorkItem:
+    """An item of the source, the slots it takes, the worker of its group, and its result."""
+
+    __slots__ = ("item", "key", "raised", "result", "weight", "worker")
+
+    raised: type[BaseException]  # what its work raised; not set if it succeeded
+
+    def __init__(self, item: Any, weight: int) -> None:
+        self.item = item
+        self.weight = weight
+        self.worker = 0  # the number of the worker of its group
+        self.key: Any = None
+        self.result: Any = _UNFINISHED  # kept here only if results are taken in order
 
 
 class _Nothing(Enum):
@@ -18,7 +34,6 @@ class _Nothing(Enum):
 
 
 NOTHING: Final = _Nothing.NOTHING
-_GIVEN_UP: Final = object()
 
 
 class Results:
@@ -29,8 +44,7 @@ class Results:
     #       (nor, if nobody takes results, finished)
     #   O2  waiting counts the results that are ready or have to wait for earlier ones
     #   O3  with ordered, places has those that are outstanding, in order, and at most window
-    #       that were given up; the first is not one of these, so nothing waits until the consumer
-    #       notices it
+    #       that were given up; the first is not one of these
 
     def __init__(self, *, window: int, consumed: bool, ordered: bool) -> None:
         self.outstanding = 0
@@ -40,7 +54,6 @@ class Results:
         self._ordered = ordered and consumed
         self._ready: deque[Any] = deque()
         self._places: deque[WorkItem] = deque()
-        self._given_up = 0  # in places
 
     @property
     def have_room(self) -> bool:
@@ -53,48 +66,39 @@ class Results:
 
     def add(self, work: WorkItem, result: Any) -> None:
         """Note that ``work`` has succeeded."""
+        if not self._consumed:
+            self.outstanding -= 1
+            return
+        self.waiting += 1
         if self._ordered:
             work.result = result
-            self.waiting += 1
-        elif self._consumed:
-            self._ready.append(result)
-            self.waiting += 1
         else:
-            self.outstanding -= 1
+            self._ready.append(result)
 
     def give_up(self, work: WorkItem) -> None:
         """Note that ``work`` will have no result."""
         self.outstanding -= 1
         if self._ordered:
             work.result = _GIVEN_UP
-            self._given_up += 1
             self._leave_places()
+            if len(self._places) > self.outstanding + self._window:
+                self._places = deque(each for each in self._places if each.result is not _GIVEN_UP)
 
     def _leave_places(self) -> None:
-        """Remove places that were given up: those at the front, or all if they are many."""
-        places = self._places
-        while places and places[0].result is _GIVEN_UP:
-            places.popleft()
-            self._given_up -= 1
-        if self._given_up > self._window:
-            self._places = deque(work for work in places if work.result is not _GIVEN_UP)
-            self._given_up = 0
+        while self._places and self._places[0].result is _GIVEN_UP:
+            self._places.popleft()
 
     def take(self) -> Any:
         """Return the next result, or NOTHING if none is ready."""
-        if not self._ordered:
-            if not self._ready:
-                return NOTHING
-            self.outstanding -= 1
-            self.waiting -= 1
-            return self._ready.popleft()
-        places = self._places
-        if not places or places[0].result is UNFINISHED:
+        ready: deque[Any] = self._places if self._ordered else self._ready
+        if not ready or (self._ordered and ready[0].result is _UNFINISHED):
             return NOTHING
         self.outstanding -= 1
         self.waiting -= 1
-        result = places.popleft().result
-        if self._given_up:
+        if not self._ordered:
+            return ready.popleft()
+        result = ready.popleft().result
+        if ready and ready[0].result is _GIVEN_UP:
             self._leave_places()
         return result
 
@@ -103,11 +107,10 @@ class Results:
         """Whether `take` would find something."""
         if not self._ordered:
             return bool(self._ready)
-        return bool(self._places) and self._places[0].result is not UNFINISHED
+        return bool(self._places) and self._places[0].result is not _UNFINISHED
 
     def clear(self) -> None:
         """Drop all results: the run is over."""
         self._ready.clear()
         self._places.clear()
-        self._given_up = 0
         self.waiting = 0

@@ -95,14 +95,11 @@ class Settings:
             raise TypeError(
                 f"memory_guard must be a MemoryGuard, not {redacted_repr(self.memory_guard)}"
             )
-        if self.on_error not in get_args(OnError):
-            raise ValueError(
-                f"on_error must be 'raise', 'collect' or 'skip', not {redacted_repr(self.on_error)}"
-            )
-        if self.on_cancel not in get_args(OnCancel):
-            raise ValueError(
-                f"on_cancel must be 'cancel' or 'finish', not {redacted_repr(self.on_cancel)}"
-            )
+        for what, kind in (("on_error", OnError), ("on_cancel", OnCancel)):
+            word, known = getattr(self, what), get_args(kind)
+            if word not in known:
+                words = " or ".join(map(repr, known))
+                raise ValueError(f"{what} must be {words}, not {redacted_repr(word)}")
 
 
 def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:

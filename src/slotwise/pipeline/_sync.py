@@ -4,65 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from slotwise._core.twins import refuse_to_block_a_loop
-from slotwise.pipeline._bounded import iterator_of
-from slotwise.pipeline._ending import Ending, carry
-from slotwise.pipeline._flow import Flow
-from slotwise.pipeline._grouped_thread_workers import GroupedThreadWorkers
 from slotwise.pipeline._report import Report
 from slotwise.pipeline._results import NOTHING
-from slotwise.pipeline._settings import (
-    MapSettings,
-    Settings,
-    check_settings,
-    is_coroutine_function,
-)
+from slotwise.pipeline._run import Run, carry
+from slotwise.pipeline._settings import MapSettings, Settings, check_settings
 from slotwise.pipeline._thread_workers import ThreadWorkers
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class BoundedMapSync(Generic[R]):
+class BoundedMapSync(Run[R]):
     """The results of a run as they become available; made by `bounded_map_sync`.
 
     An iterator and a context manager; `close` waits for the worker threads.
     """
 
     def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        source: Iterable[Any],
-        settings: Settings,
-        *,
-        consumed: bool = True,
+        self, fn: Callable[[Any], Any], source: Any, settings: Settings, *, consumed: bool = True
     ) -> None:
-        if is_coroutine_function(fn):
+        super().__init__(fn, source, settings, consumed=consumed)
+        if self._in_loop:
             raise TypeError(
                 f"{fn!r} is a coroutine function; it needs bounded_map and an event loop"
             )
-        iterator = iterator_of(source)
-        if not isinstance(iterator, Iterator):
+        if not isinstance(self._source, Iterator):
             raise TypeError(f"an async source needs bounded_map and an event loop: {source!r}")
-        self._flow = Flow(settings, consumed=consumed)
-        self._settings = settings
-        kind = ThreadWorkers if self._flow.assignments is None else GroupedThreadWorkers
-        self._workers = kind(self._flow, fn, iterator)
-        self._ending = Ending(self._flow)
-
-    @property
-    def report(self) -> Report:
-        """Counts so far; final after the run has ended, however it ended."""
-        return self._flow.report
+        self._workers = ThreadWorkers(self._flow, fn, self._source)
 
     def __iter__(self) -> _Iteration[R]:
         return _Iteration(self)
 
     def __next__(self) -> R:
         refuse_to_block_a_loop("bounded_map_sync")
-        self._ending.refuse_if_left()
+        self._refuse_if_left()
         workers = self._workers
         try:
             workers.open()
@@ -71,15 +49,15 @@ class BoundedMapSync(Generic[R]):
                 if result is not NOTHING:
                     return cast("R", result)
                 if workers.finished:
-                    self._ending.refuse_if_left()  # another thread has closed it meanwhile
+                    self._refuse_if_left()  # another thread has closed it meanwhile
                     break
                 workers.wait()
         except BaseException as interruption:  # Ctrl-C: end in order, then re-raise it
-            self._ending.leave("its consumer was interrupted")
+            self._leave_by("its consumer was interrupted")
             carry(interruption, self.report)
             self.close()
             raise
-        self._ending.conclude()
+        self._conclude()
         raise StopIteration
 
     def __enter__(self) -> BoundedMapSync[R]:
@@ -91,13 +69,13 @@ class BoundedMapSync(Generic[R]):
 
     def close(self) -> None:
         """Start nothing more, and wait for running items: threads can't be cancelled."""
-        self._ending.leave("it was closed")
+        self._leave_by("it was closed")
         self._workers.stop()
         while not self._workers.finished:
-            self._workers.wait_for_end()
+            self._workers.wait(results=False)
         self._flow.forget_results()
         with suppress(Exception):
-            self._ending.conclude(silently=True)
+            self._conclude(silently=True)
 
     def __del__(self) -> None:
         if hasattr(self, "_workers"):
@@ -106,7 +84,7 @@ class BoundedMapSync(Generic[R]):
     def _leave(self) -> None:
         """Stop because the loop was left; nobody waits for the end."""
         if self._workers.opened:
-            self._ending.leave("a loop over it was left early")
+            self._leave_by("a loop over it was left early")
             self._workers.stop()
 
 
@@ -153,11 +131,6 @@ def run_bounded_sync(
     run: BoundedMapSync[Any] = BoundedMapSync(
         fn, source, check_settings(limit, settings), consumed=False
     )
-    try:
-        for _ in run:
-            pass  # there are no results: this waits for the end
-    except BaseException as error:
-        carry(error, run.report)
-        run.close()
-        raise
+    for _ in run:
+        pass  # there are no results: this waits for the end
     return run.report

@@ -6,9 +6,8 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from slotwise._admin.hosts import REFUSED, is_ours
+from slotwise._admin.hosts import REFUSED, is_ours, split
 
 if TYPE_CHECKING:
     from slotwise.web._app import Request
@@ -67,14 +66,7 @@ class Access:
         origin = request.headers.get("origin")
         if origin is None:
             return True
-        return _netloc(origin) == str(request.headers.get("host", "")).casefold()
-
-
-def _netloc(origin: str) -> str:
-    try:
-        return str(urlsplit(origin).netloc).casefold()
-    except ValueError:
-        return ""
+        return split(origin).netloc.casefold() == str(request.headers.get("host", "")).casefold()
 
 
 def _same(given: str, wanted: str) -> bool:

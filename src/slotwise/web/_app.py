@@ -18,11 +18,10 @@ from urllib.parse import parse_qs
 
 from slotwise._admin.sampling import Subject
 from slotwise.errors import SlotwiseError
-from slotwise.integrations._sigterm import SigtermListener
+from slotwise.integrations import _sigterm
 from slotwise.web import _steering
 from slotwise.web._access import Access
 from slotwise.web._feed import Feed
-from slotwise.web._page_view import PageSnapshot
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -53,11 +52,7 @@ class App:
         self._allow_steer = allow_steer
         self._feed = Feed(url)
         self._ending = False
-        self._encoded_of: PageSnapshot | None = None  # the snapshot that those were made from
-        self._encoded: dict[tuple[Subject | None, str], bytes] = {}
         self._streams: set[_Stream] = set()  # the open ones
-        # A mounted application isn't told that its server shuts down, and would keep it waiting.
-        self._sigterm = SigtermListener(self.end_streams)
 
     def open(self) -> None:
         """Import and check what the url needs; otherwise the first request does that."""
@@ -110,7 +105,7 @@ class App:
             await reply.redirect(f"{request.root}/", [("set-cookie", cookie)] if cookie else [])
             return
         html = page().replace("{nonce}", reply.nonce)
-        await reply.html(html.replace("{first}", await self._first_snapshot()))
+        await reply.whole("text/html", html.replace("{first}", await self._first_snapshot()))
 
     async def _first_snapshot(self) -> str:
         """Return a snapshot as JSON that can stand in HTML; null if it takes long."""
@@ -128,8 +123,7 @@ class App:
     async def _snapshot(self, request: Request, reply: Reply) -> None:
         chosen, search = request.chosen, request.query.get("q", "")
         try:
-            with self._feed.watching(chosen):
-                await reply.encoded_json(await self._shown(chosen, search))
+            await reply.whole("application/json", await self._shown(chosen, search))
         except SlotwiseError as error:
             await reply.json(503, {"error": str(error)})
 
@@ -143,7 +137,8 @@ class App:
         left = asyncio.ensure_future(request.left())
         left.add_done_callback(lambda _: stream.end())
         self._streams.add(stream)
-        self._sigterm.install()
+        # A mounted application isn't told that its server shuts down, and would keep it waiting.
+        _sigterm.handler.add(self.end_streams)
         try:
             await reply.write(b"retry: 500\n\n")
             await self._send_events(request, reply, stream.ended)
@@ -152,7 +147,7 @@ class App:
             left.cancel()
             self._streams.discard(stream)
             if not self._streams:
-                self._sigterm.remove()
+                _sigterm.handler.remove(self.end_streams)
 
     async def _send_events(
         self, request: Request, reply: Reply, ended: asyncio.Future[None]
@@ -161,53 +156,45 @@ class App:
         chosen, search = request.chosen, request.query.get("q", "")
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _STREAM_SECONDS
-        with self._feed.watching(chosen):
-            while not self._ending and loop.time() < ends_at:
-                looking = asyncio.ensure_future(self._shown(chosen, search))
-                either: list[asyncio.Future[Any]] = [looking, ended]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if ended.done():
-                    looking.cancel()
-                    return
-                try:
-                    shown = looking.result()
-                except SlotwiseError as error:
-                    shown = json.dumps({"error": str(error)}).encode()
-                await reply.write(b"data: " + shown + b"\n\n")
-                await asyncio.wait([ended], timeout=_EVENT_SECONDS)
+        while not self._ending and loop.time() < ends_at:
+            looking = asyncio.ensure_future(self._shown(chosen, search))
+            either: list[asyncio.Future[Any]] = [looking, ended]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                looking.cancel()
+                return
+            try:
+                shown = looking.result()
+            except SlotwiseError as error:
+                shown = json.dumps({"error": str(error)}).encode()
+            await reply.write(b"data: " + shown + b"\n\n")
+            await asyncio.wait([ended], timeout=_EVENT_SECONDS)
 
     async def _shown(self, chosen: Subject | None, search: str) -> bytes:
-        """Return the snapshot as JSON; pages that show the same share it."""
+        """Return the snapshot as JSON."""
         look = await self._feed.look(chosen)
-        if look is not self._encoded_of:
-            self._encoded_of, self._encoded = look, {}
-        encoded = self._encoded.get((chosen, search))
-        if encoded is None:
-            shown = {**look.as_dict(chosen, search), "steer": self._allow_steer}
-            encoded = self._encoded[chosen, search] = json.dumps(shown).encode()
-        return encoded
+        return json.dumps({**look.as_dict(chosen, search), "steer": self._allow_steer}).encode()
 
     # ------------------------------------------------------------------- steering
 
     async def _steer(self, request: Request, reply: Reply) -> None:
+        code, answer = await self._steered(request)
+        await reply.json(code, answer if isinstance(answer, dict) else {"error": answer})
+
+    async def _steered(self, request: Request) -> tuple[int, dict[str, Any] | str]:
+        """Make a change; return the status and the answer, or what is wrong with the request."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if not self._allow_steer:
-            await reply.json(403, {"error": "this page is read-only"})
-            return
+            return 403, "this page is read-only"
         if not self._access.is_same_origin(request):
-            await reply.json(403, {"error": "the request came from a page of another origin"})
-            return
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            await reply.json(415, {"error": "send application/json"})
-            return
+            return 403, "the request came from a page of another origin"
+        if kind != "application/json":
+            return 415, "send application/json"
         try:
             wanted = json.loads(await request.body(_MOST_BODY))
         except (ValueError, RecursionError):  # the latter if it is nested too deeply
-            await reply.json(400, {"error": "the body is not JSON, or is too long"})
-            return
-        code, answer = await asyncio.to_thread(
-            _steering.steer, self._feed.backend, wanted, request.who
-        )
-        await reply.json(code, answer)
+            return 400, "the body is not JSON, or is too long"
+        return await asyncio.to_thread(_steering.steer, self._feed.backend, wanted, request.who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,30 +297,22 @@ class Reply:
     async def write(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _whole(self, content_type: str, code: int, body: str, more: Headers = ()) -> None:
-        data = body.encode()
-        await self.begin(f"{content_type}; charset=utf-8", code, [_length(data), *more])
+    async def whole(
+        self, kind: str, body: str | bytes, code: int = 200, more: Headers = ()
+    ) -> None:
+        data = body if isinstance(body, bytes) else body.encode()
+        length = "content-length", str(len(data))
+        await self.begin(f"{kind}; charset=utf-8", code, [length, *more])
         await self.write(data if self._has_body else b"", more=False)
 
     async def text(self, code: int, words: str, more: Headers = ()) -> None:
-        await self._whole("text/plain", code, f"{words}\n", more)
-
-    async def html(self, text: str) -> None:
-        await self._whole("text/html", 200, text)
-
-    async def encoded_json(self, data: bytes) -> None:
-        await self.begin("application/json; charset=utf-8", 200, [_length(data)])
-        await self.write(data if self._has_body else b"", more=False)
+        await self.whole("text/plain", f"{words}\n", code, more)
 
     async def json(self, code: int, data: Any) -> None:
-        await self._whole("application/json", code, json.dumps(data))
+        await self.whole("application/json", json.dumps(data), code)
 
     async def redirect(self, where: str, more: Headers = ()) -> None:
-        await self._whole("text/plain", 303, "see there\n", [("location", where), *more])
-
-
-def _length(data: bytes) -> tuple[str, str]:
-    return "content-length", str(len(data))
+        await self.text(303, "see there", [("location", where), *more])
 
 
 @cache

@@ -9,16 +9,15 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from slotwise._admin.backends import Backend, Claimants
+from slotwise._admin.backends import Backend, Claimants, Kind, claimants
 from slotwise._admin.sampling import WINDOW, Row, Subject
-from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict, claimants
+from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict
 from slotwise._admin.tier_view import TiersView, shortages, through, view
-from slotwise._core.adaptive import Change
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.results import Claimant, SemaphoreStats
@@ -78,12 +77,8 @@ class PageWatcher:
         self._histories: dict[Subject, _History] = {}
         self._last: _Taken | None = None  # what the latest snapshot was made of
 
-    def look(self, chosen: Iterable[Subject] = ()) -> PageSnapshot:
-        """Take a snapshot, with the holders and waiters of the ``chosen`` limits.
-
-        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
-        none.
-        """
+    def look(self) -> PageSnapshot:
+        """Take a snapshot."""
         at = time.time()
         seen, found, rows = self._watcher.limits(_SAMPLED)
         limits: dict[Subject, dict[str, Any]] = {
@@ -100,15 +95,18 @@ class PageWatcher:
             if who is not None:
                 history.add_holders(who.holders, at, now)
         self._last = _Taken(seen, limits, found, at)
-        details = {each: self._detail(each, self._last) for each in {*chosen}}
         ordered = sorted(
             limits.values(), key=lambda each: (-each["full"], -each["waiting"], each["name"])
         )
         errors = [str(error) for error in seen.errors]
-        return PageSnapshot(at, self._backend.location, ordered, details, errors)
+        return PageSnapshot(at, self._backend.location, ordered, {}, errors)
 
     def add_detail(self, look: PageSnapshot, chosen: Subject) -> None:
-        """Add the holders and waiters of another limit to the latest snapshot."""
+        """Add the holders and waiters of a limit to the latest snapshot.
+
+        ``name, ""`` are the tiers of a name; ``name`` is the semaphore, or the tiers if there is
+        none.
+        """
         if self._last is not None:
             look.details[chosen] = self._detail(chosen, self._last)
 
@@ -147,12 +145,13 @@ class PageWatcher:
 
     def _find(self, chosen: Subject, seen: Survey) -> Semaphore | FoundTiers:
         """Return the semaphore or the tiers of a name, from the survey if it has them."""
-        name, only_tiers = chosen.name, chosen.tier is not None
-        if name in seen.semaphores and not only_tiers:
+        name = chosen.name
+        kind: Kind = None if chosen.tier is None else "tiers"
+        if name in seen.semaphores and kind is None:
             return self._backend.found(name, seen.semaphores[name])
         if name in seen.tiers:
             return seen.tiers[name].found
-        return self._backend.find_either(name, only_tiers=only_tiers)
+        return self._backend.find(name, kind)
 
 
 # ------------------------------------------------------------------------------ rows
@@ -312,7 +311,7 @@ def _adaptive(limit: Semaphore) -> list[dict[str, Any]]:
         changes = limit.changes_sync()
     except TypeError:
         return []
-    return [{"tier": None, "key": None, "changes": _changes(changes)}]
+    return [{"tier": None, "key": None, "changes": [*map(asdict, changes[-_CHANGES:])]}]
 
 
 def _adaptive_tiers(tiers: TiersView) -> list[dict[str, Any]]:
@@ -322,19 +321,16 @@ def _adaptive_tiers(tiers: TiersView) -> list[dict[str, Any]]:
         for each in (tier.keys[:_ADAPTIVE_KEYS] or (tier.total,)) if tier.spec.rules else ():
             if tier.spec.keyed and each.key is None:
                 continue  # nobody uses one
-            changes = _changes(tiers.found.paths.changes_sync(tier.spec.name, each.key))
+            changes = tiers.found.paths.changes_sync(tier.spec.name, each.key)
             found.append(
-                {"tier": tier.spec.name, "key": each.key, "value": each.value, "changes": changes}
+                {
+                    "tier": tier.spec.name,
+                    "key": each.key,
+                    "value": each.value,
+                    "changes": [*map(asdict, changes[-_CHANGES:])],
+                }
             )
     return found
-
-
-def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """The latest, oldest first."""
-    return [
-        {"at": each.at, "old": each.old, "new": each.new, "reason": each.reason}
-        for each in changes[-_CHANGES:]
-    ]
 
 
 # ------------------------------------------------------------------------------ history

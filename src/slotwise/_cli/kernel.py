@@ -1,8 +1,15 @@
-"""Wait for file descriptors, however high their numbers are."""
+"""Ask the system for what Python doesn't have: C functions, and waits for any descriptor."""
 
 from __future__ import annotations
 
+import ctypes
 import select
+
+
+def call(name: str, *args: int | bytes) -> int:
+    """Call a function of the C library that returns an int, such as prctl."""
+    result: int = ctypes.CDLL(None)[name](*args)
+    return result
 
 
 def readable(*descriptors: int, timeout: float | None = None) -> set[int]:
