@@ -292,15 +292,9 @@ class PathLedger(Generic[C]):
             return []
         nodes = self.check_request(claim, path, now)  # what is granted next has to be returned
         granted = self._serve_if_needed(now)
-        if self._try_nodes(claim, path, nodes, now, weight):
-            granted.append(claim)
-            return granted
-        # While attention is up, whoever gives slots back looks for waiters. What was given
-        # back before it was raised is found by trying once more.
-        try_again = not self.attention
+        # First: while attention is up, whoever gives slots back looks for waiters.
         self.attention = True
-        while not (try_again and self._try_nodes(claim, path, nodes, now, weight)):
-            try_again = True
+        while not self._try_nodes(claim, path, nodes, now, weight):
             if self.line:
                 granted += self.serve(now)
                 self.attention = True
@@ -433,7 +427,7 @@ class PathLedger(Generic[C]):
         """Return the nodes of a path, or raise what `request` raises."""
         if self.closed:
             raise SemaphoreClosed("the ledger is closed")
-        nodes = self._nodes(path, now)
+        nodes = self.fixed_nodes or self._nodes(path, now)
         needs = claim.needs
         if needs is not None and self.unfit(needs, path) is not None:
             raise ValueError(f"{needs} needed of {path}: that can never be granted")

@@ -18,11 +18,10 @@ from slotwise._core.adaptive import Outcome
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
 from slotwise._core.outcomes import Outcomes, asked_pauses
-from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, head_start_of, keys_by_name
+from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, keys_by_name
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._ledger.path_nodes import BasePathClaim
-from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.times import microseconds
 from slotwise._wait.at_once import DONE
 from slotwise._wait.wakers import Waker
@@ -198,7 +197,7 @@ class MemoryAcquisition(BasePathClaim, AcquisitionResult, AcquisitionContext):
             raise context_reused(self._title)
         self.key = key
 
-    def _get(self) -> Coroutine[Any, Any, None]:
+    def _get(self) -> Coroutine[Any, Any, object]:
         return self.backend.get(self)
 
 
@@ -209,30 +208,24 @@ class GeneralAcquisition(MemoryAcquisition):
     """
 
     __slots__ = (
-        *("_outcomes", "label", "needs", "nodes", "path", "ranges", "replaced", "task", "ttl"),
-        "weight",
+        *("_outcomes", "head_start", "label", "needs", "nodes", "path", "ranges", "replaced"),
+        *("replaces", "task", "ttl", "weight"),
     )
 
     is_general = True
 
     _outcomes: Outcomes | None
+    head_start: int
     label: str | None  # what the slots are for
     needs: Needs | None
     nodes: Sequence[Any]
     path: Path
     ranges: Sequence[range]
     replaced: Sequence[MemoryAcquisition]  # the holders that it has replaced
+    replaces: bool
     task: asyncio.Task[Any] | None  # to cancel when the ttl ends
     ttl: float | None
     weight: float  # of its key, where keys take turns
-
-    @property
-    def replaces(self) -> bool:  # type: ignore[override] # there it can be set
-        return bool(getattr(self.needs, "replaces", False))
-
-    @property
-    def head_start(self) -> int:  # type: ignore[override] # there it can be set
-        return FIRST if self.replaces else head_start_of(self.needs)
 
     async def __aenter__(self) -> Self:
         self._enter()

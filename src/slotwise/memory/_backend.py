@@ -23,6 +23,7 @@ from slotwise._core.paths import (
     Needs,
     Path,
     PathStats,
+    RankedNeeds,
     TierSpec,
     TierStats,
     check_costs,
@@ -34,6 +35,7 @@ from slotwise._core.trio_run import running_trio
 from slotwise._core.twins import is_blocking
 from slotwise._ledger.idle_nodes import forget_idle
 from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
 from slotwise._wait.at_once import known
@@ -178,6 +180,10 @@ class MemoryBackend(PathBackend):
             acquisition.label = label
             acquisition.needs = needs
             acquisition.ranges = ()
+            acquisition.replaces, acquisition.head_start = False, 0
+            if isinstance(needs, RankedNeeds):
+                acquisition.replaces = needs.replaces
+                acquisition.head_start = FIRST if needs.replaces else needs.head_start
             acquisition.task = None
             acquisition.ttl = self._ttl
             acquisition.weight = 1.0
@@ -204,16 +210,12 @@ class MemoryBackend(PathBackend):
         acquisition.key = next_key()
         if _quick_lane.take(acquisition):
             return known(acquisition)
-        return self._get_and_return(acquisition)
+        return self.get(acquisition)
 
     async def acquire(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         return await self.begin(path, timeout, label, needs)
-
-    async def _get_and_return(self, acquisition: MemoryAcquisition) -> AcquisitionResult:
-        await self.get(acquisition)
-        return acquisition
 
     async def try_acquire(
         self, path: Path, label: str | None = None, needs: Needs | None = None
@@ -248,14 +250,14 @@ class MemoryBackend(PathBackend):
     def _try_now(self, acquisition: MemoryAcquisition) -> bool:
         return self._admitted().try_now(acquisition)
 
-    def get(self, acquisition: MemoryAcquisition) -> Coroutine[Any, Any, None]:
-        """Get what the quick lane did not give, waiting if need be."""
+    def get(self, acquisition: MemoryAcquisition) -> Coroutine[Any, Any, MemoryAcquisition]:
+        """Get what the quick lane did not give, waiting if need be, and return it."""
         # Mostly not a coroutine of its own: each is one more that every wake-up goes through.
         if perhaps_wanted(DEBUG, True) or acquisition.needs or self._cancel_task_after_ttl:
             return self._get_and_tell(acquisition)
         return self._get(acquisition)
 
-    async def _get_and_tell(self, acquisition: MemoryAcquisition) -> None:
+    async def _get_and_tell(self, acquisition: MemoryAcquisition) -> MemoryAcquisition:
         """`get` while it is logged, somebody listens to events, or holders may be replaced."""
         started = self._begin_to_ask(acquisition)
         try:
@@ -268,6 +270,7 @@ class MemoryBackend(PathBackend):
         except BaseException as error:
             _log.refused(acquisition, error)
             raise
+        return acquisition
 
     def _begin_to_ask(self, acquisition: MemoryAcquisition) -> float:
         """Return the time if the acquisition may be logged."""
@@ -278,7 +281,7 @@ class MemoryBackend(PathBackend):
         _log.acquiring(acquisition, self)
         return clock.now()
 
-    async def _get(self, claim: MemoryAcquisition) -> None:
+    async def _get(self, claim: MemoryAcquisition) -> MemoryAcquisition:
         """Ask the ledger, and wait if the slots are not free."""
         loop = waiting_loop()
         make_waker = thread_waker if loop is None else loop.create_future
@@ -290,7 +293,7 @@ class MemoryBackend(PathBackend):
         if granted:
             if loop is not None and self.tracker.woken.any_of(loop):
                 await self._let_woken_pass(claim)
-            return
+            return claim
         if claim.timeout == 0:
             raise cast("Exception", claim.failure)
         waker: Any = claim.waker
@@ -307,9 +310,11 @@ class MemoryBackend(PathBackend):
             self.tracker.woken.discard(waker)
         if claim.failure is not None:
             raise claim.failure
+        return claim
 
     def _ask(self, claim: MemoryAcquisition, make_waker: Callable[[], Waker]) -> bool:
-        return self._admitted().ask(claim, make_waker, self._overload)
+        tracker = self.tracker if self.lane is self.tracker.ledger else self._admitted()
+        return tracker.ask(claim, make_waker, self._overload)
 
     def _admitted(self) -> Tracker:
         """Return the tracker, *in the section*, once this object may use it.

@@ -400,13 +400,14 @@ class Tracker:
 
     def take_back(self, claim: MemoryAcquisition) -> None:
         """Free what a claim held that is no longer a holder."""
-        self.change_or_later(self._take_back, claim)
+        exclusive_or_later(self._take_back, claim, then=deliver_posted)
 
-    def _take_back(self, claim: MemoryAcquisition) -> list[Any]:
+    def _take_back(self, claim: MemoryAcquisition) -> None:
         now, ledger = clock.now(), self.ledger
         if self.is_rated and ledger.give_at_once(claim, now):
-            return []
-        self._note_end(claim, now)
+            return
+        if ledger.waiting or self.times_all:
+            self._note_end(claim, now)
         outcomes = claim._outcomes
         if outcomes is not None and outcomes.retry_after and not ledger.closed:
             for index, key in pausing(claim.backend._specs, claim.path):
@@ -415,7 +416,7 @@ class Tracker:
         if ledger.has_adaptive:
             self._collect_changes(claim.nodes)
             self.keep()
-        return self._after_giving(granted, now)
+        self.post(self._after_giving(granted, now))
 
     def hand_over(self, number: int) -> None:
         """Take back a slot that has no claim, whoever waits."""
@@ -429,9 +430,7 @@ class Tracker:
         return self._after_change(ledger.give_number(number, now), now)
 
     def _note_end(self, claim: MemoryAcquisition, now: float) -> None:
-        """Note that a hold ends: how long it was counts if somebody waits."""
-        if not (self.ledger.waiting or self.times_all):
-            return
+        """Note that a hold ends: how long it was counts, since somebody waits."""
         if self.is_semaphore:
             self.holds.end(now, self.ledger.node().in_use, claim.slots)
         else:
@@ -506,7 +505,10 @@ class Tracker:
     def post(self, claims: Iterable[Any]) -> None:
         """Post claims whose wait has ended, *in the section*, to be woken after earlier ones."""
         for claim in claims:
-            post(self._prepare_to_wake(claim))
+            if isinstance(claim, LineGrant):
+                post(self._prepare_to_wake(claim))
+            else:
+                post(prepare_to_wake(claim.waker, self, claim))
         if self.ledger.queue.work:
             # What the bound on the work of one call left over is done piece by piece.
             post(self._do_more)
@@ -514,16 +516,14 @@ class Tracker:
     def _do_more(self) -> None:
         self.change_or_later(self.serve)
 
-    def _prepare_to_wake(self, claim: Any) -> Callable[[], None]:
-        if not isinstance(claim, LineGrant):
-            return prepare_to_wake(claim.waker, self, claim)
-        future: Any = claim.key
-        if not claim._slot_number:
+    def _prepare_to_wake(self, grant: LineGrant) -> Callable[[], None]:
+        future: Any = grant.key
+        if not grant._slot_number:
             return partial(_line.refuse, self, deque([future]), self._maker_of_closed_error())
         if future.done():  # cancelled, and still in the line
             self.ended_tickets -= 1
-            return partial(_line.pass_on, self, [claim])
-        return prepare_to_wake(future, self, claim, claim._slot_number)
+            return partial(_line.pass_on, self, [grant])
+        return prepare_to_wake(future, self, grant, grant._slot_number)
 
     def post_refused(self, claims: Sequence[Any], error: Callable[[Any], Exception]) -> None:
         """Post the claims that are refused, *in the section*.
@@ -943,7 +943,7 @@ def _nothing(_: object) -> None: ...
 
 def _has(granted: Sequence[Any], claim: MemoryAcquisition) -> bool:
     # By identity: acquisitions are compared by their ids.
-    return any(each is claim for each in granted)
+    return bool(granted) and any(each is claim for each in granted)
 
 
 def running_task() -> asyncio.Task[Any] | None:
