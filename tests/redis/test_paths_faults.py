@@ -346,7 +346,7 @@ async def test_forgotten_scripts_are_sent_again(config: RedisConfig, client: red
         await asyncio.gather(*(work(n) for n in range(12)))
         assert order == list(range(12))
     client.script_flush()
-    await paths._control("resize", ("all", None), 5)
+    await paths.control("resize", ("all", None), 5)
     client.script_flush()
     assert (await paths.stats())["all"].value == 5
 

@@ -482,7 +482,7 @@ def test_a_caller_that_asks_during_a_pause_is_served_before_it_or_when_it_ends(p
         world.used(BOB)
 
         def pause() -> None:
-            world.paths._control_sync("pause", ("narrow", ALICE[0]), 60)
+            world.paths.control_sync("pause", ("narrow", ALICE[0]), 60)
             world.clock.advance(60)
 
         def check() -> None:
@@ -583,7 +583,7 @@ def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_i
         world.paths.release_sync(low.acquisition_id)
 
         def shrink() -> None:
-            world.paths._control_sync("resize", (tier, None), 1)
+            world.paths.control_sync("resize", (tier, None), 1)
             world.paths.release_sync(high.acquisition_id)
 
         def check() -> None:
@@ -604,7 +604,7 @@ def test_a_caller_that_asks_while_a_tier_grows_gets_the_new_slot(play, taker):
 
         def grow() -> None:
             world.values = (1, 2)
-            world.paths._control_sync("resize", ("wide", None), 2)
+            world.paths.control_sync("resize", ("wide", None), 2)
 
         def check() -> None:
             assert taker is _thread_tries or world.count() == 2
@@ -623,7 +623,7 @@ def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(
         high = world.paths.acquire_sync(BOB, timeout=0)
 
         def shrink_then_give() -> None:
-            world.paths._control_sync("resize", ("wide", None), 1)
+            world.paths.control_sync("resize", ("wide", None), 1)
             world.paths.release_sync(high.acquisition_id)
 
         def check() -> None:

@@ -145,13 +145,13 @@ class Backend(ABC):
         semaphore = None if kind == "tiers" else self._idle(name)
         if semaphore is not None:
             with suppress(LookupError):
-                return bool(semaphore._control_sync("forget"))
+                return bool(semaphore._backend.control_sync("forget"))
         found, errors = self.tiers([name])
         if errors:
             raise errors[0]
         if name not in found:
             raise self._not_found(name, kind, suggest=False)
-        return bool(found[name].paths._control_sync("forget"))
+        return bool(found[name].paths.control_sync("forget"))
 
     def _idle(self, name: str) -> Semaphore | None:
         """Return the semaphore ``name``, which may be idle, if there may be one."""
@@ -297,9 +297,9 @@ def open_backend(url: str | None) -> Backend:
     return backend
 
 
-def controlled(found: Semaphore | FoundTiers) -> Semaphore | PathBackend:
+def controlled(found: Semaphore | FoundTiers) -> PathBackend:
     """Return what has holders and waiters, and can be changed."""
-    return found.paths if isinstance(found, FoundTiers) else found
+    return found.paths if isinstance(found, FoundTiers) else found._backend
 
 
 def claimants(found: Semaphore | FoundTiers) -> Claimants:
@@ -311,7 +311,7 @@ def claimants(found: Semaphore | FoundTiers) -> Claimants:
 
 
 # The name of a limit, the limit, and one of its holders.
-HolderFound: TypeAlias = tuple[str, Semaphore | PathBackend, Claimant]
+HolderFound: TypeAlias = tuple[str, PathBackend, Claimant]
 
 
 def find_holder(

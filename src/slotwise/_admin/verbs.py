@@ -134,7 +134,7 @@ class _Target:
     def control(self, *args: object) -> bool:
         where = WHOLE if self.spec is None else (self.spec.name, self.wanted.key)
         verb = _VERBS[self.wanted.verb].control or self.wanted.verb
-        return bool(self.limit._control_sync(verb, where, *args))  # type: ignore[arg-type]
+        return bool(self.limit.control_sync(verb, where, *args))  # type: ignore[arg-type]
 
     @property
     def view(self) -> tier_view.TierView:

@@ -21,12 +21,14 @@ from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.running_loop import running_loop
-from slotwise._core.twins import refuse_to_block_a_loop, run_here, twin
+from slotwise._core.twins import refuse_to_block_a_loop, twin
 
 if TYPE_CHECKING:
     import asyncio
 
     from slotwise._core.explain import Explanation
+    from slotwise._core.path_backend import PathBackend
+    from slotwise._core.paths import Path
     from slotwise._core.stats import SemaphoreStats
 
 T = TypeVar("T")
@@ -58,18 +60,25 @@ class Limit(ABC):
 
     __slots__ = ("__weakref__", "_blocks")
 
-    # Whether try_acquire_sync(), release_sync() and locked_sync() do I/O, and may block for as
-    # long as that takes.
-    _does_io: bool = True
+    _backend: PathBackend  # where it is acquired
+    _path: Path  # what of it
 
     def __init__(self) -> None:
         # The acquisitions of `async with limit:` blocks, latest last, by task or thread.
         self._blocks: dict[object, list[AcquisitionResult]] | None = None
 
     @property
-    @abstractmethod
     def _title(self) -> str:
         """Its name in messages."""
+        return self._backend._title
+
+    @property
+    def _does_io(self) -> bool:
+        """Whether try_acquire_sync(), release_sync() and locked_sync() do I/O.
+
+        Then they may block for as long as that takes.
+        """
+        return self._backend._does_io
 
     def _recipe(self) -> Recipe | None:
         """Return how to make an object of the same limit; None if it is private."""
@@ -77,7 +86,7 @@ class Limit(ABC):
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine of this limit for a plain thread; see `twin`."""
-        return run_here(start, completes=completes)
+        return self._backend._run(start, completes=completes)
 
     # ------------------------------------------------------------- acquiring
 
@@ -115,7 +124,6 @@ class Limit(ABC):
 
     # ------------------------------------------------------------- releasing
 
-    @abstractmethod
     async def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> bool:
@@ -125,6 +133,7 @@ class Limit(ABC):
         nobody else's slot is freed. ``outcome`` is how the work ended, for adaptive values: "ok",
         "dropped" or "ignored"; None is what the acquisition was told, or else "ok".
         """
+        return await self._backend.release(acquisition_id, outcome=outcome)
 
     release_sync = twin(release, completes=True)
 
@@ -138,8 +147,8 @@ class Limit(ABC):
         """
         return LockedAnswer(self._locked()) if self._does_io else KnownAnswer(self.locked_sync())
 
-    @abstractmethod
-    async def _locked(self) -> bool: ...
+    async def _locked(self) -> bool:
+        return (await self._backend.stats_of(self._path)).locked
 
     locked_sync = twin(_locked)
 
@@ -151,9 +160,12 @@ class Limit(ABC):
         """
         raise TypeError(f"bounded work needs limit=: {self._title} has no fixed value")
 
-    @abstractmethod
     async def stats(self) -> SemaphoreStats:
-        """Return how many slots are held, and how many requests wait."""
+        """Return how many slots are held, and how many requests wait.
+
+        Of a path through tiers, those of the tier with the fewest free slots.
+        """
+        return self._backend.with_totals((await self._backend.stats_of(self._path)).tightest())
 
     stats_sync = twin(stats)
 
@@ -244,7 +256,7 @@ class Limit(ABC):
         The work is done: a driver whose server doesn't answer waits for at most `EXIT_LIMIT`,
         raises nothing, and continues in the background.
         """
-        await self.release(acquired)
+        await self._backend._release_on_exit(acquired)
 
     _release_on_exit_sync = twin(_release_on_exit, completes=True)
 

@@ -6,7 +6,7 @@ Redis server the scripts that mirror it.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
-from slotwise._core.control import Controlled
+from slotwise._core.control import WHOLE, Verb, Where, tell
 from slotwise._core.limit import AcquiringContext, AcquisitionContext
 from slotwise._core.messages import closed_error
 from slotwise._core.paths import (
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Timeout: TypeAlias = float | None
 
 
-class PathBackend(Controlled):
+class PathBackend(ABC):
     """Slots of several tiers, acquired together.
 
     The caller checks paths, names and numbers, and that a blocking call doesn't block an event
@@ -244,6 +244,26 @@ class PathBackend(Controlled):
         """Return how the value of an adaptive tier, or of one key of it, has moved."""
 
     changes_sync = twin(changes)
+
+    async def control(self, verb: Verb, where: Where = WHOLE, *args: Any) -> Any:
+        """Change it for everybody who shares it: the only way from a public method to the rules."""
+        result = await self._apply(verb, where, *args)
+        if events.hooks:
+            tell(verb, where, args, result, *self._reported)
+        return result
+
+    control_sync = twin(control)
+
+    @abstractmethod
+    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
+        """Change it by the rules.
+
+        Return the value that it has now for "freeze", and for "forget" whether nobody uses it and
+        all that was remembered of it is gone. Limits in memory have no "forget".
+
+        Raises:
+            SemaphoreClosed: it is closed, unless that is what the verb is about.
+        """
 
     @abstractmethod
     async def close(self) -> None:

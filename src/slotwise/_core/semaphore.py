@@ -26,10 +26,10 @@ from slotwise._core.arguments import (
     check_timeout,
     check_value,
 )
-from slotwise._core.control import WHOLE, Controlled, Verb, Where
+from slotwise._core.control import WHOLE
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
-from slotwise._core.messages import closed_error, display
+from slotwise._core.messages import closed_error
 from slotwise._core.overload import overload_of
 from slotwise._core.paths import SEMAPHORE_PATH, SEMAPHORE_TIER, RankedNeeds
 from slotwise._core.priorities import check_priority
@@ -38,15 +38,12 @@ from slotwise._core.twins import Wider, twin
 from slotwise.errors import SemaphoreClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from slotwise._core.adaptive import Change, Outcome
+    from slotwise._core.adaptive import Change
     from slotwise._core.closing import Closure
     from slotwise._core.explain import Explanation
     from slotwise._core.overload import Overload
-    from slotwise._core.path_backend import PathBackend
     from slotwise._core.paths import Needs
-    from slotwise._core.stats import Claimant, SemaphoreStats
+    from slotwise._core.stats import Claimant
 
 
 T = TypeVar("T")
@@ -57,7 +54,7 @@ _WAIT = "wait"
 _NO_PRIORITY = 0
 
 
-class Semaphore(Controlled, Limit):
+class Semaphore(Limit):
     """A named limit with a queue: a path with one tier.
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain
@@ -96,17 +93,7 @@ class Semaphore(Controlled, Limit):
 
     _overload: Overload | None  # whom it refuses at once
 
-    _backend: PathBackend  # where slots are taken; of a driver that has one
-
-    def _with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
-        from slotwise._core.totals import with_totals  # not needed to acquire
-
-        name, scope = self._reported
-        return with_totals(stats, scope, name)
-
-    @property
-    def _reported(self) -> tuple[str | None, str]:
-        return self._reported_name, self._scope
+    _path = SEMAPHORE_PATH
 
     @property
     def _reported_name(self) -> str | None:
@@ -125,9 +112,6 @@ class Semaphore(Controlled, Limit):
     @_kick_grace.setter
     def _kick_grace(self, seconds: float) -> None:
         self._backend.grace = seconds
-
-    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
-        return self._backend._run(start, completes=completes)
 
     async def _acquire_at_once(
         self,
@@ -186,10 +170,6 @@ class Semaphore(Controlled, Limit):
     def shed(self) -> Shed | None:
         """Whether it also refuses callers whose timeout can't be met: "deadline" or None."""
         return "deadline" if self._overload is not None and self._overload.sheds else None
-
-    @property
-    def _title(self) -> str:
-        return display(self.name)
 
     def _closed_error(self, closure: Closure | None = None) -> SemaphoreClosed:
         """Return the error of a closed one, closed everywhere if there is a ``closure``."""
@@ -260,14 +240,6 @@ class Semaphore(Controlled, Limit):
 
     try_acquire_sync = Wider(try_acquire).twin
 
-    async def release(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        return await self._backend.release(acquisition_id, outcome=outcome)
-
-    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
-        await self._backend._release_on_exit(acquired)
-
     def cm(
         self,
         slots: int = 1,
@@ -288,12 +260,6 @@ class Semaphore(Controlled, Limit):
         return AcquiringContext(self, begin)
 
     # ------------------------------------------------------------ inspecting
-
-    async def _locked(self) -> bool:
-        return (await self._backend.stats_of(SEMAPHORE_PATH)).locked
-
-    async def stats(self) -> SemaphoreStats:
-        return self._with_totals((await self._backend.stats_of(SEMAPHORE_PATH)).tightest())
 
     async def estimate(self, slots: int = 1) -> float | None:
         return await self._backend.estimate(SEMAPHORE_PATH, (check_count("slots", slots),))
@@ -330,9 +296,6 @@ class Semaphore(Controlled, Limit):
 
     # ----------------------------------------------------------- controlling
 
-    async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
-        return await self._backend._apply(verb, where, *args)
-
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition; False if it had ended.
 
@@ -345,7 +308,7 @@ class Semaphore(Controlled, Limit):
     kick_sync = twin(kick)
 
     async def pause(self, seconds: float) -> None:
-        await self._control("pause", WHOLE, check_pause(seconds))
+        await self._backend.control("pause", WHOLE, check_pause(seconds))
 
     async def resize(self, value: int) -> None:
         """Change the value while the semaphore is in use.
@@ -353,7 +316,7 @@ class Semaphore(Controlled, Limit):
         Growing wakes waiters. After a shrink nothing is granted until what is
         held fits; waiters for more slots than are left fail with ValueError.
         """
-        await self._control("resize", WHOLE, check_value(value))
+        await self._backend.control("resize", WHOLE, check_value(value))
 
     resize_sync = twin(resize)
 
@@ -374,7 +337,7 @@ class Semaphore(Controlled, Limit):
             ValueError: it is outside min and max.
             TypeError: the value is fixed.
         """
-        await self._control("freeze", WHOLE, None if value is None else check_value(value))
+        await self._backend.control("freeze", WHOLE, None if value is None else check_value(value))
 
     freeze_sync = twin(freeze)
 
@@ -384,7 +347,7 @@ class Semaphore(Controlled, Limit):
         Raises:
             TypeError: the value is fixed.
         """
-        await self._control("thaw")
+        await self._backend.control("thaw")
 
     thaw_sync = twin(thaw)
 
@@ -405,7 +368,7 @@ class Semaphore(Controlled, Limit):
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         instances made later too; holders may still release. It outlives the last holder.
         """
-        await self._control("close_everywhere", WHOLE, check_reason(reason))
+        await self._backend.control("close_everywhere", WHOLE, check_reason(reason))
 
     close_everywhere_sync = twin(close_everywhere)
 
@@ -414,7 +377,7 @@ class Semaphore(Controlled, Limit):
 
         What this process closed by `close` stays closed.
         """
-        await self._control("reopen")
+        await self._backend.control("reopen")
 
     reopen_sync = twin(reopen)
 

@@ -71,7 +71,6 @@ class MemorySemaphore(Semaphore):
 
     __slots__ = ("_backend", "_numbers", "_waits_in_line")
 
-    _does_io = False
     _scope = "memory"
 
     _backend: MemoryBackend

@@ -241,7 +241,7 @@ NEED_OPEN = ("resize", "pause", "freeze", "thaw")
 def control(
     limit: SharedLimit, verb: Verb, where: Where, args: Sequence[Any], backend: ProcessBackend
 ) -> Any:
-    """Write the record of a verb; return what `Controlled._apply` has to."""
+    """Write the record of a verb; return what `PathBackend._apply` has to."""
     state = limit.current_state()
     if verb in NEED_OPEN:
         if backend.generation.closed or state.closed:

@@ -437,7 +437,7 @@ class RedisAcquisition(AcquisitionResult):
             return super().settle(**costs)
         text = limit._write_costs(costs)
         if asyncio._get_running_loop() is None:
-            limit._control_sync("settle", WHOLE, self._acquisition_id, costs)
+            limit.control_sync("settle", WHOLE, self._acquisition_id, costs)
             return DONE
         if self.settling is None:
             self.settling = Settling(self)

@@ -5,14 +5,13 @@ Nothing here waits or decides: the backend of the tiers does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise._core.adaptive import Outcome
 from slotwise._core.arguments import UNSET, Unset, check_pause
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquisitionContext, Limit
-from slotwise._core.results import AcquisitionResult, SemaphoreStats
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.twins import Wider
 from slotwise.tiers._explain import explain
 
@@ -27,7 +26,7 @@ T = TypeVar("T")
 class PathLimit(Limit):
     """A path through tiers, for fixed keys; made by `Tiers.at` alone."""
 
-    __slots__ = ("_does_io", "_needs", "_path", "_tiers")
+    __slots__ = ("_backend", "_needs", "_path", "_tiers")
 
     def __init__(self, tiers: Tiers, path: Path, needs: Needs | None = None) -> None:
         """``needs``: what it takes of rates, where there are any."""
@@ -35,7 +34,7 @@ class PathLimit(Limit):
         self._tiers = tiers
         self._path = path
         self._needs = needs
-        self._does_io = tiers._does_io
+        self._backend = tiers._backend
 
     @property
     def tiers(self) -> Tiers:
@@ -46,10 +45,6 @@ class PathLimit(Limit):
     def keys(self) -> dict[str, str]:
         """The key of every keyed tier, by the tier's name."""
         return self._tiers._arguments.keys_of(self._path)
-
-    @property
-    def _title(self) -> str:
-        return self._tiers._title
 
     def __repr__(self) -> str:
         keys = ", ".join(f"{name}={key!r}" for name, key in self.keys.items())
@@ -78,9 +73,6 @@ class PathLimit(Limit):
     def _ranked(self, slots: Any, priority: float) -> Any:
         """What it takes of each tier, with a head start if there is one."""
         return self._tiers._arguments.with_priority(self._needs_of(slots), priority)
-
-    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
-        return self._tiers._run(start, completes=completes)
 
     # ------------------------------------------------------------- acquiring
 
@@ -113,24 +105,11 @@ class PathLimit(Limit):
     ) -> AcquisitionContext:
         return self._tiers._cm(self._path, self._ranked(slots, priority), timeout, label)
 
-    # ------------------------------------------------------------- releasing
-
-    async def release(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        return await self._tiers.release(acquisition_id, outcome=outcome)
-
-    async def _release_on_exit(self, acquired: AcquisitionResult) -> None:
-        await self._tiers._backend._release_on_exit(acquired)
-
     # ------------------------------------------------------------ inspecting
-
-    async def _locked(self) -> bool:
-        return (await self._tiers._backend.stats_of(self._path)).locked
 
     async def estimate(self, slots: int | Mapping[str, int] = 1) -> float | None:
         needs = self._tiers._arguments.needs(self._needs_of(slots))
-        return await self._tiers._backend.estimate(self._path, needs)
+        return await self._backend.estimate(self._path, needs)
 
     estimate_sync = Wider(estimate).twin
 
@@ -139,11 +118,6 @@ class PathLimit(Limit):
     ) -> Explanation:
         """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, self._path, acquisition_or_id)
-
-    async def stats(self) -> SemaphoreStats:
-        """Return how full the tier with the fewest free slots is."""
-        backend = self._tiers._backend
-        return backend.with_totals((await backend.stats_of(self._path)).tightest())
 
     # ----------------------------------------------------------- controlling
 
@@ -154,4 +128,4 @@ class PathLimit(Limit):
         paused, not the wider tiers. Without keys everything is paused, as by `Tiers.pause`.
         """
         where = self._tiers._arguments.narrowest_key(self._path)
-        await self._tiers._backend._control("pause", where, check_pause(seconds))
+        await self._backend.control("pause", where, check_pause(seconds))

@@ -5,7 +5,7 @@ It is a path through one tier; who gets what, and when, is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -18,7 +18,7 @@ from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.results import AcquisitionResult, Claimant
 from slotwise._core.twins import Wider, twin
 from slotwise.tiers._explain import explain
 from slotwise.tiers._options import OptionAttributes
@@ -70,7 +70,9 @@ class RateLimit(OptionAttributes, Limit):
             away. It does at once when connections are refused or cut.
     """
 
-    __slots__ = ("_does_io", "_local_value", "_options", "_rate", "_tiers")
+    __slots__ = ("_backend", "_local_value", "_options", "_rate", "_tiers")
+
+    _path = _PATH
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class RateLimit(OptionAttributes, Limit):
         )
         self._options = self._tiers._options
         self._local_value = local_value
-        self._does_io = self._tiers._does_io
+        self._backend = self._tiers._backend
 
     @property
     def rate(self) -> Rate:
@@ -117,10 +119,6 @@ class RateLimit(OptionAttributes, Limit):
     def local_value(self) -> Rate | None:
         """The rate of each process while a server is away, with "local"."""
         return self._local_value
-
-    @property
-    def _title(self) -> str:
-        return self._tiers._title
 
     def __repr__(self) -> str:
         return f"<RateLimit {self.name!r}: {self._rate}>"
@@ -142,9 +140,6 @@ class RateLimit(OptionAttributes, Limit):
         return Recipe(RateLimit, (self.name, self._rate), options)
 
     # ------------------------------------------------------------- acquiring
-
-    def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
-        return self._tiers._run(start, completes=completes)
 
     async def acquire(
         self,
@@ -240,12 +235,9 @@ class RateLimit(OptionAttributes, Limit):
 
     # ----------------------------------------------- inspecting, controlling
 
-    async def _locked(self) -> bool:
-        return (await self._tiers._backend.stats_of(_PATH)).locked
-
     async def estimate(self, slots: int = 1, *, cost: int | None = None) -> float | None:
         """In how many seconds a newcomer would be served; 0.0 if it would be at once."""
-        return await self._tiers._backend.estimate(_PATH, self._needs(slots, cost))
+        return await self._backend.estimate(_PATH, self._needs(slots, cost))
 
     estimate_sync = Wider(estimate).twin
 
@@ -254,11 +246,6 @@ class RateLimit(OptionAttributes, Limit):
     ) -> Explanation:
         """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, _PATH, acquisition_or_id)
-
-    async def stats(self) -> SemaphoreStats:
-        """How much of the burst is taken, and how many requests wait."""
-        backend = self._tiers._backend
-        return backend.with_totals((await backend.stats_of(_PATH)).tightest())
 
     async def waiters(self) -> list[Claimant]:
         """Return who waits now, in the order of arrival; nobody holds anything."""

@@ -454,14 +454,14 @@ class Tiers(OptionAttributes, ClosedByBlock):
             LookupError: the acquisition is unknown, or no longer known.
         """
         self._arguments.check_settle(costs)
-        await self._backend._control("settle", WHOLE, acquisition_id_of(acquisition_id), costs)
+        await self._backend.control("settle", WHOLE, acquisition_id_of(acquisition_id), costs)
 
     settle_sync = twin(settle)
 
     async def refill(self, tier: str, key: str | None = None) -> None:
         """Forgive the debt of a rate, or of one key of it, and fill it."""
         self._arguments.check_refill(tier, key)
-        await self._backend._control("refill", (tier, key))
+        await self._backend.control("refill", (tier, key))
 
     refill_sync = twin(refill)
 
@@ -472,7 +472,7 @@ class Tiers(OptionAttributes, ClosedByBlock):
         another Rate: what is left of it stays, cut to the new burst. An adaptive tier is frozen.
         """
         value = self._arguments.check_resize(tier, value, key)
-        await self._backend._control("resize", (tier, key), value)
+        await self._backend.control("resize", (tier, key), value)
 
     resize_sync = twin(resize)
 
@@ -501,14 +501,14 @@ class Tiers(OptionAttributes, ClosedByBlock):
             TypeError: the tier has a fixed value.
         """
         value = self._arguments.check_freeze(tier, value, key)
-        await self._backend._control("freeze", (tier, key), value)
+        await self._backend.control("freeze", (tier, key), value)
 
     freeze_sync = twin(freeze)
 
     async def thaw(self, tier: str, key: str | None = None) -> None:
         """Let the value of an adaptive tier, or of one key of it, move again from where it is."""
         self._arguments.check_adaptive(tier, key)
-        await self._backend._control("thaw", (tier, key))
+        await self._backend.control("thaw", (tier, key))
 
     thaw_sync = twin(thaw)
 
@@ -520,7 +520,7 @@ class Tiers(OptionAttributes, ClosedByBlock):
         them. ``tiers.at(...).pause()`` pauses the narrowest tier that has a key there.
         """
         where = self._arguments.paused_key(key)
-        await self._backend._control("pause", where, check_pause(seconds))
+        await self._backend.control("pause", where, check_pause(seconds))
 
     pause_sync = twin(pause)
 
@@ -553,13 +553,13 @@ class Tiers(OptionAttributes, ClosedByBlock):
         Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
         objects made later too; holders may still release.
         """
-        await self._backend._control("close_everywhere", WHOLE, check_reason(reason))
+        await self._backend.control("close_everywhere", WHOLE, check_reason(reason))
 
     close_everywhere_sync = twin(close_everywhere)
 
     async def reopen(self) -> None:
         """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
-        await self._backend._control("reopen")
+        await self._backend.control("reopen")
 
     reopen_sync = twin(reopen)
 
