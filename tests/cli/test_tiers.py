@@ -16,7 +16,9 @@ from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
 from slotwise import Rate, RateLimit, Tier, Tiers
+from slotwise._admin.backends import open_backend
 from slotwise._admin.text import units
+from slotwise._cli.export import render
 
 # Two tiers, with the value of one.
 BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}
@@ -282,6 +284,17 @@ def test_a_new_rate_of_all_keys_says_what_their_burst_was(any_shell: Shell):
         any_shell.here(*resize, "54000/1h", "--burst", 8000)
         told = any_shell.here(*resize, "50000/1h").stdout
         assert told.endswith("has 50000 per 3600 s, burst 8000 now, burst 8000 before\n")
+
+
+def test_a_new_rate_of_all_keys_is_that_of_the_tier_too(any_shell: Shell):
+    keyed = Tier("k", rate=Rate(10, per=1000, burst=7), keyed=True)
+    with tiers_here(any_shell, keyed, Tier("all", 2)) as tiers, tiers.cm(k="acme"):
+        assert any_shell.here("resize", "api", "30/1000s", "--tier", "k").returncode == 0
+        page = render(open_backend(any_shell.url))
+        assert re.search(r'slotwise_rate_limit{name="api",.*tier="k"} 0.03\n', page)
+        [shown] = [each for each in any_shell.json("ls")[0]["tiers"] if each["name"] == "k"]
+        assert [each["rate"] for each in (shown, *shown["keys"])] == ["30/1000s", "30/1000s"]
+        assert tiers.stats_sync()["k"].rate == Rate(30, per=1000, burst=7)
 
 
 def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):
