@@ -276,14 +276,20 @@ def test_a_new_rate_of_one_key_keeps_the_burst_that_it_had(any_shell: Shell):
         assert tiers.stats_sync()["tokens"].keys["acme"].value == 8000
 
 
-def test_a_new_rate_of_all_keys_says_what_their_burst_was(any_shell: Shell):
+def test_a_new_rate_of_keys_says_which_rate_they_had(any_shell: Shell):
     keyed = Tier("tokens", rate=Rate(60_000, per=3600, burst=9000), keyed=True)
     with tiers_here(any_shell, keyed) as tiers:
         tiers.acquire_sync(tokens="acme")
         resize = ("resize", "api", "--tier", "tokens")
         any_shell.here(*resize, "54000/1h", "--burst", 8000)
         told = any_shell.here(*resize, "50000/1h").stdout
-        assert told.endswith("has 50000 per 3600 s, burst 8000 now, burst 8000 before\n")
+        before = "54000 per 3600 s, burst 8000 before\n"
+        assert told.endswith(f"has 50000 per 3600 s, burst 8000 now, {before}")
+        own = (*resize, "--key", "acme")
+        assert any_shell.here(*own, "40/9000s", "--burst", 70).returncode == 0
+        tiers.acquire_sync(tokens="acme")
+        told = any_shell.here(*own, "30/9000s").stdout
+        assert told.endswith("has 30 per 9000 s, burst 70 now, 40 per 9000 s, burst 70 before\n")
 
 
 def test_a_new_rate_of_all_keys_is_that_of_the_tier_too(any_shell: Shell):
