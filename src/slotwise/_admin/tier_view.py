@@ -48,7 +48,9 @@ class TierCounts:
         return None if self.rate is None else f"{self.rate.count}/{self.rate.per:g}s"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"rate": self.rate_words}
+        """For JSON: slots have a value, a rate has none but a burst."""
+        value, burst = (self.value, None) if self.rate is None else (None, self.value)
+        return asdict(self) | {"value": value, "rate": self.rate_words, "burst": burst}
 
 
 @dataclass(frozen=True, slots=True)
