@@ -291,7 +291,9 @@ def test_the_options_that_type_checkers_know_are_those_that_there_are():
     assert {*SemaphoreOptions.__annotations__} == of_semaphore | of_server
 
 
-def test_a_rate_whose_time_is_not_named_shows_the_right_call():
+@pytest.mark.parametrize(("count", "named"), [((600, 60), {}), ((600,), {}), ((), {"per": 60})])
+def test_a_rate_without_its_count_or_named_time_shows_the_right_call(count, named):
     with pytest.raises(TypeError, match=r"Rate\(600, per=60\)"):
-        Rate(600, 60)  # type: ignore[call-arg]
+        Rate(*count, **named)
+    assert Rate(count=600, per=60) == Rate(600, per=60)
     assert "per" in inspect.signature(Rate).parameters
