@@ -257,6 +257,8 @@ async def test_a_function_finds_the_limit_by_the_parameters_that_it_names() -> N
         limited(lambda user: tiers.at(tenant=user))(work)
     with pytest.raises(TypeError, match="Limit or None, not int"):
         limited(lambda *args: 5)(lambda x: x)(1)
+    with pytest.raises(TypeError, match=r"not Tiers: tiers\.at\(\.\.\.\) makes a Limit"):
+        limited(lambda: tiers)(lambda: None)()
 
 
 # --------------------------------------------------------------- a limit that is full
