@@ -183,6 +183,7 @@ _OF_A_SERVER = {
     "unreachable_after": 0.5,
 }
 _WRONG = [
+    {"heartbeat_max_interval": None, "ping_interval": 16},
     {"heartbeat_max_interval": 0},
     {"ping_interval": 16},
     {"cancel_task_on_loss": 1},
@@ -202,6 +203,18 @@ def test_every_scope_takes_the_options_of_a_server(url):
     del of_rate["cancel_task_on_loss"]  # a rate holds nothing that could be lost
     rate = RateLimit("calls", Rate(2, per=1), url=url, **of_rate)
     assert (rate.heartbeat_max_interval, rate.ping_interval) == (10, 2)
+
+
+@pytest.mark.parametrize("url", ["memory://", "process:///tmp", "redis://"])
+def test_none_is_the_default_of_heartbeats_in_every_scope(url):
+    none = {"heartbeat_max_interval": None, "ping_interval": None}
+    semaphore = slotwise.semaphore(None, 3, url, **none)
+    if url == "redis://":
+        default = RedisSemaphore(3).heartbeat_max_interval
+        assert semaphore.heartbeat_max_interval == default
+    Tiers(Tier("all", 3), url=url, **none)
+    RateLimit("calls", Rate(2, per=1), url=url, **none)
+    SlotManager(3, 1, url=url, **none)
 
 
 @pytest.mark.parametrize("wrong", _WRONG, ids=str)
@@ -291,7 +304,9 @@ def test_the_options_that_type_checkers_know_are_those_that_there_are():
     assert {*SemaphoreOptions.__annotations__} == of_semaphore | of_server
 
 
-def test_a_rate_whose_time_is_not_named_shows_the_right_call():
+@pytest.mark.parametrize(("count", "named"), [((600, 60), {}), ((600,), {}), ((), {"per": 60})])
+def test_a_rate_without_its_count_or_named_time_shows_the_right_call(count, named):
     with pytest.raises(TypeError, match=r"Rate\(600, per=60\)"):
-        Rate(600, 60)  # type: ignore[call-arg]
+        Rate(*count, **named)
+    assert Rate(count=600, per=60) == Rate(600, per=60)
     assert "per" in inspect.signature(Rate).parameters

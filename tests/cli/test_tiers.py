@@ -16,7 +16,9 @@ from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
 from slotwise import Rate, RateLimit, Tier, Tiers
+from slotwise._admin.backends import open_backend
 from slotwise._admin.text import units
+from slotwise._cli.export import render
 
 # Two tiers, with the value of one.
 BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}
@@ -83,7 +85,7 @@ def test_ls_lists_each_tier_with_its_busiest_keys(any_shell: Shell):
         expected = {"name": "api", "value": None, "held": 3, "waiting": 1}
         assert api == {**expected, "closed": False, "reason": None}
         counts = {"value": 2, "held": 2, "waiting": 1, "level": None, "full_in": None}
-        counts |= {"rate": None}
+        counts |= {"rate": None, "burst": None}
         counts |= {"paused_for": 0.0, "frozen": False}
         assert tenant == {
             "name": "tenant",
@@ -112,14 +114,17 @@ def test_ls_show_and_top_tell_what_is_left_of_a_rate_and_when_it_is_full(any_she
         shown = any_shell.json("show", "api")["tiers"][1]
         assert 60 <= shown["level"] < 61
         assert 14_000 < shown["full_in"] <= 14_400
-        assert shown["rate"] == "10/3600s"
+        assert (shown["value"], shown["rate"], shown["burst"]) == (None, "10/3600s", 100)
+        assert any_shell.json("ls", "--used")[0]["tiers"][1]["burst"] == 100
         assert "FULL IN" in any_shell.here("show", "api").stdout
         tiers.resize_sync("tokens", Rate(5, per=60, burst=90))
         *_, tokens = any_shell.here("ls", "--used").stdout.splitlines()
         assert tokens.split()[2:5] == ["0", "5/60s", "90"]
         tiers.resize_sync("tokens", Rate(10, per=3600, burst=100))
         top = [row for row in any_shell.json("top", "--every", "0.1s") if row["tier"] == "tokens"]
-        assert [(row["value"], row["held"], row["level"] // 1) for row in top] == [(100, 0, 60)]
+        fields = ("value", "rate", "burst", "held")
+        assert [[row[each] for each in fields] for row in top] == [[None, "10/3600s", 100, 0]]
+        assert top[0]["level"] // 1 == 60
         assert 14_000 < top[0]["full_in_seconds"] <= 14_400
         assert "at once" in any_shell.here("explain", "api").stdout
         tiers.release_sync(tiers.acquire_sync(tokens=60))
@@ -274,14 +279,32 @@ def test_a_new_rate_of_one_key_keeps_the_burst_that_it_had(any_shell: Shell):
         assert tiers.stats_sync()["tokens"].keys["acme"].value == 8000
 
 
-def test_a_new_rate_of_all_keys_says_what_their_burst_was(any_shell: Shell):
+def test_a_new_rate_of_keys_says_which_rate_they_had(any_shell: Shell):
     keyed = Tier("tokens", rate=Rate(60_000, per=3600, burst=9000), keyed=True)
     with tiers_here(any_shell, keyed) as tiers:
         tiers.acquire_sync(tokens="acme")
         resize = ("resize", "api", "--tier", "tokens")
         any_shell.here(*resize, "54000/1h", "--burst", 8000)
         told = any_shell.here(*resize, "50000/1h").stdout
-        assert told.endswith("has 50000 per 3600 s, burst 8000 now, burst 8000 before\n")
+        before = "54000 per 3600 s, burst 8000 before\n"
+        assert told.endswith(f"has 50000 per 3600 s, burst 8000 now, {before}")
+        own = (*resize, "--key", "acme")
+        assert any_shell.here(*own, "40/9000s", "--burst", 70).returncode == 0
+        tiers.acquire_sync(tokens="acme")
+        told = any_shell.here(*own, "30/9000s").stdout
+        assert told.endswith("has 30 per 9000 s, burst 70 now, 40 per 9000 s, burst 70 before\n")
+
+
+def test_a_new_rate_of_all_keys_is_that_of_the_tier_too(any_shell: Shell):
+    keyed = Tier("k", rate=Rate(10, per=1000, burst=7), keyed=True)
+    with tiers_here(any_shell, keyed, Tier("all", 2)) as tiers, tiers.cm(k="acme"):
+        assert any_shell.here("resize", "api", "30/1000s", "--tier", "k").returncode == 0
+        page = render(open_backend(any_shell.url))
+        assert re.search(r'slotwise_rate_limit{name="api",.*tier="k"} 0.03\n', page)
+        [shown] = [each for each in any_shell.json("ls")[0]["tiers"] if each["name"] == "k"]
+        assert [each["rate"] for each in (shown, *shown["keys"])] == ["30/1000s", "30/1000s"]
+        assert [(each["value"], each["burst"]) for each in shown["keys"]] == [(None, 7)]
+        assert tiers.stats_sync()["k"].rate == Rate(30, per=1000, burst=7)
 
 
 def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):

@@ -25,6 +25,7 @@ from slotwise import (
     WouldBlockLoop,
     limited,
 )
+from slotwise.integrations import rq
 from slotwise.integrations._names import NameTemplate
 
 
@@ -256,6 +257,8 @@ async def test_a_function_finds_the_limit_by_the_parameters_that_it_names() -> N
         limited(lambda user: tiers.at(tenant=user))(work)
     with pytest.raises(TypeError, match="Limit or None, not int"):
         limited(lambda *args: 5)(lambda x: x)(1)
+    with pytest.raises(TypeError, match=r"not Tiers: tiers\.at\(\.\.\.\) makes a Limit"):
+        limited(lambda: tiers)(lambda: None)()
 
 
 # --------------------------------------------------------------- a limit that is full
@@ -449,14 +452,52 @@ def test_without_a_limit_the_right_call_is_shown():
     async def stream(number: int):
         yield number
 
-    for function in (fetch, numbers, stream):
-        with pytest.raises(TypeError, match=rf'@limited\("{function.__name__}", 5\)'):
-            limited(function)
+    class Client:
+        pass
 
-    @limited
+    for function in (fetch, numbers, stream, Client):
+        words = rf'limited\(\) needs a limit, .*: @limited\("{function.__name__}", 5\)'
+        with pytest.raises(TypeError, match=words):
+            limited(function)
+    for decorator in (limited, rq.limited):
+        with pytest.raises(TypeError, match=r'needs a limit, .*: @limited\("api", 5\)'):
+            decorator()
+
+
+@pytest.mark.parametrize("decorator", [limited, rq.limited])
+def test_a_plain_function_under_a_bare_decorator_is_refused_at_once(decorator):
+    with pytest.raises(TypeError, match=r'needs a limit, .*: @limited\("plain", 5\)'):
+
+        @decorator
+        def plain(number: int) -> int:
+            return number
+
+    with pytest.raises(TypeError, match=r'@limited\("method", 5\)'):
+
+        class Service:
+            @decorator
+            def method(self) -> None: ...
+
+
+def test_functions_that_find_a_limit_are_told_from_those_under_a_bare_decorator():
+    own = MemorySemaphore(1)
+    finders = []
+    for limit in (own, None):
+
+        def find(number: int, limit: MemorySemaphore | None = limit) -> MemorySemaphore | None:
+            return limit
+
+        finders.append(find)
+    for finder, found in zip(finders, (own, None), strict=True):
+        decorated = limited(finder)(lambda number: number)
+        assert decorated(3) == 3
+        assert decorated.limit_for(3) is found
+
     def plain(number: int) -> int:
         return number
 
-    for call in (lambda: plain(1), plain, lambda: plain(1, 2), lambda: plain(number=1)):
+    # Here the first call tells.
+    bare = limited(plain)
+    for call in (lambda: bare(1), bare, lambda: bare(1, 2), lambda: bare(number=1)):
         with pytest.raises(TypeError, match=r'@limited\("plain", 5\)'):
             call()

@@ -10,6 +10,7 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,17 @@ from tests.integrations._servers import (
     wsgi_thread,
 )
 
-from slotwise import MemorySemaphore, Rate, RateLimit, Semaphore, Tier, Tiers, semaphore
+from slotwise import (
+    Limit,
+    MemorySemaphore,
+    Rate,
+    RateLimit,
+    Semaphore,
+    Tier,
+    Tiers,
+    ValueConflict,
+    semaphore,
+)
 from slotwise.integrations import asgi
 from slotwise.integrations.django import limited_view as django_limited_view
 from slotwise.integrations.fastapi import limited_by
@@ -42,7 +53,7 @@ from slotwise.testing import FakeClock
 
 LIMIT = MemorySemaphore(1, name="web frameworks")
 go_on = threading.Event()
-unusable: list[Semaphore | RateLimit] = []  # the limit of tests whose limit can't be used
+unusable: list[Limit] = []  # the limit of tests whose limit can't be used
 django_views: list[Any] = []  # and the view of these tests
 
 
@@ -378,7 +389,7 @@ def flask_app(find) -> Any:
 def framework_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a framework answers whose limit is `unusable`."""
 
-    def find(_request: object) -> Semaphore | RateLimit:
+    def find(_request: object) -> Limit:
         return unusable[0]
 
     asgi_apps = {
@@ -414,6 +425,38 @@ def of_another_rate(tmp_path: Path) -> RateLimit:
     return RateLimit("rolled out", Rate(20, per=3600), url=url)
 
 
+def of_other_tiers(tmp_path: Path) -> Limit:
+    return tiers_rolled_out(tmp_path, 20).at(user="bob")
+
+
+def in_this_process(_tmp_path: Path) -> Semaphore:
+    return MemorySemaphore(20, name="rolled out")
+
+
+def tiers_rolled_out(tmp_path: Path, value: int) -> Tiers:
+    tiers = Tier("user", 5, keyed=True), Tier("all", value)
+    return Tiers(*tiers, name="rolled out too", url=f"process://{tmp_path}/slots")
+
+
+@contextmanager
+def with_other_values(tmp_path: Path) -> Iterator[None]:
+    """While a worker of the release before holds them; Tiers in memory could not be made."""
+    with ExitStack() as held_by_others:
+        url = f"process://{tmp_path}/slots"
+        held_by_others.enter_context(semaphore("rolled out", 10, url=url).cm())
+        held_by_others.enter_context(MemorySemaphore(10, name="rolled out").cm())
+        held_by_others.enter_context(tiers_rolled_out(tmp_path, 10).cm(user="ann"))
+        yield
+
+
+@pytest.mark.parametrize(
+    "make", [of_another_value, of_another_rate, of_other_tiers, in_this_process]
+)
+def test_limits_with_other_values_are_in_conflict(make, tmp_path: Path) -> None:
+    with with_other_values(tmp_path), pytest.raises(ValueConflict, match="'rolled out"):
+        make(tmp_path).acquire_sync()
+
+
 def in_no_directory(tmp_path: Path) -> Semaphore:
     (tmp_path / "file").touch()
     return semaphore("web", 20, url=f"process://{tmp_path}/file")
@@ -424,6 +467,8 @@ def in_no_directory(tmp_path: Path) -> Semaphore:
     [
         (of_another_value, "'rolled out' is in use with 10 slots, not 20"),
         (of_another_rate, "'rolled out' is in use as 10 per 3600 s, burst 1, not 20 per"),
+        (of_other_tiers, "the tiers of 'rolled out too' are in use as all=10, not all=20"),
+        (in_this_process, "'rolled out' is in use with 10 slots, not 20"),
         (in_no_directory, "not a directory: set SLOTWISE_DIR to one"),
     ],
 )
@@ -432,10 +477,10 @@ def test_a_limit_that_cannot_be_used_is_a_503_for_clients_and_one_error_for_oper
 ) -> None:
     clock = FakeClock()
     unusable[:] = [make(tmp_path)]
-    with clock, semaphore("rolled out", 10, url=f"process://{tmp_path}/slots").cm():
+    with clock, with_other_values(tmp_path):
         refused = [http.get(framework_url) for _ in range(3)]
         assert [each.status_code for each in refused] == [503, 503, 503]
-        assert refused[0].headers["Retry-After"] == "1"
+        assert [each.headers["Retry-After"] for each in refused] == ["1", "1", "1"]
         assert str(tmp_path) not in refused[0].text  # what clients should not see
         assert "rolled out" not in refused[0].text
         clock.advance(61)

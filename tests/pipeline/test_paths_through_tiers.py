@@ -68,5 +68,8 @@ async def test_a_limit_without_a_value_needs_a_limit_for_the_run() -> None:
         await run_bounded(work, [1], semaphore=RateLimit("calls", Rate(9, per=1)))
     with pytest.raises(TypeError, match="slotwise Limit"):
         await run_bounded(work, [1], 1, semaphore=asyncio.Semaphore(1))  # type: ignore[arg-type]
+    for limit_of_run in (None, 1):
+        with pytest.raises(TypeError, match=r"semaphore=tiers\.at\(\.\.\.\)"):
+            await run_bounded(work, [1], limit_of_run, semaphore=tiers())  # type: ignore[arg-type]
     report = await run_bounded(work, [1], semaphore=MemorySemaphore(2))
     assert report.done == 1

@@ -323,6 +323,7 @@ def words() -> None:
     slotwise.semaphore("api", 1, shed="dedline")  # type: ignore[arg-type]
     slotwise.semaphore("api", 1, tll=5)  # type: ignore[call-arg]
     slotwise.semaphore("api", 1, "memory://", on_unreachable="open", heartbeat_max_interval=10)
+    slotwise.semaphore("api", 1, heartbeat_max_interval=None, ping_interval=None)
     slotwise.semaphore("api", 1, "redis://cache", namespace="shop", attempts=2)
     MemorySemaphore(1).cm(on_full="repalce")  # type: ignore[arg-type]
     Rate(600, 60)  # type: ignore[call-arg]

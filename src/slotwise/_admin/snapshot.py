@@ -169,7 +169,7 @@ def _sample_tiers(each: TiersView) -> dict[Subject, Sample]:
                 counts.value,
                 through(found.holders, name, counts.key),
                 through(found.waiters, name, counts.key),
-                *(counts.rate, counts.level, counts.full_in, bool(each.closed)),
+                *(counts.rate_words, counts.level, counts.full_in, bool(each.closed)),
                 max(counts.paused_for, tier.total.paused_for),
                 counts.frozen,
             )

@@ -27,7 +27,7 @@ class TierCounts:
     value: int
     held: int
     waiting: int
-    rate: str | None = None  # 600/60s; then the value is its burst
+    rate: Rate | None = None  # in use; then the value is its burst
     level: float | None = None  # what is left of it
     full_in: float | None = None  # in how many seconds the rate is full
     paused_for: float = 0.0  # in how many seconds a pause ends
@@ -42,6 +42,16 @@ class TierCounts:
         """What is held, or used of a rate."""
         return self.held if self.level is None else self.value - self.level
 
+    @property
+    def rate_words(self) -> str | None:
+        """600/60s, as `slotwise resize` takes it; None for slots."""
+        return None if self.rate is None else f"{self.rate.count}/{self.rate.per:g}s"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: slots have a value, a rate has none but a burst."""
+        value, burst = (self.value, None) if self.rate is None else (None, self.value)
+        return asdict(self) | {"value": value, "rate": self.rate_words, "burst": burst}
+
 
 @dataclass(frozen=True, slots=True)
 class TierView:
@@ -50,7 +60,6 @@ class TierView:
     spec: TierSpec
     total: TierCounts
     keys: tuple[TierCounts, ...]
-    rate: Rate | None = None  # of each key, if it has keys
 
     def rows(self, most: int | None) -> list[TierCounts]:
         """The tier itself if it has no keys in use, else at most ``most`` keys, and the rest."""
@@ -64,9 +73,9 @@ class TierView:
         return [*shown, TierCounts(f"({len(rest)} more)", each, held, waiting, rate)]
 
     def as_dict(self, most: int | None = None) -> dict[str, Any]:
-        counts = asdict(self.total)
+        counts = self.total.as_dict()
         del counts["key"]
-        keys = [asdict(each) for each in self.keys[:most]] if self.spec.keyed else None
+        keys = [each.as_dict() for each in self.keys[:most]] if self.spec.keyed else None
         return {
             "name": self.spec.name,
             "keyed": self.spec.keyed,
@@ -144,24 +153,16 @@ def view(found: FoundTiers) -> TiersView:
 
 
 def _tier(spec: TierSpec, stats: TierStats) -> TierView:
-    keys = [_counts(spec, key, each) for key, each in stats.keys.items()]
+    keys = [_counts(key, each) for key, each in stats.keys.items()]
     keys.sort(key=lambda each: (*each.busyness(), each.key))
-    return TierView(spec, _counts(spec, None, stats), tuple(keys), _rate(spec, stats))
+    return TierView(spec, _counts(None, stats), tuple(keys))
 
 
-def _counts(spec: TierSpec, key: str | None, stats: TierStats | KeyStats) -> TierCounts:
-    rate = _rate(spec, stats)
-    words = None if rate is None else f"{rate.count}/{rate.per:g}s"  # as `slotwise resize` takes it
+def _counts(key: str | None, stats: TierStats | KeyStats) -> TierCounts:
     return TierCounts(
-        *(key, stats.value, stats.active, stats.waiting, words),
+        *(key, stats.value, stats.active, stats.waiting, stats.rate),
         *(stats.level, stats.full_in, stats.paused_for, stats.frozen),
     )
-
-
-def _rate(spec: TierSpec, stats: TierStats | KeyStats) -> Rate | None:
-    """Return the rate in use; that of all keys is known only as it was declared."""
-    rate = stats.rate or spec.value
-    return rate if isinstance(rate, Rate) else None
 
 
 @dataclass(frozen=True, slots=True)

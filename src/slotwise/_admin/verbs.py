@@ -178,7 +178,7 @@ def _resize(to: _Target) -> str:
     if isinstance(value, Rate):
         burst = to.wanted.burst or counts.value  # not the default of a new rate
         value = Rate(value.count, per=value.per, burst=burst)
-        known = f"burst {counts.value}" if spec.keyed else to.view.rate
+        known = counts.rate
     else:
         check_limit("value", value)
     to.control(value)

@@ -145,7 +145,8 @@ def _series(seen: Survey, scope: str) -> Iterator[tuple[Mapping[str, str], Mappi
 
 def _amounts(tier: TierView) -> dict[str, float]:
     """The value of a tier and what is held of it; or its rate, and what is left of that."""
-    rate, counts = tier.rate, tier.total
+    counts = tier.total
+    rate = counts.rate
     if rate is None:
         return {"limit": counts.value, "held": counts.held}
     levels = [each.level for each in (counts, *tier.keys) if each.level is not None]

@@ -113,7 +113,7 @@ def _cells(counts: TierCounts) -> tuple[str, ...]:
         "" if counts.key is None else counts.key or "''",
         *(("", "") if is_rate else (value, str(counts.held))),
         str(counts.waiting),
-        *((counts.rate or "", value) if is_rate else ("", "")),
+        *((counts.rate_words or "", value) if is_rate else ("", "")),
         "" if counts.level is None else units(counts.level),
         duration(counts.full_in),
     )

@@ -120,10 +120,14 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
-    """Return all of a row; a semaphore has no tier and no key, and only a rate has a level."""
+    """Return all of a row; a semaphore has no tier and no key, and only a rate has a level.
+
+    Instead of a value it has a burst.
+    """
     groups = (("tier", "key"), ("level", "full_in_seconds"), ("rate",), ("value_before",))
     absent = {name for group in groups if getattr(row, group[0]) is None for name in group}
-    return {name: value for name, value in asdict(row).items() if name not in absent}
+    shown = {name: value for name, value in asdict(row).items() if name not in absent}
+    return shown if row.rate is None else shown | {"value": None, "burst": row.value}
 
 
 COMMANDS = (

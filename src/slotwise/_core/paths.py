@@ -298,7 +298,8 @@ class TierStats:
     tier, whichever tier they wait for. ``value`` is that of the tier, or of each
     of its keys unless it was changed for one; 0 means unlimited, or that each key has its
     own. ``keys`` has the keys of a keyed tier that are held, waited for or not forgotten yet.
-    Of a rate without keys, ``level``, ``full_in`` and ``rate`` are those of `KeyStats`.
+    Of a rate, ``rate`` is that of the tier, or of each of its keys like ``value``; of one without
+    keys, ``level`` and ``full_in`` are those of `KeyStats`.
     ``paused_for`` is in how many seconds a pause of the tier ends. ``frozen`` says whether its
     adaptive value is kept where it is, and that of keys to come. ``scope`` is who shares it:
     memory, process or redis; open or local while a server is away.

@@ -25,11 +25,15 @@ EXACT = 2**53
 P = ParamSpec("P")
 
 
-def _refuse_positional(init: Callable[P, None]) -> Callable[P, None]:
+def _show_the_call(init: Callable[P, None]) -> Callable[P, None]:
     @wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        if len(args) > 2:  # itself, and the count
-            raise TypeError("the time of a rate is named: Rate(600, per=60), or with burst=10 too")
+        # The first argument is the rate itself.
+        if len(args) > 2 or "per" not in kwargs or (len(args) < 2 and "count" not in kwargs):
+            raise TypeError(
+                "a rate is a count and a time, which is named: Rate(600, per=60), or with burst=10"
+                " too"
+            )
         init(*args, **kwargs)
 
     return checked
@@ -53,7 +57,7 @@ class Rate:
     unit: int = field(init=False, repr=False, compare=False)
     full: int = field(init=False, repr=False, compare=False)  # the parts of a full bucket
 
-    @_refuse_positional
+    @_show_the_call
     def __init__(self, count: int, *, per: float, burst: int | None = None) -> None:
         check_count("the count of a rate", count)
         seconds = check_required_seconds("the per of a rate", per)

@@ -13,7 +13,7 @@ class SemaphoreOptions(TypedDict, total=False):
     max_acquire_time: float | None
     ttl: float | None
     cancel_task_after_ttl: bool
-    heartbeat_max_interval: float
+    heartbeat_max_interval: float | None
     ping_interval: float | None
     cancel_task_on_loss: bool
     max_waiting: int | None

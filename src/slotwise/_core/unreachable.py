@@ -23,7 +23,7 @@ from slotwise._core.redaction import kind_of, redacted_repr
 
 _LONGEST_PING = 5.0
 
-LONGEST_SILENCE = 15.0  # the default of heartbeat_max_interval, in seconds
+_LONGEST_SILENCE = 15.0  # the default of heartbeat_max_interval, in seconds
 
 _CHOICES = "'raise', 'open' or 'local'"
 
@@ -87,9 +87,12 @@ def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[flo
     """Return how long a process may be silent, and how often it sends a heartbeat.
 
     That is at least every 5 s, because a heartbeat also renews the lives of the keys: a client of
-    the documented protocol lets them expire its own ttl and 10 s after its last call.
+    the documented protocol lets them expire its own ttl and 10 s after its last call. None is the
+    default of both.
     """
-    interval = check_required_seconds("heartbeat_max_interval", longest_silence)
+    interval = check_seconds("heartbeat_max_interval", longest_silence)
+    if interval is None:
+        interval = _LONGEST_SILENCE
     ping = check_seconds("ping_interval", ping_interval)
     if ping is None:
         return interval, min(interval / 5, _LONGEST_PING)
@@ -103,7 +106,7 @@ def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[flo
 
 def check_unused(
     *,
-    heartbeat_max_interval: object = LONGEST_SILENCE,
+    heartbeat_max_interval: object = None,
     ping_interval: object = None,
     cancel_task_on_loss: object = False,
     on_unreachable: object = "raise",

@@ -54,6 +54,11 @@ def level_of(tier: TierNodes, key: Hashable, now: float) -> tuple[Any, ...]:
     return level / rate.unit, (rate.full - level) / rate.gain / 1_000_000, rate
 
 
+def _rate_of(tier: TierNodes) -> Rate | None:
+    """The rate of each key that has no other; None for slots."""
+    return tier.value if isinstance(tier, RateTier) else None
+
+
 def tier_stats(
     ledger: PathLedger[Any],
     specs: Sequence[TierSpec],
@@ -68,7 +73,7 @@ def tier_stats(
             waiting,  # every path goes through every tier
             most_of(tier.value if spec.keyed else tier.value_of(None)),
             _key_stats(tier, of_tier, now) if spec.keyed else {},
-            *(() if spec.keyed else level_of(tier, None, now)),
+            *((None, None, _rate_of(tier)) if spec.keyed else level_of(tier, None, now)),
             paused_for=paused_for(tier, None, now),
             frozen=tier.is_frozen if spec.keyed else is_frozen(tier, None),
         )

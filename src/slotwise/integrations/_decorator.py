@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial, wraps
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -108,7 +109,7 @@ def limited(
     on_full: Literal["wait", "raise", "replace"] = "wait",
 ) -> Limited: ...
 def limited(
-    limit: str | Limit | Tiers | Callable[..., Limit | None],
+    limit: str | Limit | Tiers | Callable[..., Limit | None] | Unset = UNSET,
     value: int | Adaptive | None = None,
     *,
     url: str | RedisConfig | None = None,
@@ -157,6 +158,7 @@ def limited(
             event loop.
     """
     check_on_full(on_full)
+    refuse_bare(limit, sys._getframe(1))
     return make_decorator(
         limit,
         value,
@@ -168,12 +170,27 @@ def limited(
     )
 
 
+def refuse_bare(limit: object, caller: FrameType) -> None:
+    """Raise if a plain function is under a bare @limited, and is no function that finds a limit.
+
+    Then the caller has its code, but no such function yet under its name. If that is not to be
+    seen, the first call raises.
+    """
+    if not isinstance(limit, FunctionType) or limit.__name__ == "<lambda>":
+        return
+    if limit.__code__ not in caller.f_code.co_consts:
+        return
+    known = [scope.get(limit.__name__) for scope in (caller.f_locals, caller.f_globals)]
+    if all(getattr(each, "__code__", None) is not limit.__code__ for each in known):
+        raise _no_limit(limit)
+
+
 # Functions of these kinds return no limit: one is under a bare @limited.
 _NO_FINDERS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 
 
 def make_decorator(
-    limit: str | Limit | Tiers | Callable[..., Limit | None],
+    limit: str | Limit | Tiers | Callable[..., Limit | None] | Unset,
     value: int | Adaptive | None,
     *,
     url: str | RedisConfig | None,
@@ -205,12 +222,14 @@ def make_decorator(
         raise TypeError("value and url are for the name of a semaphore")
     elif isinstance(limit, Tiers):
         limit = limit.at()  # raises if there are keyed tiers
+    elif limit is UNSET:
+        raise _no_limit(limit)
     elif not callable(limit) and not isinstance(limit, Limit):
         raise TypeError(
             "limit must be a name, a Limit, or a function that returns a Limit or None, not"
             f" {kind_of(limit)}"
         )
-    elif any(is_kind(limit) for is_kind in _NO_FINDERS):
+    elif isinstance(limit, type) or any(is_kind(limit) for is_kind in _NO_FINDERS):
         raise _no_limit(limit)
     if on_full == "replace" and isinstance(limit, Limit):
         check_replaceable(limit)

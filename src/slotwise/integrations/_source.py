@@ -82,4 +82,5 @@ def check_found(found: object) -> Limit | None:
     """Check what a user's function returned as the limit of a call."""
     if found is None or isinstance(found, Limit):
         return found
-    raise TypeError(f"the function must return a Limit or None, not {kind_of(found)}")
+    path = ": tiers.at(...) makes a Limit of one path" if isinstance(found, Tiers) else ""
+    raise TypeError(f"the function must return a Limit or None, not {kind_of(found)}{path}")

@@ -15,8 +15,11 @@ from slotwise.integrations._source import Cost, KeyFunction, LimitArgument, cost
 with needs_extra("httpx"):
     try:
         import httpx as _httpx
-    except ImportError:
-        import httpx2 as _httpx  # noqa: F401 - which of them it is, the user's transport decides
+    except ImportError as missing:
+        try:
+            import httpx2 as _httpx  # noqa: F401 - which of them it is, the user's transport decides
+        except ImportError:
+            raise missing from None  # the one that the extra installs
 
 __all__ = ["LimitedTransport"]
 

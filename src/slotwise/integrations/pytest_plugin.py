@@ -12,9 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from slotwise._core.arguments import check_name
+from slotwise.integrations._extras import needs
+
+with needs("pytest"):
+    import pytest
 
 if TYPE_CHECKING:
     from slotwise._core.events import Event

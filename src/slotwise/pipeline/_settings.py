@@ -106,6 +106,11 @@ def check_settings(limit: int | None, given: MapSettings[Any]) -> Settings:
     """Return the checked settings; raise before anything starts if they are invalid."""
     semaphore: object = given.get("semaphore")
     if semaphore is not None and not isinstance(semaphore, Limit):
+        if hasattr(semaphore, "at"):  # Tiers, which are not imported here
+            raise TypeError(
+                "semaphore must be one path through Tiers: semaphore=tiers.at(...), with a key for"
+                " each keyed tier"
+            )
         raise TypeError(f"semaphore must be a slotwise Limit, not {redacted_repr(semaphore)}")
     if limit is None:
         if semaphore is None:

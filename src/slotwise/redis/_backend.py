@@ -69,7 +69,8 @@ class RedisBackend(PathBackend):
         ttl: the longest hold in seconds; then the slots are freed, whoever has them.
         cancel_task_after_ttl: also cancel the task that took the slots.
         heartbeat_max_interval: how long a process may be silent, in seconds,
-            before what it holds and its places in the queue are given to others.
+            before what it holds and its places in the queue are given to others; None is the
+            default.
         ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
         overload: which newcomers it refuses at once.
@@ -91,7 +92,7 @@ class RedisBackend(PathBackend):
         config: RedisConfig,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
-        heartbeat_max_interval: float = 15,
+        heartbeat_max_interval: float | None = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         overload: Overload | None = None,

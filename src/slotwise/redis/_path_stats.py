@@ -73,7 +73,9 @@ def read_tier_stats(
     paused_for = _read_pauses(pauses, now_us)
     keys = _by_key(tiers, rules, records, idle, now_us, paused_for, frozen)
     levels: list[tuple[Any, ...]] = [
-        () if tier.keyed else _level(rule, records.get(write_node(index, None).encode()), now_us)
+        (None, None, _rate_of(rule))
+        if tier.keyed
+        else _level(rule, records.get(write_node(index, None).encode()), now_us)
         for index, (tier, rule) in enumerate(zip(tiers, rules, strict=True))
     ]
     active = [0] * len(tiers)
@@ -123,6 +125,11 @@ def _own_value(rule: bytes, record: bytes | None) -> int:
 
 
 _rate = lru_cache(100)(read_value)  # most keys have the same one
+
+
+def _rate_of(rule: bytes) -> Any:
+    """The rate of each key; None for slots."""
+    return _rate(rule.decode()) if b"/" in rule else None
 
 
 def _level(rule: bytes, record: bytes | None, now_us: int) -> tuple[Any, ...]:

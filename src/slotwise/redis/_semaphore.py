@@ -44,7 +44,8 @@ class RedisSemaphore(Semaphore):
         ttl: the longest hold in seconds; then the slot is freed, whoever has it.
         cancel_task_after_ttl: also cancel the task that took the slot.
         heartbeat_max_interval: how long a process may be silent, in seconds,
-            before what it holds and its places in the queue are given to others.
+            before what it holds and its places in the queue are given to others; None is the
+            default.
         ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slot was lost by silence.
         max_waiting: how many may wait, in the whole fleet; beyond it, newcomers that would have
@@ -74,7 +75,7 @@ class RedisSemaphore(Semaphore):
         max_acquire_time: float | None = None,
         ttl: float | None = None,
         cancel_task_after_ttl: bool = False,
-        heartbeat_max_interval: float = 15,
+        heartbeat_max_interval: float | None = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
         max_waiting: int | None = None,

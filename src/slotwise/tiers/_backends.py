@@ -34,14 +34,12 @@ def choose_backend(
         return ProcessBackend(specs, name=name, directory=directory_of(url), **passed_on)
     from slotwise.redis._paths import RedisPaths
 
-    if options.heartbeat_max_interval is not None:
-        passed_on["heartbeat_max_interval"] = options.heartbeat_max_interval
-    if options.ping_interval is not None:
-        passed_on["ping_interval"] = options.ping_interval
     return RedisPaths(
         specs,
         name=name or f"private-{secrets.token_hex(8)}",  # on a server everything needs one
         config=url,
+        heartbeat_max_interval=options.heartbeat_max_interval,
+        ping_interval=options.ping_interval,
         cancel_task_on_loss=options.cancel_task_on_loss,
         unreachable=options.unreachable,
         **passed_on,

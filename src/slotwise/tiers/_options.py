@@ -13,7 +13,6 @@ from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.unreachable import (
-    LONGEST_SILENCE,
     UnreachableOptions,
     check_heartbeat,
     local_specs,
@@ -53,8 +52,7 @@ class TiersOptions(NamedTuple):
 
     def check_with(self, tiers: Sequence[Tier]) -> None:
         """Raise if these options don't go together, or not with ``tiers``."""
-        silence = self.heartbeat_max_interval
-        check_heartbeat(LONGEST_SILENCE if silence is None else silence, self.ping_interval)
+        check_heartbeat(self.heartbeat_max_interval, self.ping_interval)
         if self.unreachable.policy == "local":
             local_specs([tier.spec for tier in tiers], self.unreachable.local_value)
 

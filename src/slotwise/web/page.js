@@ -262,11 +262,11 @@
   const showTiers = (tiers) => {
     $("#tiers").hidden = !tiers.length;
     const rows = [], add = (title, name, each) => {
-      const isRate = each.rate !== null;
-      const taken = isRate ? each.value - each.level : each.held, row = make("li");
-      row.classList.toggle("isfull", Boolean(each.value) && taken >= each.value);
-      row.append(make("span", name, shown(title)), barOf(percent(taken, each.value)),
-        make("span", "count", (isRate ? `${Math.floor(each.level)} left of ${each.value}, ${each.rate}` :
+      const isRate = each.rate !== null, most = isRate ? each.burst : each.value;
+      const taken = isRate ? most - each.level : each.held, row = make("li");
+      row.classList.toggle("isfull", Boolean(most) && taken >= most);
+      row.append(make("span", name, shown(title)), barOf(percent(taken, most)),
+        make("span", "count", (isRate ? `${Math.floor(each.level)} left of ${most}, ${each.rate}` :
           each.value ? `${each.held} / ${each.value}` : `${each.held} held`) +
           (each.waiting ? `, ${each.waiting} waiting` : "")));
       rows.push(row);
