@@ -464,22 +464,7 @@ def test_without_a_limit_the_right_call_is_shown():
             decorator()
 
 
-@pytest.mark.parametrize("decorator", [limited, rq.limited])
-def test_a_plain_function_under_a_bare_decorator_is_refused_at_once(decorator):
-    with pytest.raises(TypeError, match=r'needs a limit, .*: @limited\("plain", 5\)'):
-
-        @decorator
-        def plain(number: int) -> int:
-            return number
-
-    with pytest.raises(TypeError, match=r'@limited\("method", 5\)'):
-
-        class Service:
-            @decorator
-            def method(self) -> None: ...
-
-
-def test_functions_that_find_a_limit_are_told_from_those_under_a_bare_decorator():
+def test_a_plain_function_under_a_bare_decorator_is_refused_by_its_first_call():
     own = MemorySemaphore(1)
     finders = []
     for limit in (own, None):

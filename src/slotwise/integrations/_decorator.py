@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial, wraps
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -158,7 +157,6 @@ def limited(
             event loop.
     """
     check_on_full(on_full)
-    refuse_bare(limit, sys._getframe(1))
     return make_decorator(
         limit,
         value,
@@ -168,21 +166,6 @@ def limited(
         priority=priority,
         on_full=on_full,
     )
-
-
-def refuse_bare(limit: object, caller: FrameType) -> None:
-    """Raise if a plain function is under a bare @limited, and is no function that finds a limit.
-
-    Then the caller has its code, but no such function yet under its name. If that is not to be
-    seen, the first call raises.
-    """
-    if not isinstance(limit, FunctionType) or limit.__name__ == "<lambda>":
-        return
-    if limit.__code__ not in caller.f_code.co_consts:
-        return
-    known = [scope.get(limit.__name__) for scope in (caller.f_locals, caller.f_globals)]
-    if all(getattr(each, "__code__", None) is not limit.__code__ for each in known):
-        raise _no_limit(limit)
 
 
 # Functions of these kinds return no limit: one is under a bare @limited.

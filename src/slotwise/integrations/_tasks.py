@@ -6,7 +6,6 @@ How a task goes back to its queue is up to each adapter.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ from slotwise._core.adaptive import Adaptive
 from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.limit import Limit
 from slotwise.errors import SlotwiseError
-from slotwise.integrations._decorator import Limited, make_decorator, refuse_bare
+from slotwise.integrations._decorator import Limited, make_decorator
 from slotwise.integrations._holding import Holding, check_on_full
 from slotwise.tiers import Tiers
 
@@ -55,7 +54,6 @@ def task_decorator(
         slot may be free. "wait" waits inside the worker, which does nothing else meanwhile.
         """
         check_on_full(on_full, _CHOICES)
-        refuse_bare(limit, sys._getframe(1))
         if on_full == "requeue":
             prepare()
         decorator: Limited = make_decorator(
