@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests._interrupting import Interrupted, interrupted_when
+from tests._stdlib import discard
 
 import slotwise
 from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
@@ -211,7 +212,7 @@ async def test_a_grant_to_a_waiter_in_a_closed_loop_is_passed_on(make: Make) -> 
         task = loop.create_task(semaphore.acquire())
         loop.call_later(0.01, loop.stop)
         loop.run_forever()
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        discard(task)
         loop.close()
 
     await asyncio.to_thread(wait_and_close)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests._stdlib import discard, leave
 from tests.redis._client import Worker
 from tests.redis._inside import shared_of
 from tests.redis._server import FAKE_CLOCK, LOAD, Server, until
@@ -173,7 +174,7 @@ async def test_a_forked_child_starts_anew(server: Server, client: redis.Redis) -
             report = repr(error)
         finally:
             os.write(writing, report.encode())
-            os._exit(0)
+            leave()
     os.close(writing)
     report = await asyncio.to_thread(os.read, reading, 1000)
     os.close(reading)
@@ -434,7 +435,7 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
         while not any(waiter.queued for waiter in list(shared_of(paths).waiters.values())):
             assert time.monotonic() < deadline
             loop.run_until_complete(asyncio.sleep(0.01))
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        discard(task)
         loop.close()
 
     await asyncio.to_thread(wait_and_vanish)
