@@ -21,6 +21,7 @@ from tests.redis.test_paths import (
     USER_AND_ALL,
     assert_nothing_left,
     in_line,
+    operator,
     uploads,
     wait_for,
 )
@@ -256,9 +257,7 @@ async def test_an_acquire_and_a_release_survive_a_cut_connection(
         acquired = await paths.acquire(("b", None), timeout=20)
         await until(proxy.broken.is_set, "the cut")
         assert (await paths.stats())["all"].active == 2
-        proxy.broken.clear()
-        proxy._asked = False  # type: ignore[attr-defined]
-        proxy.break_next.set()
+        proxy.break_again()
         assert await asyncio.wait_for(paths.release(acquired.acquisition_id), 20) is True
         await until(proxy.broken.is_set, "the cut")
         assert (await paths.stats())["all"].active == 1
@@ -347,7 +346,7 @@ async def test_forgotten_scripts_are_sent_again(config: RedisConfig, client: red
         await asyncio.gather(*(work(n) for n in range(12)))
         assert order == list(range(12))
     client.script_flush()
-    await paths._control("resize", ("all", None), 5)
+    await operator(config).resize("all", 5)
     client.script_flush()
     assert (await paths.stats())["all"].value == 5
 
