@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,13 +243,12 @@ async def test_a_release_in_the_background_ends_with_the_thread_though_its_attem
     thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     replies: list[asyncio.Future[None]] = []
 
-    async def attempt() -> None:
+    async def attempt(_: object) -> None:
         replies.append(asyncio.get_running_loop().create_future())
         await replies[-1]
 
     until = time.monotonic() + 60
-    first: Future[None] = Future()
-    releasing = asyncio.create_task(thread._release_in_attempts(attempt, until, first))
+    releasing = asyncio.create_task(thread._release_in_attempts(attempt, until))
     await settle()
     replies[0].set_exception(ClosedByUs("the connection was closed by us"))
     await asyncio.sleep(0)  # the attempt has failed, and nobody has heard of it yet

@@ -104,9 +104,9 @@ async def test_thousands_of_late_replies_are_looked_at_a_few_times(monkeypatch) 
     loop = asyncio.get_running_loop()
     deadlines = ReplyDeadlines(loop)
     timers = count_timers(loop, monkeypatch)
-    limits = [0.1 + n / 50_000 for n in range(5_000)]
+    limits = [0.6 + n / 50_000 for n in range(5_000)]
     waited = await asyncio.gather(
         *(outcome(deadlines, loop.create_future(), seconds) for seconds in limits)
     )
     assert all(took >= seconds - 0.001 for took, seconds in zip(waited, limits, strict=True))
-    assert len(timers) < 20
+    assert len(timers) < 40  # two for each look
