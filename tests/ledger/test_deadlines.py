@@ -57,7 +57,6 @@ class DeadlinesAgainstSortedList(RuleBasedStateMachine):
     def earliest(self) -> None:
         self.model.sort()
         assert self.deadlines.earliest() == (self.model[0][0] if self.model else NEVER)
-        assert heap_of(self.deadlines) <= 2 * len(self.deadlines) + A_LITTLE, "D3"
 
     @rule(now=times)
     def pop_due(self, now: float) -> None:

@@ -43,8 +43,9 @@ def is_running(heartbeats: HeartbeatThread) -> bool:
 
 def loop_of(heartbeats: HeartbeatThread) -> asyncio.AbstractEventLoop:
     """The loop of the thread that runs."""
-    assert heartbeats._loop is not None
-    return heartbeats._loop
+    loop = heartbeats._loop
+    assert loop is not None
+    return loop
 
 
 def starting(heartbeats: HeartbeatThread) -> Any:
