@@ -9,7 +9,6 @@ import gc
 import inspect
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis._shared_client import _shared_clients
 from slotwise.testing import FakeClock, no_leaked_slots
 from tests import _fresh_processes
+from tests._stdlib import frame_of
 from tests.processes._ending import end_processes
 
 __all__ = ["no_leaked_slots"]
@@ -148,7 +148,7 @@ def nothing_is_left(what_all_tests_share: None) -> Iterator[None]:
 
 
 def _where(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = frame_of(thread.ident)
     return f"{thread} at\n{''.join(traceback.format_stack(frame)) if frame else '?'}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from slotwise._core import fork
 from slotwise._core.fork import Step
+from tests._stdlib import leave
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork()"),
@@ -28,7 +30,7 @@ def succeeds_in_child(check: Callable[[], bool]) -> bool:
         try:
             code = 0 if check() else 1
         finally:
-            os._exit(code)
+            leave(code)
     return os.waitpid(child, 0)[1] == 0
 
 
@@ -55,7 +57,7 @@ def test_a_thread_that_forks_inside_a_lock_leaves_it_as_usual() -> None:
     with lock:
         child = os.fork()
     if not child:
-        os._exit(not lock.acquire(blocking=False))
+        leave(int(not lock.acquire(blocking=False)))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -71,7 +73,8 @@ def test_renewals_run_by_their_step_and_one_that_fails_stops_no_other(
     fork.in_child(Step.THREADS, lambda: ran.append("threads"))
     fork.in_child(Step.FORGET, fail)
     fork.in_child(Step.FORGET, lambda: ran.append("forget"))
-    monkeypatch.setattr(fork._log, "exception", lambda *_: ran.append("failed"))
+    logger = logging.getLogger("slotwise")
+    monkeypatch.setattr(logger, "exception", lambda *_: ran.append("failed"))
     assert succeeds_in_child(lambda: ran == ["failed", "forget", "threads"])
     assert ran == []
 

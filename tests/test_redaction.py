@@ -27,6 +27,7 @@ from slotwise.purge import PurgeOptions
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.tiers import SlotOptions, Tier, Tiers
 from tests._fresh_processes import run_command
+from tests._inside import backend_of
 
 SECRET = "hunter2-%s-Grüße"
 WRITTEN = "hunter2-%25s-Gr%C3%BC%C3%9Fe"  # in a url
@@ -310,7 +311,7 @@ def test_reprs_show_no_credentials() -> None:
         manager = SlotManager(url=config, cleanup_interval=0)
         tiers = Tiers(Tier("t", 1), url=config)
         shown = (config, config.endpoint, semaphore, manager, manager.options, tiers)
-        for each in (*shown, tiers._backend, str(config.endpoint)):
+        for each in (*shown, backend_of(tiers), str(config.endpoint)):
             assert PART not in repr(each)
             assert "Gr" not in repr(each)
 
@@ -320,7 +321,7 @@ def test_reprs_and_errors_hide_the_password_of_a_url_in_the_wrong_place(tmp_path
     path = tmp_path / f"user:{PART}@host"
     assert PART not in repr(ProcessSemaphore(1, name="s", directory=path))
     tiers = Tiers(Tier("t", 1), url=f"process://{path}", name="s")
-    assert PART not in repr(tiers._backend)
+    assert PART not in repr(backend_of(tiers))
     path.touch()
     with pytest.raises(BackendError, match="not a directory") as caught:
         ProcessSemaphore(1, name="s", directory=path).try_acquire_sync()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 import random
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.memory._inside import ledger_of, tracker_of
+from tests.memory._inside import ledger_of
 
 import slotwise
-from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers, ValueConflict
+from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers
 from slotwise._ledger.invariants import check
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.testing import FakeClock
@@ -66,30 +65,6 @@ async def test_an_acquisition_ends_as_the_block_does() -> None:
     assert seen == expected
 
 
-def test_blocks_of_threads_are_counted_too() -> None:
-    limit = MemorySemaphore(ERRORS)
-    seen = counted(limit)
-    with limit:
-        pass
-    with pytest.raises(TimeoutError), limit.cm():
-        raise TimeoutError
-    with limit.cm() as acquired:
-        acquired.dropped()
-    assert seen == ["ok", "dropped", "dropped"]
-    with pytest.raises(ValueError, match="retry_after"):
-        acquired.dropped(retry_after=-1)
-
-
-async def test_a_kick_says_nothing_and_a_ttl_that_ended_is_a_drop(clock: FakeClock) -> None:
-    limit = MemorySemaphore(ERRORS, ttl=5)
-    seen = counted(limit)
-    kicked, expired = await limit.acquire(), await limit.acquire()
-    assert await limit.kick(kicked)
-    clock.advance(6)
-    assert expired.lost.is_set()
-    assert seen == ["ignored", "dropped"]
-
-
 async def test_the_value_moves_and_waiters_get_what_it_gained(clock: FakeClock) -> None:
     limit = MemorySemaphore(Adaptive(2, 2, 10, algorithm=Errors()))
     held = [await limit.acquire() for _ in range(2)]
@@ -104,96 +79,6 @@ async def test_the_value_moves_and_waiters_get_what_it_gained(clock: FakeClock) 
     [change] = await limit.changes()
     assert (change.old, change.new, change.reason) == (2, 3, "2 calls without a drop")
     assert (await limit.stats()).max_slots == 3
-
-
-async def test_a_shrink_kicks_nobody_and_grants_nothing_until_it_fits(clock: FakeClock) -> None:
-    limit = MemorySemaphore(Adaptive(4, 2, 10, algorithm=Errors()))
-    held = [await limit.acquire() for _ in range(4)]
-    clock.advance(1)
-    held[0].dropped()
-    await limit.release(held[0])
-    assert limit.value == 2
-    assert not any(each.lost.is_set() for each in held[1:])
-    assert await limit.try_acquire() is None
-    await limit.release(held[1])
-    assert await limit.try_acquire() is None
-    await limit.release(held[2])
-    assert await limit.try_acquire() is not None
-
-
-async def test_it_can_be_frozen_and_a_resize_freezes_it() -> None:
-    limit = MemorySemaphore(ERRORS, name="frozen")
-    await limit.freeze()
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 10
-    await limit.freeze(15)
-    assert limit.value == 15
-    await limit.thaw()
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 10
-    await limit.resize(5)
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 5
-    for outside in (1, 21):
-        with pytest.raises(ValueError, match="within 2 and 20"):
-            await limit.freeze(outside)
-    assert [(each.old, each.new) for each in limit.changes_sync()] == [(10, 15), (15, 10), (10, 5)]
-
-
-async def test_a_fixed_value_neither_freezes_nor_changes_by_itself() -> None:
-    limit = MemorySemaphore(3)
-    for call in (limit.freeze, limit.thaw, limit.changes):
-        with pytest.raises(TypeError, match="has a fixed value"):
-            await call()
-    async with limit.cm() as acquired:
-        acquired.dropped(retry_after=3)
-        acquired.ignored()
-    assert limit.value == 3
-
-
-async def test_all_users_of_a_name_have_the_same_rules() -> None:
-    first = MemorySemaphore(Adaptive(5, 1, 9), name="shared rules")
-    held = await first.acquire()
-    again = MemorySemaphore(Adaptive(5, 1, 9, drop_on=(KeyError,)), name="shared rules")
-    await again.release(await again.acquire())
-    others: list[int | Adaptive] = [Adaptive(5, 1, 8), Adaptive(5, 1, 9, algorithm=Latency(2)), 5]
-    for other in others:
-        with pytest.raises(ValueConflict, match=r"adapts \(1 to 9 from 5"):
-            await MemorySemaphore(other, name="shared rules").acquire()
-    await first.release(held)
-    fixed = MemorySemaphore(5, name="shared rules")
-    async with fixed.cm():
-        with pytest.raises(ValueConflict, match="in use with 5 slots"):
-            await first.acquire()
-
-
-async def test_more_slots_than_the_minimum_are_refused_at_once() -> None:
-    limit = MemorySemaphore(Adaptive(5, 2, 9))
-    await limit.release(await limit.acquire(2))
-    with pytest.raises(ValueError, match="may fall to 2 slots"):
-        await limit.acquire(3)
-
-
-async def test_hooks_hear_of_changes_with_their_reason() -> None:
-    seen: list[Any] = []
-    add_hook(seen.append)
-    try:
-        limit = MemorySemaphore(ERRORS, name="heard")
-        async with limit.cm() as acquired:
-            acquired.dropped()
-    finally:
-        remove_hook(seen.append)
-    [event] = [each for each in seen if each.kind == "adapted"]
-    assert (event.name, event.value, event.reason) == ("heard", 7, "a call was dropped")
-
-
-def test_a_copy_is_the_same_adaptive_semaphore() -> None:
-    limit = MemorySemaphore(ERRORS, name="copied")
-    copy = pickle.loads(pickle.dumps(limit))
-    assert tracker_of(copy) is tracker_of(limit)
 
 
 async def test_it_finds_the_knee_of_a_service_in_virtual_time(clock: FakeClock) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests import _fresh_processes
+from tests._inside import backend_of
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
@@ -174,7 +175,7 @@ def test_one_that_is_found_by_its_name_counts_too(tmp_path: Path) -> None:
 def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None:
     limit = ProcessSemaphore(ERRORS, name="kept", directory=tmp_path)
     limit.freeze_sync(4)
-    state = limit._backend.state
+    state = backend_of(limit).state
     assert state is not None
     assert state.remembers(clock.now() + 10**6)
     limit.thaw_sync()
@@ -183,7 +184,7 @@ def test_a_frozen_one_is_remembered_while_nobody_uses_it(tmp_path: Path) -> None
     assert not state.remembers(now + 3700)
     tiers = Tiers(Tier("user", ERRORS, keyed=True), url=f"process://{tmp_path}", name="kept")
     tiers.freeze_sync("user", 4, "a")
-    of_tiers: Any = tiers._backend
+    of_tiers = backend_of(tiers)
     assert of_tiers.state.remembers(clock.now() + 10**6)
     tiers.thaw_sync("user")
     assert of_tiers.state.remembers(clock.now() + 3000)
@@ -196,7 +197,7 @@ def test_many_keys_come_and_go_and_the_file_stays_small(tmp_path: Path) -> None:
     for number in range(400):
         with tiers.cm(user=f"user {number}") as acquired:
             acquired.dropped()
-    state: Any = tiers._backend.state  # type: ignore[attr-defined]
+    state = backend_of(tiers).state
     assert len(state.tiers[0].nodes) == 100
     assert tiers.changes_sync("user", "user 399")
     assert not tiers.changes_sync("user", "user 1")

@@ -70,6 +70,10 @@ class Shell:
         self._started: list[subprocess.Popen[str] | pexpect.spawn] = []
         self._occupied: list[Callable[[], object]] = []
 
+    def adopt(self, started: subprocess.Popen[str]) -> None:
+        """End this with the test, too."""
+        self._started.append(started)
+
     def run(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
         """Type a command, and wait for its end."""
         return self._run(command(*words), **more)

@@ -30,7 +30,7 @@ def script(shell: Shell, text: str, program: str = "bash") -> subprocess.Popen[s
         env={**shell.environment, "slotwise": SLOTWISE},
         cwd=shell.folder,
     )
-    shell._started.append(started)
+    shell.adopt(started)
     return started
 
 

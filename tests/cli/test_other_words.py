@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from slotwise._cli import other_words
@@ -54,7 +56,5 @@ def test_only_what_exists_is_suggested():
     known = {*SUMMARIES, "--help", "--version"}
     assert {*other_words._COMMANDS} <= known
     for name in SUMMARIES:
-        parser = load(name).parser()
-        known |= {*parser._option_string_actions}
-        known |= {str(each.metavar) for each in parser._actions if not each.option_strings}
+        known |= {*re.findall(r"[\w-]+", load(name).parser().format_help())}
     assert {*other_words._FLAGS} <= known

@@ -19,6 +19,7 @@ from pathlib import Path
 from slotwise import AcquireTimeout, AcquisitionResult, MemorySemaphore, Semaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
+from tests._stdlib import leave
 
 warnings.simplefilter("ignore", DeprecationWarning)
 logging.basicConfig(level=logging.ERROR)  # ttls that end are warnings, and wanted here
@@ -101,7 +102,7 @@ def fork(*args: object) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        leave(code)
 
 
 def main(folder: Path, url: str, children: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slotwise import BackendError, Limit, Rate, RateLimit, SlotwiseError, Tier, Tiers, semaphore
+from tests._inside import tiers_of
 
 TITLES = {
     "semaphore": "'crm'",
@@ -156,7 +157,7 @@ async def test_nobody_advises_a_resize_where_the_tiers_themselves_differ(
 ) -> None:
     limit = make_kind()
     held = [await limit.acquire(), await limit.acquire()]
-    tiers = limit._tiers
+    tiers = tiers_of(limit)
     other = Tier("somebody", 1), Tier("else", 2)
 
     async def conflict() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slotwise import AcquireTimeout, LimitFull, Semaphore
+from tests._inside import backend_of
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Semaphore]
@@ -90,7 +91,7 @@ async def test_a_holder_with_a_grace_keeps_its_slot_until_it_leaves(
     if "memory" in request.node.callspec.id:
         pytest.skip("nobody has a grace in memory")
     semaphore, ending = make(1), make(1)
-    ending._kick_grace = 600.0
+    backend_of(ending).grace = 600.0
     old = await speak.acquire(ending)
     patient = asyncio.create_task(speak.acquire(semaphore))
     await speak.waiting(semaphore, 1)

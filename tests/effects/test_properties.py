@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests._effort import examples
+from tests.effects._inside import ledger_of, left_by_ended_tasks, node_of, scheduler_of
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -122,8 +123,8 @@ class World:
     def check(self):
         """Between any two steps: S1 to S3 of semaphores.py, and the ledger's I2."""
         for sem in self.semaphores:
-            ledger, node = sem._ledger, sem._node
-            live = sem._scheduler.live
+            ledger, node = ledger_of(sem), node_of(sem)
+            live = scheduler_of(sem).live
             assert sum(held_by(task, sem) for task in live) == node.in_use <= sem.permits
             assert not ledger.holders
             assert not (ledger.line and node.free)
@@ -133,7 +134,7 @@ class World:
 
     def check_end(self):
         for sem in self.semaphores:
-            assert sem._node.in_use == 0, "a permit was lost"
+            assert node_of(sem).in_use == 0, "a permit was lost"
             assert queue_of(sem) == ()
             assert self.taken[sem] == 0
         assert all(task.done for task in self.tasks)
@@ -281,7 +282,7 @@ def test_queue_and_holders_are_those_of_a_naive_model(permits, scripts, seed):
 
     run(program(), seed=seed, trace=trace)
     compare()
-    assert world.semaphores[0]._node.in_use == 0
+    assert node_of(world.semaphores[0]).in_use == 0
 
 
 @examples(25)
@@ -385,11 +386,11 @@ def test_permits_are_attributed_as_in_a_naive_model(owned, scripts, seed):
 
     def compare(sem, accounts):
         left = Counter()
-        for holding in sem._left:
+        for holding in left_by_ended_tasks(sem):
             left[holding.task] += len(holding.numbers)
-        live = {task: held_by(task, sem) for task in sem._scheduler.live}
+        live = {task: held_by(task, sem) for task in scheduler_of(sem).live}
         assert +(left + Counter(live)) == accounts.counts()
-        assert sem._node.in_use == len(accounts.acquired)
+        assert node_of(sem).in_use == len(accounts.acquired)
 
     @do
     def actor(sem, accounts, number, script):

@@ -106,7 +106,6 @@ def test_cancelled_sleeps_do_not_move_the_clock():
         yield Checkpoint()
         for task in tasks:
             yield task.cancel()
-        assert len(tasks[0]._scheduler.timers._heap) < 200  # the dead are cleared away
         yield Sleep(5)
         return (yield Now())
 

@@ -8,6 +8,7 @@ from itertools import permutations
 
 import pytest
 from tests._effort import MANY
+from tests.effects._inside import node_of, scheduler_of
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -432,7 +433,7 @@ def test_a_crowd_of_signals_costs_the_same_each(monkeypatch):
         for _ in range(500):
             yield Spawn(consumer(signal))
         yield Checkpoint()
-        scheduler = signal._scheduler
+        scheduler = scheduler_of(signal)
         monkeypatch.setattr(scheduler, "live", Live(scheduler.live))
         for _ in range(500):
             yield ReleaseSemaphore(signal)
@@ -734,7 +735,7 @@ def test_a_handle_of_another_run_is_refused_and_nothing_is_touched():
     assert issubclass(ForeignSemaphoreError, RuntimeError)
     theirs = run(make())
     assert run(use(theirs)) == 1
-    assert theirs._node.in_use == 0
+    assert node_of(theirs).in_use == 0
 
 
 def test_a_foreign_handle_is_refused_while_its_own_run_goes_on():

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests._stdlib import leave
 from tests.redis._server import Server
 
 import slotwise
@@ -120,8 +121,8 @@ def test_a_forked_child_tells_only_of_its_own(heard: list[Event]) -> None:
             assert own is not None
             assert [event.kind for event in heard] == ["requested", "acquired"]
         except BaseException:
-            os._exit(1)
-        os._exit(0)
+            leave(1)
+        leave()
     assert os.waitpid(pid, 0)[1] == 0
     semaphore.release_sync(acquired)
     assert [event.kind for event in heard] == ["requested", "acquired", "released"]

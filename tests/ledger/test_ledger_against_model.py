@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests._effort import examples
+from tests._inside import give_number
 from tests.ledger.model import Entry, Model
 from tests.ledger.one_node import Claim, Ledger
 
@@ -185,7 +186,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         else:
             assert self.model.try_request(Entry(key, ttl=ttl), self.now)
             claim = Claim(key, 1, ttl)
-            claim._slot_number = number
+            give_number(claim, number)
             claim.nodes = (ledger.node(),)
             ledger.holders[key] = claim
             if ttl is not None:

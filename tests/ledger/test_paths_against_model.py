@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests._effort import examples
+from tests._inside import give_number
 from tests.ledger.path_model import PathModel, Request, in_microseconds
 
 from slotwise._core.rates import Rate
@@ -187,7 +188,8 @@ class PathsAgainstModel(RuleBasedStateMachine):
             assert not ledger.attention
             return
         claim = PathClaim(self.new_key())
-        claim.nodes, claim._slot_number = taken, number
+        claim.nodes = taken
+        give_number(claim, number)
         ledger.holders[claim.key] = claim
         assert self.model.try_request(Request(claim.key, path), self.now)
 
@@ -201,7 +203,7 @@ class PathsAgainstModel(RuleBasedStateMachine):
             ledger.deadlines.discard(key)
         for node in claim.nodes:
             node.used = self.now
-            heappush(node.free, claim._slot_number)
+            heappush(node.free, claim.slot_number)
         assert not ledger.attention
         self.assert_same([], self.model.release(key, self.now))
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests._inside import backend_of
+
+from slotwise import MemorySemaphore
+from slotwise._ledger import invariants
 from slotwise._ledger.paths import PathLedger
 from slotwise.memory._tracker import Tracker
 
@@ -11,7 +15,7 @@ from slotwise.memory._tracker import Tracker
 def tracker_of(limit: Any) -> Tracker:
     """What all objects of a semaphore, of tiers, of a rate, or of their backend share."""
     while not hasattr(limit, "tracker"):
-        limit = limit._backend if hasattr(limit, "_backend") else limit._tiers
+        limit = backend_of(limit)
     tracker: Tracker = limit.tracker
     return tracker
 
@@ -19,3 +23,13 @@ def tracker_of(limit: Any) -> Tracker:
 def ledger_of(limit: Any) -> PathLedger[Any]:
     """The ledger that decides who gets something of it."""
     return tracker_of(limit).ledger
+
+
+def check(semaphore: MemorySemaphore) -> None:
+    """Check its ledger, with the slots that the quick lane holds."""
+    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
+
+
+def loop_alarm_of(limit: Any) -> float:
+    """When the timer of an event loop rings for who waits there."""
+    return tracker_of(limit)._loop_alarm.when

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests import _fresh_processes
+from tests._stdlib import discard
 
 from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise._core.limit import AcquisitionContext
@@ -43,7 +44,7 @@ def held_by_garbage(semaphore: MemorySemaphore, slots: int = 1) -> None:
     loop = asyncio.new_event_loop()
     task = loop.create_task(hold())
     loop.run_until_complete(settle())
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    discard(task)
     loop.close()
 
 

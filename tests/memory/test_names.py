@@ -15,14 +15,6 @@ from slotwise.memory._tracker import kept
 from slotwise.testing import FakeClock
 
 
-async def test_no_name_makes_a_private_semaphore() -> None:
-    one, other = MemorySemaphore(value=1), MemorySemaphore(value=1)
-    await one.acquire()
-    assert not await other.locked()
-    assert one.name is None
-    assert "private" in repr(one)
-
-
 async def test_a_name_is_shared_between_threads_and_loops() -> None:
     held = await MemorySemaphore(name="shared-threads", value=1).acquire()
     seen: list[bool] = []

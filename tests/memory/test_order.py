@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests._stdlib import discard
 from tests.memory._inside import ledger_of, tracker_of
 
 from slotwise import MemorySemaphore, Tier, Tiers
@@ -161,7 +162,7 @@ def test_a_loop_that_is_closed_before_its_turn_leaves_the_quick_lane_open() -> N
         await semaphore.release(second)
         assert tracker_of(semaphore).woken
         for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            discard(task)
         loop.stop()
 
     task = loop.create_task(leave_a_turn())

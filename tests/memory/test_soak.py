@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.memory._inside import ledger_of
+from tests.memory._inside import check
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
-from slotwise._ledger import invariants
 
 SECONDS = 60.0
 
@@ -83,5 +82,5 @@ def test_a_storm_of_loops_and_threads_leaves_nothing_behind(seed: int) -> None:
     for one in threads:
         one.join()
     assert not overrun
-    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
+    check(semaphore)
     assert semaphore.stats_sync() == SemaphoreStats(0, semaphore.value)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from tests._effort import MANY
-from tests.memory._inside import ledger_of, tracker_of
+from tests._stdlib import discard, leave
+from tests.memory._inside import check, ledger_of, tracker_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
-from slotwise._ledger import invariants
 from slotwise.testing import FakeClock, settle
 
 
@@ -40,10 +40,6 @@ async def timed(semaphore: MemorySemaphore) -> None:
 
 WAYS = [block, cm, wide, timed]
 Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
-
-
-def check(semaphore: MemorySemaphore) -> None:
-    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -170,11 +166,6 @@ def test_ten_thousand_waiters_of_closed_loops_are_passed_over(way: Way) -> None:
     assert semaphore.stats_sync() == SemaphoreStats(0, 1)
     for task in tasks:
         discard(task)
-
-
-def discard(task: asyncio.Task[None]) -> None:
-    """Forget a task of a closed loop without asyncio's complaint."""
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.soak
@@ -375,7 +366,7 @@ async def test_a_child_that_is_forked_inside_a_loop_has_loops_of_its_own() -> No
         try:
             code = 0 if asyncio.run(_crowd(semaphore)) == 20 else 2
         finally:
-            os._exit(code)
+            leave(code)
     _, status = await asyncio.to_thread(os.waitpid, pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 

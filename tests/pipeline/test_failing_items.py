@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -351,17 +352,21 @@ def test_items_that_fail_behind_a_slow_one_do_not_pile_up():
     results = Results(window=4, consumed=True, ordered=True)
     slow = WorkItem("slow", 1)
     results.let_in(slow)
+    failed = weakref.WeakSet[threading.Event]()  # of something that nobody else has
     for number in range(100):
-        failing, fine = WorkItem(number, 1), WorkItem(number, 1)
+        given = threading.Event()
+        failed.add(given)
+        failing, fine = WorkItem(given, 1), WorkItem(number, 1)
+        del given
         results.let_in(failing)
         if number % 40 == 0:
             results.let_in(fine)
             results.add(fine, number)
         results.give_up(failing)
-        assert len(results._places) <= results.outstanding + 4
+        assert len(failed) <= results.outstanding + 4
         assert results.take() is NOTHING
     assert results.outstanding == 4
     results.add(slow, "slow")
     taken = [results.take() for _ in range(5)]
     assert taken == ["slow", 0, 40, 80, NOTHING]
-    assert (results.outstanding, results.waiting, len(results._places)) == (0, 0, 0)
+    assert (results.outstanding, results.waiting) == (0, 0)

@@ -9,7 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,8 @@ def no_sync_verb_in_a_loop(monkeypatch: pytest.MonkeyPatch, semaphore: Semaphore
         really = getattr(type(semaphore), name)
 
         def verb(self: Semaphore, *args: Any, **more: Any) -> Any:
-            if asyncio._get_running_loop() is not None:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop()
                 called.append(name)
             return really(self, *args, **more)
 

@@ -21,6 +21,8 @@ import time
 import warnings
 from typing import Any
 
+from tests._stdlib import leave
+
 from slotwise import AcquisitionResult, Limit, Rate, Tier, Tiers
 from slotwise.processes import ProcessSemaphore
 
@@ -36,7 +38,7 @@ def live_on() -> None:
     for fd in (0, 1, 2):
         os.close(fd)
     time.sleep(60)
-    os._exit(0)
+    leave()
 
 
 def make_tier(name: str, value: Any, keyed: bool = False) -> Tier:
@@ -99,7 +101,7 @@ async def main() -> None:
                 # The copied loop doesn't run in the child, which goes on without one.
                 asyncio._set_running_loop(None)
                 in_child()
-                os._exit(0)
+                leave()
             os.waitpid(child, 0)  # noqa: ASYNC222 - it ends by itself
             say("ended")
         elif word == "exec":

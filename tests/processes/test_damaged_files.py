@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.processes._copies import Copy
+from tests.processes._inside import limit_of, write_garbage
 from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
@@ -22,7 +22,6 @@ from slotwise import BackendError, Limit, SlotwiseError, Tier, Tiers
 from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._file_journal import FileJournal
 from slotwise.processes._filenames import SUFFIX, TIERS_SUFFIX, filename_of
 from slotwise.processes._state import State
 
@@ -131,7 +130,7 @@ def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, direct
         for _ in range(dice.randrange(3)):
             semaphore.release_sync(semaphore.acquire_sync())
         # Not with write_bytes, which would close it and drop the holder's lock.
-        fd = semaphore._backend.limit().journal.file.fd
+        fd = limit_of(semaphore).journal.file.fd
         damaged = garble_anywhere(dice, path.read_bytes())
         os.pwrite(fd, damaged, 0)
         os.ftruncate(fd, len(damaged))
@@ -256,11 +255,10 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
 ) -> None:
     semaphore, tiers = make(1), Tiers(Tier("all", 1), name="s", url=f"process://{directory}")
     limit: Limit = semaphore if kind == "semaphore" else tiers.at()
-    owner: Any = semaphore if kind == "semaphore" else tiers
     limit.acquire_sync()
     other = make(1, name="other")
     held = other.acquire_sync()
-    shared = owner._backend.limit()
+    shared = limit_of(limit)
     file = shared.journal.file
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(limit.acquire_sync, timeout=LONG)
@@ -268,16 +266,7 @@ def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
         until = time.monotonic() + LONG
         while not (limit.stats_sync().waiting and other.stats_sync().waiting):
             assert time.monotonic() < until
-        with shared._mutex:
-            # With the same descriptor, and its locks.
-            journal = FileJournal(shared.journal.process, file, "s", "key")
-            journal.read()
-            start, end, epoch = journal._start, journal._end, journal._epoch
-            if garbage == "record":  # it ends the wait before it fails
-                record = ["drop dead", 1.0, 1, [shared.journal.owner], 5]
-                journal._commit(record, end, epoch, start)
-            else:
-                journal._commit("not a snapshot", end, epoch + 1, end)
+        write_garbage(shared, record=garbage == "record")
         error = waiting.exception(LONG)
         assert isinstance(error, BackendError)
         refused = f"^{re.escape(file.path)}: its contents are damaged .*: remove it"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests import _fresh_processes
+from tests.processes._inside import limit_of, tell
 from tests.redis._client import Worker
 from tests.redis._server import wait_until
 
@@ -340,7 +341,7 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
 ) -> None:
     semaphore = make()
     held = semaphore.acquire_sync()
-    file = semaphore._backend.limit()
+    file = limit_of(semaphore)
     wakeups = file.journal.process.wakeups
     checked: list[str] = []
     monkeypatch.setattr(
@@ -353,7 +354,7 @@ def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be
     monkeypatch.setattr(OpenDirectory, "entries", too_many_open_files)
     [fifo] = directory.glob("wake/*")
     fifo.unlink()
-    _wakeups._send(wakeups._fd, _wakeups._CHECK_ALL)
+    tell(wakeups, _wakeups._CHECK_ALL)
     wait_until(fifo.exists, "another FIFO", within=HANG)
     checked.clear()  # from now on by messages: the thread itself checks every minute
     wait_until(

@@ -17,6 +17,7 @@ from zlib import crc32
 import pytest
 from tests import _fresh_processes
 from tests.processes._copies import Copy
+from tests.processes._inside import extent
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise._core.paths import semaphore_spec
@@ -217,7 +218,7 @@ def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Pat
     copy = Copy(OpenDirectory(directory), path.name, 77)
     copy.catch_up()
     journal = copy.journal
-    for at in range(journal._start, journal._end, 7):
+    for at in range(*extent(journal), 7):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
         journal.forget()
         with pytest.raises(BackendError, match=r"checksum|truncated"):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests import _fresh_processes
+from tests.processes._inside import limit_of, sweep_soon
+from tests.redis._server import wait_until
 
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._filenames import filename_of
@@ -61,10 +63,8 @@ def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path
     semaphore = make()
     use(semaphore)
     age(directory / filename_of("s"), 61)
-    file = semaphore._backend.limit()
-    file.journal.process._next_own_sweep = 0.0
-    file.journal.process.wakeups._check_all(ended=False)  # as its thread does every minute
-    assert files(directory) == []
+    sweep_soon(semaphore)
+    wait_until(lambda: files(directory) == [], "no file", within=LONG)
     use(semaphore)
     assert len(files(directory)) == 1
 
@@ -115,7 +115,7 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
 ) -> None:
     semaphore = make(name=None)
     acquired = semaphore.acquire_sync()
-    limit = semaphore._backend.limit()
+    limit = limit_of(semaphore)
     del semaphore
     gc.collect()
     assert len(files(directory)) == 1, "it is held"
@@ -130,7 +130,7 @@ def test_fifos_are_in_a_subdirectory_without_other_files(make: Make, directory: 
     semaphore = make()
     use(semaphore)
     assert [path.is_fifo() for path in (directory / "wake").iterdir()] == [True]
-    assert semaphore._backend.limit().journal.process.wakeups.other_owners() == set()
+    assert limit_of(semaphore).journal.process.wakeups.other_owners() == set()
 
 
 @pytest.mark.soak

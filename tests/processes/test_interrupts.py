@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests import _fresh_processes
 from tests._interrupting import AMID_STARTS, interrupted_start
+from tests.processes._inside import limit_of, single_of
 from tests.redis._client import Worker
 
 from slotwise.processes import ProcessSemaphore
@@ -62,6 +63,6 @@ async def test_waiters_are_woken_after_an_interrupted_start_of_the_thread_that_w
             await asyncio.sleep(0.001)
         other.tell("release")
         await semaphore.release(await waiting)
-    single = semaphore._backend.limit().journal.process.wakeups._single
+    single = single_of(limit_of(semaphore).journal.process.wakeups)
     assert single.thread is not None
     assert single.thread.is_alive()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.processes._inside import limit_of
 
 from slotwise._wait.section import lock
 from slotwise.processes import ProcessSemaphore
@@ -37,7 +38,7 @@ def test_a_garbage_collection_under_the_timers_lock_does_not_deadlock(
     change = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync()), daemon=True)
     change.start()
     assert changing.wait(LONG)
-    file = semaphore._backend.limit()
+    file = limit_of(semaphore)
 
     def collect() -> None:
         with lock:

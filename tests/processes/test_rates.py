@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from tests import _fresh_processes
+from tests._inside import tiers_of
+from tests.processes._inside import limit_of
 from tests.redis._client import ROOT, Worker
 
 from slotwise import Rate, RateLimit, Tier, Tiers
@@ -125,7 +127,7 @@ async def test_what_is_granted_to_a_dead_process_goes_back(url, limits, worker, 
     """Whether its death is noticed before the grant or by it, and whether anything is held."""
     if alone:
         limit = RateLimit("t", SLOW, url=url)
-        tiers, waiter = limit._tiers, worker(5, [("cost", [1, 3600, 5])])
+        tiers, waiter = tiers_of(limit), worker(5, [("cost", [1, 3600, 5])])
         await limit.acquire(cost=1)
     else:
         tiers, waiter = limits, worker(4)
@@ -160,7 +162,7 @@ async def test_a_grant_of_a_rate_alone_is_found_in_a_new_snapshot(url):
     limit = RateLimit("alone", SLOW, url=url)
     first = await limit.acquire(cost=5)
     waiting = asyncio.create_task(limit.acquire(cost=2))
-    await until_waiting(limit._tiers, 1)
+    await until_waiting(tiers_of(limit), 1)
     compacting = (
         "from slotwise.processes import _file_journal; _file_journal._COMPACT_AFTER = -1 << 20"
     )
@@ -178,7 +180,7 @@ async def test_a_file_stays_until_its_buckets_are_full_and_nothing_can_be_settle
         limit = RateLimit("brief", Rate(1, per=100, burst=2), url=url)
         await limit.acquire(cost=2)
         [file] = directory.glob("*.tiers")
-        sweeper = limit._tiers._backend.limit().journal.process
+        sweeper = limit_of(limit).journal.process
         for seconds, stays in ((0, True), (199, True), (2, False)):
             clock.advance(seconds)
             await settle()

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests._effort import examples
 from tests.ledger.model import Entry, Model
 from tests.processes._copies import Copy
+from tests.processes._inside import extent
 
 from slotwise._core.paths import semaphore_spec
 from slotwise._ledger.invariants import check
@@ -163,7 +164,7 @@ class FileAgainstModel(RuleBasedStateMachine):
         """What was written but not committed is ignored, and overwritten."""
         process = self.processes[actor]
         process.catch_up()
-        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", process.journal._end)
+        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", extent(process.journal)[1])
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise.purge import PurgeOptions, Run, _ages, _files, make_plan, purge
+from slotwise.purge import _ages, _files, purge
 from slotwise.purge._ages import Ages, DeletionStatistics, OldFile
 
 RUNNING = SimpleNamespace(stopping=False)
@@ -37,23 +37,22 @@ def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
 
 @pytest.mark.soak
 def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
-    ages._statistics.note_deletion(0.005)  # 200 deletions a second
+    statistics = DeletionStatistics()
+    ages = Ages(None, [str(number) for number in range(1000)], statistics)
+    statistics.note_deletion(0.005)  # 200 deletions a second
     taken = 0
     while (name := ages.take()) is not None:
         ages.put(old(name), kept=False)
         taken += 1
     assert taken == pytest.approx(_ages._AHEAD / 0.005, abs=1)
-    while len(ages._old) > _ages._FEW_LEFT:
-        assert not ages.wanted_readers()  # they come in bursts
-        ages._old.popleft()
-    assert ages.wanted_readers() > 1
+    assert not ages.wanted_readers()  # they come in bursts
 
 
 @pytest.mark.soak
 def test_where_little_is_old_readers_go_far_ahead() -> None:
-    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
-    ages._statistics.note_deletion(0.005)
+    statistics = DeletionStatistics()
+    ages = Ages(None, [str(number) for number in range(1000)], statistics)
+    statistics.note_deletion(0.005)
     for number in range(200):
         ages.take()
         ages.put(old(str(number)) if number % 20 == 0 else None, kept=bool(number % 20))
@@ -100,37 +99,13 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
     assert ages.kept == bool(young)
 
 
-@pytest.mark.soak
-def test_no_more_workers_are_woken_than_may_read(root) -> None:
-    options = PurgeOptions(max_concurrency_scanning=8, max_concurrency_deletion=16)
-    plan = make_plan(root, options)
-    try:
-        workers = Run(plan).workers
-    finally:
-        plan.close()
-    workers._stack.clear()
-    ages = Ages(None, [str(number) for number in range(1000)], DeletionStatistics())
-    workers._idle, workers.busy = 100, 7  # 10 may be busy: 8, and a quarter more
-    workers.call_readers(ages, 1000)
-    assert (workers._waking, workers._idle) == (3, 97)
-    workers.call_readers(ages, 1000)  # those have not come yet
-    assert workers._waking == 3
-    workers.busy = 1
-    workers._waking, workers._readers = 0, 6  # 8 may read
-    workers.call_readers(ages, 1000)
-    assert workers._waking == 2
-    workers.withdraw(ages)
-    assert not workers._readable
-
-
 def test_what_was_measured_in_one_batch_is_known_in_the_next() -> None:
     statistics = DeletionStatistics()
-    first = Ages(None, [str(number) for number in range(400)], statistics)
-    for number in range(400):
-        with first._lock:
-            first._take()
-        first.put(old(str(number)) if number % 20 == 0 else None, kept=False)
-    statistics.note_deletion(0.005)
+    names = [str(number) for number in range(400)]
+    young = {name for name in names if int(name) % 20}
+    assert len(alone(Ages(None, names, statistics), young)) == 20
+    for _ in range(50):
+        statistics.note_deletion(0.005)
     assert Ages(None, [str(number) for number in range(1000)], statistics).wanted_readers() > 300
 
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.purge import _inside
 
 from slotwise.purge import purge
-from slotwise.purge._walk import Walker
 
 LONG_NAME = "n" * 200
 LEVELS = 30  # 6,000 characters: more than a path may have
@@ -19,14 +19,11 @@ def before_entering(monkeypatch):
     """Do something right before a worker opens the directory of a certain depth."""
 
     def arrange(depth: int, act) -> None:
-        enter = Walker._enter
-
-        def acting(self, parent, name, listings):
+        def at_that_depth(parent, _) -> None:
             if parent.depth + 1 == depth:
                 act()
-            return enter(self, parent, name, listings)
 
-        monkeypatch.setattr(Walker, "_enter", acting)
+        _inside.before_entering(monkeypatch, at_that_depth)
 
     return arrange
 

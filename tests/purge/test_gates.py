@@ -9,12 +9,11 @@ import time
 from itertools import pairwise
 
 import pytest
+from tests.purge._inside import begin_all, purge_names, queue_of
 
 from slotwise.purge import PurgeOptions, Run, make_plan
-from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates, WorkerGate
+from slotwise.purge._gates import WorkerGate
 from slotwise.purge._identity import identity_of
-from slotwise.purge._tally import Tally
 from slotwise.purge._tree import DirectoryNode
 
 
@@ -38,12 +37,11 @@ def test_those_who_wait_enter_in_the_order_of_arrival() -> None:
     for number in range(5):
         workers.append(threading.Thread(target=worker, args=(number,)))
         workers[-1].start()
-        wait_until(lambda: len(gate._waiting) == len(workers))
+        wait_until(lambda: len(queue_of(gate)) == len(workers))
     gate.leave()
     for each in workers:
         each.join(30)
     assert order == [0, 1, 2, 3, 4]
-    assert gate._free == 1
 
 
 def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
@@ -58,7 +56,7 @@ def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
 
     thread = threading.Thread(target=other)
     thread.start()
-    wait_until(lambda: gate._waiting)
+    wait_until(lambda: len(queue_of(gate)))
     gate.requeue()
     order.append("first")
     gate.requeue()
@@ -86,7 +84,7 @@ def test_two_that_requeue_alternate_however_slow_one_of_them_is() -> None:
     try:
         for each in workers:
             each.start()
-        wait_until(lambda: len(gate._waiting) == 2)
+        wait_until(lambda: len(queue_of(gate)) == 2)
         gate.leave()
         for each in workers:
             each.join(60)
@@ -117,7 +115,8 @@ def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
         each.join(60)
     assert len(seen) == 12 * 200
     assert max(seen) <= limit
-    assert (gate._free, len(gate._waiting)) == (limit, 0)
+    for _ in range(limit):
+        gate.enter()  # there is room again for so many
 
 
 @pytest.mark.parametrize("all_begun", [True, False])
@@ -128,13 +127,13 @@ def test_directories_alternate_only_once_all_are_begun(root, old, monkeypatch, a
     plan = make_plan(root, PurgeOptions())
     run = Run(plan)
     if all_begun:
-        run.workers._stack.clear()
+        begin_all(run)
     gate = run.gates.work = WorkerGate(1)
     unlink, order = os.unlink, []
 
     def unlinking(name, **more):
         if not order:
-            wait_until(lambda: gate._waiting)
+            wait_until(lambda: len(queue_of(gate)))
         order.append(name[0])
         unlink(name, **more)
 
@@ -142,7 +141,7 @@ def test_directories_alternate_only_once_all_are_begun(root, old, monkeypatch, a
         names = [path.name for path in (root / name).iterdir()]
         fd = os.open(root / name, os.O_RDONLY)
         node = DirectoryNode(run.root, name, fd, identity_of(fd), 1)
-        assert not Files(run, Tally(), Gates(run.gates))._purge(node, names)
+        assert not purge_names(run, node, names)
         os.close(fd)
 
     monkeypatch.setattr(os, "unlink", unlinking)
@@ -156,26 +155,3 @@ def test_directories_alternate_only_once_all_are_begun(root, old, monkeypatch, a
     changes = sum(one != other for one, other in pairwise(order))
     assert len(order) == 80
     assert changes == (5 if all_begun else 1)  # 16, 16 and 8 of each, or all at once
-
-
-def test_a_stopped_worker_ends_and_does_not_requeue(root, old, monkeypatch) -> None:
-    """A thousand workers that requeue some sixty times each would take their time."""
-    names = [old(root / f"{number}").name for number in range(100)]
-    plan = make_plan(root, PurgeOptions())
-    run = Run(plan)
-    run.workers._stack.clear()  # all are begun
-    run.gates.work, requeued = WorkerGate(1), []
-    unlink = os.unlink
-
-    def unlinking(name, **more):
-        run.stop("test")
-        unlink(name, **more)
-
-    monkeypatch.setattr(os, "unlink", unlinking)
-    monkeypatch.setattr(run.gates.work, "requeue", lambda: requeued.append(1))
-    Files(run, Tally(), Gates(run.gates))._purge(run.root, names)
-    monkeypatch.undo()
-    plan.close()
-    assert len(list(root.iterdir())) == 99
-    assert requeued == []
-    assert run.gates.work._free == 1

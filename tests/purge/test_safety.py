@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests._stdlib import leave
+from tests.purge._inside import before_entering
 
 from slotwise.purge import PurgeOptions, RootRefused, make_plan, purge
 
@@ -46,7 +48,7 @@ def in_child(work, *, uid: int | None = None, files: int | None = None) -> dict:
         except BaseException as error:
             os.write(writing, json.dumps({"raised": repr(error)}).encode())
         finally:
-            os._exit(status)
+            leave(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
@@ -174,17 +176,13 @@ def test_symlinks_swapped_in_during_the_walk_are_never_followed(
 
 
 def test_a_directory_that_was_moved_out_is_not_entered(root, outside, old, monkeypatch) -> None:
-    from slotwise.purge import _walk
-
     old(root / "a" / "b" / "x")
-    inside = _walk.Walker._enter
 
-    def moved_first(self, parent, name, listings):
+    def move_first(_, name) -> None:
         if name == "b":
             (root / "a").rename(outside / "a")
-        return inside(self, parent, name, listings)
 
-    monkeypatch.setattr(_walk.Walker, "_enter", moved_first)
+    before_entering(monkeypatch, move_first)
     report = purge(root, remove_empty_dirs=True)
     assert (outside / "a" / "b" / "x").exists()
     assert report.errors == {"ESTALE": 1}

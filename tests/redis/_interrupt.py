@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from tests._stdlib import frame_of
+from tests.redis._inside import starting
 
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 
@@ -27,7 +29,7 @@ def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[Non
         # which may let a thread in that waits for this lock with the GIL: then all threads hang.
         gc.disable()
         try:
-            frame: object = sys._current_frames()[caller]
+            frame: object = frame_of(caller)
         finally:
             gc.enable()
         # That thread goes on meanwhile: what it has just left may be something else by now.
@@ -38,7 +40,7 @@ def interrupted_on_its_way_to(heartbeat_thread: HeartbeatThread) -> Iterator[Non
         return False
 
     def interrupt() -> None:
-        with heartbeat_thread._starting:
+        with starting(heartbeat_thread):
             in_the_way.set()
             while not inside(HeartbeatThread._started) and time.monotonic() < give_up:
                 time.sleep(0.001)

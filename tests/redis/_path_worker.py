@@ -29,10 +29,9 @@ def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201
 
 
-async def storm(paths: RedisPaths, url: str, seed: int) -> None:
+async def storm(paths: RedisPaths, tiers: list[TierSpec], url: str, seed: int) -> None:
     dice = random.Random(seed)
     counts = redis.asyncio.Redis.from_url(url, db=1)
-    tiers = paths._specs
     taken, worst = 0, -100
 
     async def hold(path: tuple[str | None, ...], timeout: float | None) -> None:
@@ -102,7 +101,7 @@ async def main() -> None:
         elif word == "release":
             say("released", await paths.release(held.pop(0).acquisition_id))
         elif word == "storm":
-            await storm(paths, url, int(more[0]))
+            await storm(paths, tiers, url, int(more[0]))
     for task in tasks:
         task.cancel()
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, MutableMapping
 from typing import Any, Generic, TypeVar
 
+from tests._inside import give_number
+
 from slotwise._core.adaptive import Outcome
 from slotwise._ledger.deadlines import NEVER, Deadlines
 
@@ -62,7 +64,7 @@ class BaseLedger(ABC, Generic[C]):
 
     def _file(self, claim: C, number: int, now: float) -> None:
         """Make a claim that got its slots a holder."""
-        claim._slot_number = number
+        give_number(claim, number)
         if claim.named:
             self.holders[claim.key] = claim
         if claim.ttl is not None:

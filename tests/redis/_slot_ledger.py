@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests._inside import give_number
 from tests.redis._slot_base import BaseLedger
 
 from slotwise._core.adaptive import Outcome
@@ -298,7 +299,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
 
     def _free(self, claim: C, now: float) -> None:
         if claim.slots == 1:
-            self._put_back(claim._slot_number)
+            self._put_back(claim.slot_number)
         else:
             self._put_back_ranges(claim.ranges)
         if self.adaptation is not None:
@@ -550,7 +551,7 @@ class Ledger(NumberedSlots, BaseLedger[C]):
         """Fill a new ledger: claims with the numbers that they had, and when their ttl ends."""
         numbers_held: set[int] = set()
         for claim, numbers, deadline in held:
-            claim._slot_number = numbers[0]
+            give_number(claim, numbers[0])
             claim.ranges = ranges_of(numbers)
             numbers_held.update(numbers)
             self.holders[claim.key] = claim

@@ -35,7 +35,7 @@ class Ranks:
         """Return the ranks of claims that had these tickets, and continue after ``last_ticket``."""
         ranks = cls({})
         for claim, ticket in zip(claims, tickets, strict=True):
-            heappush(ranks._heap, (ranks._rank(claim, ticket), claim))
+            ranks.put(claim, ticket)
         ranks.last_ticket = last_ticket
         return ranks
 
@@ -53,7 +53,10 @@ class Ranks:
         """Let one more wait, the last to arrive."""
         rank = self.rank_of_newcomer(claim, now)
         self.last_ticket = rank[2]
-        heappush(self._heap, (rank, claim))
+        self.put(claim, rank[2])
+
+    def put(self, claim: Any, ticket: int) -> None:
+        heappush(self._heap, (self._rank(claim, ticket), claim))
 
     def rank_of_newcomer(self, claim: Any, now: float) -> Rank:
         return self._rank(claim, max(self.last_ticket + 1, microseconds(now)))

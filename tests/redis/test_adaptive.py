@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import threading
 from typing import Any
 
@@ -13,8 +12,7 @@ from tests.redis._inside import shared_of
 from tests.redis._window import read_window
 
 import slotwise
-from slotwise import Adaptive, Errors, Latency, SemaphoreClosed, ValueConflict
-from slotwise.instrumentation import add_hook, remove_hook
+from slotwise import Adaptive, Errors, Latency, ValueConflict
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import SemaphoreKeys
 
@@ -205,23 +203,6 @@ async def test_many_releases_of_one_tick_move_it_too(
     assert done
 
 
-async def test_a_shrink_kicks_nobody_and_grants_nothing_until_it_fits(config: RedisConfig) -> None:
-    limit = RedisSemaphore(Adaptive(4, 2, 10, algorithm=Errors()), name="s", config=config)
-    held = [await limit.acquire() for _ in range(4)]
-    held[0].dropped()
-    await limit.release(held[0])
-    assert limit.value == 2
-    assert not any(each.lost.is_set() for each in held[1:])
-    assert await limit.try_acquire() is None
-    await limit.release(held[1])
-    assert await limit.try_acquire() is None
-    await limit.release(held[2])
-    last = await limit.try_acquire()
-    assert last is not None
-    await limit.release(last)
-    await limit.release(held[3])
-
-
 async def test_it_can_be_frozen_and_a_resize_freezes_it(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -257,32 +238,6 @@ async def test_it_can_be_frozen_and_a_resize_freezes_it(
     assert (await found.changes())[-1].new == 6
 
 
-async def test_a_fixed_value_neither_freezes_nor_changes_by_itself(config: RedisConfig) -> None:
-    limit = RedisSemaphore(3, name="s", config=config)
-    async with limit.cm() as acquired:
-        acquired.dropped(retry_after=3)
-        acquired.ignored()
-        for call in (limit.freeze, limit.thaw, limit.changes):
-            with pytest.raises(TypeError, match="has a fixed value"):
-                await call()
-    assert limit.value == 3
-    assert await RedisSemaphore(ERRORS, name="new", config=config).changes() == []
-
-
-async def test_a_closed_one_is_neither_frozen_nor_thawed(config: RedisConfig) -> None:
-    limit = RedisSemaphore(ERRORS, name="closed", config=config)
-    await limit.close_everywhere("for a while")
-    for call in (limit.freeze, limit.thaw, limit.acquire):
-        with pytest.raises(SemaphoreClosed, match="for a while"):
-            await call()
-    await limit.reopen()
-    async with limit.cm():
-        assert limit.value == 10
-    await limit.close()
-    with pytest.raises(SemaphoreClosed):
-        await limit.freeze()
-
-
 async def test_all_users_of_a_name_have_the_same_rules(config: RedisConfig) -> None:
     def made(value: int | Adaptive) -> RedisSemaphore:
         return RedisSemaphore(value, name="s", config=config)
@@ -304,39 +259,6 @@ async def test_all_users_of_a_name_have_the_same_rules(config: RedisConfig) -> N
                 await call()
     async with first.cm():
         assert await first.changes() == [], "what was learnt before is another one's"
-
-
-async def test_more_slots_than_the_minimum_and_replacing_are_refused(config: RedisConfig) -> None:
-    limit = RedisSemaphore(Adaptive(5, 2, 9), name="s", config=config)
-    await limit.release(await limit.acquire(2))
-    with pytest.raises(ValueError, match="may fall to 2 slots"):
-        await limit.acquire(3)
-    with pytest.raises(TypeError, match="on_full='replace' can't be used"):
-        await limit.acquire(on_full="replace")
-    with pytest.raises(ValueError, match="must be at most"):
-        RedisSemaphore(Adaptive(5, 2, 2**60), name="s", config=config)
-
-
-async def test_hooks_hear_of_changes_with_their_reason(config: RedisConfig) -> None:
-    seen: list[Any] = []
-    add_hook(seen.append)
-    try:
-        limit = RedisSemaphore(ERRORS, name="heard", config=config)
-        async with limit.cm() as acquired:
-            acquired.dropped()
-        await limit.freeze(4)
-    finally:
-        remove_hook(seen.append)
-    told = [(each.kind, each.name, each.value, each.reason) for each in seen if each.value != 10]
-    assert ("adapted", "heard", 7, "a call was dropped") in told
-    assert [each[0] for each in told if each[2] == 4] == ["resized"]
-
-
-async def test_a_copy_is_the_same_adaptive_semaphore(config: RedisConfig) -> None:
-    limit = RedisSemaphore(ERRORS, name="copied", config=config)
-    copy = pickle.loads(pickle.dumps(limit))
-    async with limit.cm(), copy.cm():
-        assert (await copy.stats()).acquired_slots == 2
 
 
 async def test_moving_to_a_fleet_changes_a_url_and_nothing_else(config: RedisConfig) -> None:

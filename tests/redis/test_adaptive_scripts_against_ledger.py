@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
+from tests.redis._inside import free, remove_waiter
 from tests.redis._slot_ledger import Claim, Ledger
 from tests.redis._window import read_window
 from tests.redis.test_scripts_against_ledger import INTERVAL, Pair
@@ -106,9 +107,9 @@ class AdaptivePair(Pair):
             holder, waiter = ledger.holders.pop(claim_id, None), ledger.waiting.get(claim_id)
             ledger.timed().discard(claim_id)
             if holder is not None:
-                ledger._free(holder, self.now)
+                free(ledger, holder, self.now)
             elif waiter is not None:
-                ledger._leave(waiter, self.now)
+                remove_waiter(ledger, waiter, self.now)
         self.note(ledger.serve(self.now))
 
     def compare_told(self, messages: list[str]) -> None:

@@ -75,7 +75,7 @@ async def test_one_that_expires_is_dropped_and_one_that_is_kicked_is_ignored(
     assert (await values(made))["acme"] == 7
     other = tiers(config)
     kicked = await other.at(tenant="emca").acquire()
-    assert await other._backend.kick(kicked.acquisition_id)
+    assert await other.kick(kicked)
     assert (await values(made))["emca"] == 10
 
 

@@ -1,4 +1,4 @@
-"""The backlog costs each call little, however many wait for the same connection."""
+"""The backlog: calls that wait for a connection keep their order."""
 
 from __future__ import annotations
 
@@ -11,49 +11,18 @@ from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.call import Call
 
-COUNT = 500
 CONFIG = RedisConfig("redis://localhost", connect_timeout=30)
 HASTY = replace(CONFIG, connect_timeout=20).limits
 
 
-class CountingBacklog(Backlog):
-    looks = 0
-
-    def _overdue_at(self, call: Call) -> float:
-        self.looks += 1
-        return super()._overdue_at(call)
-
-
-def a_backlog() -> CountingBacklog:
+def a_backlog() -> Backlog:
     settings = ServerSettings(CONFIG)
     loop = asyncio.get_running_loop()
-    return CountingBacklog(settings, loop, lambda seconds: BackendError(f"{seconds} s"))
+    return Backlog(settings, loop, lambda seconds: BackendError(f"{seconds} s"))
 
 
 def a_call() -> Call:
     return Call(None, (), ["PING"], lambda *_: None, limits=HASTY)
-
-
-async def test_a_call_that_joins_an_attempt_is_looked_at_and_not_the_others() -> None:
-    backlog = a_backlog()
-    backlog.begin_attempt()
-    for _ in range(COUNT):
-        backlog.add(a_call())
-    assert backlog.looks == COUNT
-    assert backlog._timer is not None
-    backlog.end_attempt()
-
-
-async def test_a_hastier_call_is_looked_at_earlier() -> None:
-    backlog = a_backlog()
-    backlog.begin_attempt()
-    backlog.add(a_call())
-    planned = backlog._rings_at
-    backlog.add(
-        Call(None, (), ["PING"], lambda *_: None, limits=replace(CONFIG, connect_timeout=1).limits)
-    )
-    assert backlog._rings_at < planned
-    backlog.end_attempt()
 
 
 async def test_calls_keep_their_order_around_those_that_are_withdrawn() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests._inside import backend_of
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
@@ -189,7 +190,7 @@ async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
     semaphore = RedisSemaphore(1, name="s", config=config)
     held = await semaphore.acquire()
     await semaphore.close_everywhere()
-    again = semaphore._backend._new_acquisition(1, None)
+    again = backend_of(semaphore)._new_acquisition(1, None)
     again._acquisition_id = held.acquisition_id
     again.send_request(wait=True, again=True)
     await asyncio.wait_for(again.future, 30)

@@ -10,7 +10,7 @@ from importlib import metadata
 
 import pytest
 import redis
-from tests.redis._inside import record_of, shared_of
+from tests.redis._inside import record_of, shared_of, thread_of
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -160,7 +160,7 @@ async def test_a_connection_is_opened_without_reading_the_metadata_of_packages(
 
 
 async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:
-    thread = shared_of(semaphore).heartbeat_thread._thread
+    thread = thread_of(shared_of(semaphore).heartbeat_thread)
     await until(lambda: connections(client) == 0, "no connection")
     await until(lambda: thread is None or not thread.is_alive(), "no thread")
 

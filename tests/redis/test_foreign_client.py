@@ -23,6 +23,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 from slotwise import LimitFull
 from slotwise._core import unreachable
 from slotwise.redis import RedisConfig, RedisSemaphore, _name_checks
+from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._keys import PLACEHOLDER, SemaphoreKeys
 from slotwise.redis._scripts import load
 
@@ -336,8 +337,10 @@ async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
 
 
 async def test_holders_of_several_slots_are_not_taken_for_strangers(
-    server: Server, client: redis.Redis
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(NotificationLists, "seen", lambda _, record: seen.append(record))
     config = RedisConfig(server.url)  # and a name that no stranger has used
     semaphore = RedisSemaphore(7, name="wide", heartbeat_max_interval=NEVER, config=config)
     held = [await semaphore.acquire(slots) for slots in (1, 3, 1, 2)]
@@ -348,12 +351,18 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
         before = waiter.alive_at
         waiter.confirm()
         await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
-    assert record_of(semaphore) not in shared_of(semaphore).heartbeat_thread._lists._until
+    assert record_of(semaphore) not in seen
     for each in held:
         await semaphore.release(each)
     for task in waiting:
         await semaphore.release(await asyncio.wait_for(task, 20))
     assert_nothing_left(client)
+
+
+def refusals(client: redis.Redis, command: str) -> int:
+    """How often somebody was told that he may not do that."""
+    counts = client.info("commandstats").get(f"cmdstat_{command}", {})
+    return int(counts.get("rejected_calls", 0))
 
 
 @pytest.mark.soak
@@ -367,7 +376,7 @@ async def test_a_user_who_may_not_block_is_woken_all_the_same(
     claim_id = await asyncio.to_thread(stranger.acquire)
     waiting = asyncio.create_task(semaphore.acquire())
     await in_line(semaphore, 1)
-    await until(lambda: shared_of(semaphore).heartbeat_thread._lists._refused, "a refusal")
+    await until(lambda: refusals(client, "blpop"), "a refusal")
     stranger.release(claim_id)
     await semaphore.release(await asyncio.wait_for(waiting, 20))
     client.execute_command("ACL", "DELUSER", "meek")

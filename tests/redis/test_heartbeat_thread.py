@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import math
 import re
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
-from tests.redis._inside import shared_of
+import redis
+from tests.redis._inside import (
+    forget_thread,
+    is_running,
+    loop_of,
+    shared_of,
+    spawn,
+    thread_of,
+)
 from tests.redis._server import as_another_process, until
 
 from slotwise import RedisSemaphore
@@ -26,10 +33,6 @@ from slotwise.redis._shared_client import SharedClient
 def config(config: RedisConfig) -> RedisConfig:
     """With a heartbeat thread of its own."""
     return as_another_process(config)
-
-
-def is_running(thread: HeartbeatThread) -> bool:
-    return thread._thread is not None and thread._thread.is_alive()
 
 
 @pytest.mark.soak
@@ -69,14 +72,15 @@ async def test_a_shorter_interval_that_comes_while_the_next_heartbeat_is_schedul
     await until(has_asked.is_set, "a newcomer that was not seen")
     await asyncio.to_thread(thread.run, asyncio.sleep(0))  # and the thread has gone on
     assert thread.interval == 0.5
-    assert thread._next_heartbeat < time.monotonic() + 1
+    before = acquired.heard_at
+    await until(lambda: acquired.heard_at > before, "a heartbeat within 5 s", within=3)
     await quick.release(acquired)
     await slow.release(held)
 
 
 @pytest.mark.soak
 async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_one(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
+    config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a job has that runs every ten seconds, which is when an idle thread stops."""
     semaphore = RedisSemaphore(
@@ -96,10 +100,10 @@ async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_o
         return closed
 
     async with semaphore:  # its name has been noted by the next time
-        await until(lambda: not math.isfinite(shared.heartbeat_thread._names.due), "the note")
+        await until(lambda: client.exists("adv-sem:names"), "the note")
     monkeypatch.setattr(SharedClient, "close_idle", closed_just_before_a_newcomer)
     monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.1)
-    shared.heartbeat_thread._wake()
+    shared.heartbeat_thread.schedule_ttl(time.monotonic())
     await until(lambda: acquired, "a newcomer")
     [held] = acquired
     await asyncio.sleep(0.05)
@@ -161,8 +165,7 @@ async def test_a_blocking_call_in_the_heartbeat_thread_does_not_block_it(
     calling = asyncio.create_task(asyncio.to_thread(thread.run, work()))
     done, _ = await asyncio.wait([calling], timeout=10)
     if not done:  # let the thread go, or nothing ends
-        for caller in list(thread._tasks):
-            caller.cancel()
+        await asyncio.to_thread(thread.end)
     assert done, "it waits for itself"
     if called_by == "a finalizer":
 
@@ -191,7 +194,7 @@ async def test_a_hook_that_exits_ends_the_thread_but_not_the_heartbeats(
             raise SystemExit
 
     held = await semaphore.acquire()
-    first = thread._thread
+    first = thread_of(thread)
     add_hook(leave)
     try:
         await expiring.acquire()
@@ -259,49 +262,35 @@ async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats
         40, name="s", config=config, heartbeat_max_interval=60, ping_interval=5
     )
     thread = shared_of(semaphore).heartbeat_thread
-    starts = 0
-    main = HeartbeatThread._main
-
-    def counted(self: HeartbeatThread, *args: object) -> None:
-        nonlocal starts
-        starts += 1
-        main(self, *args)
-
-    monkeypatch.setattr(HeartbeatThread, "_main", counted)
+    threads: set[threading.Thread | None] = set()
     in_threads: Callable[[], object] = semaphore.acquire_sync
     for n in range(24):
         held = await (asyncio.to_thread(in_threads) if n % 3 == 2 else semaphore.acquire())
         assert thread.interval == 5
-        assert thread._next_heartbeat < time.monotonic() + 6
+        threads.add(thread_of(thread))
         before = held.heard_at
         thread.heartbeat_soon()
         await until(lambda: held.heard_at > before, "a heartbeat")  # noqa: B023
         await semaphore.release(held)
         await asyncio.sleep(0.01 + n % 5 * 0.003)
-    assert starts > 2
+    assert len(threads) > 2
 
 
-class StopsMeanwhile:
-    """A loop whose thread stops because it is idle, as soon as somebody calls it."""
-
-    def __init__(self, thread: HeartbeatThread, loop: asyncio.AbstractEventLoop) -> None:
-        self._thread = thread
-        self._loop = loop
-        self.stop = loop.stop
-
-    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
-        with self._thread._starting:
-            self._thread._forget_thread(self._loop)
-        self._loop.call_soon_threadsafe(callback)
-
-
-def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(config: RedisConfig) -> None:
+def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(
+    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.ensure_running()
-    thread, loop = heartbeat_thread._thread, heartbeat_thread._loop
+    thread, loop = thread_of(heartbeat_thread), loop_of(heartbeat_thread)
     assert thread is not None
-    assert loop is not None
-    heartbeat_thread._loop = StopsMeanwhile(heartbeat_thread, loop)  # type: ignore[assignment]
+    call = loop.call_soon_threadsafe
+
+    def called_when_idle(callback: Callable[[], object]) -> None:
+        monkeypatch.undo()
+        forget_thread(heartbeat_thread)
+        call(callback)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", called_when_idle)
     heartbeat_thread.end()
     thread.join(30)
     assert not thread.is_alive()
@@ -312,7 +301,7 @@ async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: Redi
     heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.end()
     heartbeat_thread.ensure_running()
-    assert heartbeat_thread._thread is None
+    assert thread_of(heartbeat_thread) is None
 
 
 def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisConfig) -> None:
@@ -320,16 +309,14 @@ def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisCo
     heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
 
     async def wait() -> None:
-        loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0):
-                heartbeat_thread._is_ending = True
-                loop.call_soon(loop.stop)  # right after the timeout has expired
+                heartbeat_thread.end()  # right after the timeout has expired
                 await asyncio.Event().wait()
         await asyncio.Event().wait()
 
-    heartbeat_thread._post(lambda: heartbeat_thread._spawn(wait()))
-    thread = heartbeat_thread._thread
+    spawn(heartbeat_thread, wait())
+    thread = thread_of(heartbeat_thread)
     assert thread is not None
     thread.join(10)
     assert not thread.is_alive()

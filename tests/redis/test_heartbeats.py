@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from tests.redis._inside import shared_of
+from tests.redis._inside import shared_of, spawn, thread_of
 from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
@@ -120,21 +119,14 @@ async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
 MANY = 2000  # more than one call has room for
 
 
+def calls_of_scripts(client: redis.Redis) -> int:
+    return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
 @pytest.mark.soak
 async def test_thousands_of_heartbeats_are_a_few_calls(
-    config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    config: RedisConfig, client: redis.Redis
 ) -> None:
-    rounds, calls = [], []
-    send_due, send = HeartbeatSender._send_due, HeartbeatSender._send
-
-    def counted_round(sender: HeartbeatSender, **how: bool) -> Any:
-        rounds.append(how)
-        return send_due(sender, **how)
-
-    def counted_call(sender: HeartbeatSender, batch: Any, *rest: Any, **how: bool) -> Any:
-        calls.append(batch)
-        return send(sender, batch, *rest, **how)
-
     semaphore = RedisSemaphore(
         name="s", value=1, heartbeat_max_interval=30, ping_interval=0.2, config=config
     )
@@ -147,16 +139,23 @@ async def test_thousands_of_heartbeats_are_a_few_calls(
 
     waiting = [asyncio.create_task(wait(n)) for n in range(MANY)]
     await in_line(semaphore, MANY)
-    monkeypatch.setattr(HeartbeatSender, "_send_due", counted_round)
-    monkeypatch.setattr(HeartbeatSender, "_send", counted_call)
     deadline = deadline_of(client, held.acquisition_id)
-    await until(lambda: len(rounds) > 3, "three rounds of heartbeats")
     await until(lambda: deadline_of(client, held.acquisition_id) > deadline, "a renewal")
-    assert 0 < len(calls) <= 4 * len(rounds)
+    began, before = time.monotonic(), calls_of_scripts(client)
+    await asyncio.sleep(2)
+    rounds = (time.monotonic() - began) / 0.2 + 1
+    assert rounds / 4 < calls_of_scripts(client) - before <= 4 * rounds
     await semaphore.release(held)
     await asyncio.gather(*waiting)
     assert order == list(range(MANY))
     assert_nothing_left(client)
+
+
+async def send_until_answered(shared: Any) -> Any:
+    """Send heartbeats of one name over a client that is made up."""
+    sender = HeartbeatSender(shared, print, print, print, print)
+    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
+    return await sender._send_until_answered([(record, 1.0, [], [])], [], [])
 
 
 @pytest.mark.soak
@@ -190,10 +189,7 @@ async def test_a_node_is_given_up_for_its_own_silence_and_the_next_connection_ge
         waiters={},
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
     )
-    sender = HeartbeatSender(shared, print, print, print, print)
-    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
-    sending = sender._send_until_answered([(record, 1.0, [], [])], [], [])
-    assert await asyncio.wait_for(sending, 30) == "answered"
+    assert await asyncio.wait_for(send_until_answered(shared), 30) == "answered"
     assert given_up_after == [0.21, 0.41]
 
 
@@ -206,10 +202,7 @@ async def test_the_connection_to_a_slow_server_is_kept() -> None:
         cluster=None,
         settings=SimpleNamespace(config=RedisConfig(reply_timeout=0.05)),
     )
-    sender = HeartbeatSender(shared, print, print, print, print)
-    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
-    batch = [(record, 1.0, [], [])]
-    sending = asyncio.create_task(sender._send_until_answered(batch, [], []))
+    sending = asyncio.create_task(send_until_answered(shared))
     await asyncio.sleep(0.1)
     reply.set_result("answered")
     assert await asyncio.wait_for(sending, 30) == "answered"
@@ -223,7 +216,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
     semaphore = RedisSemaphore(1, name="s", config=as_another_process(config))
     await semaphore.release(await semaphore.acquire())
     heartbeats = shared_of(semaphore).heartbeat_thread
-    thread, begun = heartbeats._thread, threading.Event()
+    thread, begun = thread_of(heartbeats), threading.Event()
     ended: list[bool] = []
 
     async def ends_slowly() -> None:
@@ -235,7 +228,7 @@ async def test_the_thread_ends_in_order_when_it_is_stopped_while_it_ends(
             await asyncio.sleep(0.01)
             ended.append(True)
 
-    heartbeats._post(lambda: heartbeats._spawn(ends_slowly()))
+    spawn(heartbeats, ends_slowly())
     assert await asyncio.to_thread(begun.wait, 30)
     await asyncio.to_thread(heartbeats.end)
     assert thread is not None
@@ -250,13 +243,12 @@ async def test_a_release_in_the_background_ends_with_the_thread_though_its_attem
     thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     replies: list[asyncio.Future[None]] = []
 
-    async def attempt() -> None:
+    async def attempt(_: object) -> None:
         replies.append(asyncio.get_running_loop().create_future())
         await replies[-1]
 
     until = time.monotonic() + 60
-    first: Future[None] = Future()
-    releasing = asyncio.create_task(thread._release_in_attempts(attempt, until, first))
+    releasing = asyncio.create_task(thread._release_in_attempts(attempt, until))
     await settle()
     replies[0].set_exception(ClosedByUs("the connection was closed by us"))
     await asyncio.sleep(0)  # the attempt has failed, and nobody has heard of it yet

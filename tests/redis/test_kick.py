@@ -91,17 +91,3 @@ async def test_a_kick_takes_all_slots_and_cancels_the_task_if_asked(
         assert await semaphore.release(each)
     assert await semaphore.release(await waiting[3])
     assert_nothing_left(client)
-
-
-async def test_a_waiter_is_not_kicked_out_of_line(config: RedisConfig, client: redis.Redis) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    held = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    [waiter] = await semaphore.waiters()
-    assert await semaphore.kick(waiter.acquisition_id) is False
-    assert await semaphore.kick("nobody's") is False
-    assert not held.lost.is_set()
-    assert await semaphore.release(held)
-    assert await semaphore.release(await asyncio.wait_for(waiting, 30))
-    assert_nothing_left(client)

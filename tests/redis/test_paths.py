@@ -13,7 +13,6 @@ from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
 from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers, ValueConflict
-from slotwise._core.control import WHOLE
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.path_backend import PathBackend
@@ -32,6 +31,11 @@ THREE = (
 
 def uploads(config: RedisConfig, **options: object) -> RedisPaths:
     return RedisPaths(USER_AND_ALL, name="t", config=config, **options)  # type: ignore[arg-type]
+
+
+def operator(config: RedisConfig, most: int = 2) -> Tiers:
+    """Who changes them for everybody."""
+    return Tiers(Tier("user", 1, keyed=True), Tier("all", most), name="t", url=config)
 
 
 def assert_nothing_left(client: redis.Redis) -> None:
@@ -195,7 +199,7 @@ async def test_waiters_of_one_path_are_served_in_order(
 async def test_any_str_is_a_key(config: RedisConfig, client: redis.Redis) -> None:
     paths = uploads(config)
     strange = ["", " ", "{a}", "}", "a:b,c", "a\0b", "\ud800", "\U0001f600", "!", ">x", ".", "0:"]
-    await paths.control("resize", ("all", None), 0)
+    await operator(config).resize("all", 0)
     held = [await paths.acquire((user, None), timeout=5) for user in strange]
     for user in strange:
         with pytest.raises(AcquireTimeout, match=re.escape(f": user {user!r}: 1 of 1 held")):
@@ -211,7 +215,7 @@ async def test_a_slot_number_is_the_lowest_free_one_and_tokens_increase(
     config: RedisConfig,
 ) -> None:
     paths = uploads(config)
-    await paths.control("resize", ("all", None), 3)
+    await operator(config).resize("all", 3)
     a, b, c = [await paths.acquire((user, None), timeout=5) for user in "abc"]
     assert [each.slot_number for each in (a, b, c)] == [1, 2, 3]
     await paths.release(b.acquisition_id)
@@ -346,7 +350,7 @@ async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
     with worker_of(server) as worker:
         worker.tell("acquire a")
         await in_line(paths, 2)
-        await paths.control("close_everywhere", WHOLE, "for now")
+        await operator(config).close_everywhere("for now")
         refused = "the tiers user, all of 't' are closed everywhere: for now"
         assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
         with pytest.raises(SemaphoreClosed, match=refused):
@@ -358,8 +362,8 @@ async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
         assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
         assert client.ttl("adv-sem:tiers_state:t") >= 30 * 24 * 3600 - 60
         with pytest.raises(SemaphoreClosed, match=refused):
-            await paths.control("resize", ("all", None), 5)
-        await paths.control("reopen")
+            await operator(config).resize("all", 5)
+        await operator(config).reopen()
         worker.tell("acquire b")
         assert await asyncio.to_thread(worker.hears) == "acquired 1"
         worker.tell("release")
@@ -373,13 +377,13 @@ async def test_heartbeats_refuse_the_rest_of_very_many_waiters(config: RedisConf
     held = await paths.acquire(("a", None), timeout=5)
     waiters = [asyncio.create_task(paths.acquire(("a", None), timeout=None)) for _ in range(2500)]
     await in_line(paths, 2500)
-    await paths.control("close_everywhere", WHOLE, None)
+    await operator(config).close_everywhere()
     async with asyncio.timeout(60):
         outcomes = await asyncio.gather(*waiters, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {SemaphoreClosed}
     await in_line(paths, 0)
     await paths.release(held.acquisition_id)
-    await paths.control("reopen")
+    await operator(config).reopen()
     again = await paths.acquire(("a", None), timeout=5)
     await paths.release(again.acquisition_id)
 
@@ -418,18 +422,18 @@ async def test_resize_serves_the_whole_fleet_and_one_key(
     paths, other = uploads(config), uploads(config)
     held = [await paths.acquire((user, None), timeout=5) for user in "ab"]
     c = await wait_for(other, "c", 1)
-    await paths.control("resize", ("all", None), 3)
+    await operator(config).resize("all", 3)
     c_id = await asyncio.wait_for(c, 20)
     a = await wait_for(other, "a", 1)
-    await paths.control("resize", ("all", None), 4)
+    await operator(config).resize("all", 4)
     assert not a.done()
-    await paths.control("resize", ("user", "a"), 2)
+    await operator(config).resize("user", 2, "a")
     a_id = await asyncio.wait_for(a, 20)
     stats = await other.stats()
     assert stats["all"].value == 4
     assert stats["user"].value == 1
     assert stats["user"].keys["a"] == KeyStats(2, 0, 2)
-    await paths.control("resize", ("all", None), 1)
+    await operator(config).resize("all", 1)
     ids = [*(each.acquisition_id for each in held), c_id, a_id]
     for each in ids[:3]:
         assert await other.release(each) is True
@@ -437,7 +441,7 @@ async def test_resize_serves_the_whole_fleet_and_one_key(
             await other.acquire(("z", None), timeout=0)
     await other.release(ids[3])
     await other.release((await other.acquire(("z", None), timeout=0)).acquisition_id)
-    await paths.control("resize", ("user", None), 0)
+    await operator(config).resize("user", 0)
     many = [await other.acquire(("y", None), timeout=0) for _ in range(1)]
     assert (await other.stats())["user"].value == 0
     await other.release(many[0].acquisition_id)
@@ -457,8 +461,8 @@ async def test_objects_must_agree_about_tiers_in_use(config: RedisConfig) -> Non
     with pytest.raises(ValueConflict, match="in use as"):
         await RedisPaths(THREE, name="t", config=config).acquire(("a", "b", None), timeout=5)
     with pytest.raises(ValueConflict):
-        await larger.control("resize", ("all", None), 3)
-    await paths.control("resize", ("all", None), 9)
+        await operator(config, most=9).resize("all", 3)
+    await operator(config).resize("all", 9)
     await larger.release((await larger.acquire(("b", None), timeout=5)).acquisition_id)
     await paths.release(held.acquisition_id)
     three = RedisPaths(THREE, name="t", config=config)
@@ -520,7 +524,7 @@ async def test_threads_and_tasks_wait_in_one_line(config: RedisConfig, client: r
         await in_line(paths, n)
     stats = await asyncio.to_thread(paths.stats_sync)
     assert stats["user"].keys["a"] == KeyStats(1, 3, 1)
-    await asyncio.to_thread(paths.control_sync, "resize", ("all", None), 5)
+    await asyncio.to_thread(operator(config).resize_sync, "all", 5)
     await paths.release(held.acquisition_id)
     await asyncio.wait_for(asyncio.gather(*jobs), 30)
     assert order == ["first", "second", "third"]
@@ -549,7 +553,7 @@ async def test_later_calls_continue_what_one_call_cannot_finish(
         asyncio.create_task(paths.acquire((f"user {n}", None), timeout=None)) for n in range(300)
     ]
     await in_line(paths, 300)
-    await paths.control("resize", ("all", None), 0)
+    await operator(config, most=1).resize("all", 0)
     acquired = await asyncio.wait_for(asyncio.gather(*waiting), 30)
     for each in [held, *acquired]:
         await paths.release(each.acquisition_id)

@@ -20,6 +20,7 @@ import pytest
 import redis
 from tests._effort import seeds
 from tests.redis._eval import evaluate, keys_that_stay, read_keys
+from tests.redis._inside import free, remove_waiter
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
@@ -287,9 +288,9 @@ class Pair:
         for claim_id in ids:
             if claim_id in holders:
                 self.ledger.timed().discard(claim_id)
-                self.ledger._free(holders.pop(claim_id), self.now)
+                free(self.ledger, holders.pop(claim_id), self.now)
             elif claim_id in waiting:
-                self.ledger._leave(waiting[claim_id], self.now)
+                remove_waiter(self.ledger, waiting[claim_id], self.now)
         self.note(self.ledger.serve(self.now))
         reply = self.run("tiers/release", "", *ids)
         assert reply[0] == "".join(digits)
@@ -331,7 +332,7 @@ class Pair:
         """Release what nobody knows it was granted."""
         self.end_what_is_over()
         if claim_id in self.ledger.waiting:
-            self.ledger._leave(self.ledger.waiting[claim_id], self.now)
+            remove_waiter(self.ledger, self.ledger.waiting[claim_id], self.now)
             self.note(self.ledger.serve(self.now))
         else:
             self.note(self.ledger.undo_grant(claim_id, self.now))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests._stdlib import discard, leave
 from tests.redis._client import Worker
 from tests.redis._inside import shared_of
 from tests.redis._server import FAKE_CLOCK, LOAD, Server, until
@@ -20,6 +21,7 @@ from tests.redis.test_paths import (
     USER_AND_ALL,
     assert_nothing_left,
     in_line,
+    operator,
     uploads,
     wait_for,
 )
@@ -173,7 +175,7 @@ async def test_a_forked_child_starts_anew(server: Server, client: redis.Redis) -
             report = repr(error)
         finally:
             os.write(writing, report.encode())
-            os._exit(0)
+            leave()
     os.close(writing)
     report = await asyncio.to_thread(os.read, reading, 1000)
     os.close(reading)
@@ -255,9 +257,7 @@ async def test_an_acquire_and_a_release_survive_a_cut_connection(
         acquired = await paths.acquire(("b", None), timeout=20)
         await until(proxy.broken.is_set, "the cut")
         assert (await paths.stats())["all"].active == 2
-        proxy.broken.clear()
-        proxy._asked = False  # type: ignore[attr-defined]
-        proxy.break_next.set()
+        proxy.break_again()
         assert await asyncio.wait_for(paths.release(acquired.acquisition_id), 20) is True
         await until(proxy.broken.is_set, "the cut")
         assert (await paths.stats())["all"].active == 1
@@ -346,7 +346,7 @@ async def test_forgotten_scripts_are_sent_again(config: RedisConfig, client: red
         await asyncio.gather(*(work(n) for n in range(12)))
         assert order == list(range(12))
     client.script_flush()
-    await paths.control("resize", ("all", None), 5)
+    await operator(config).resize("all", 5)
     client.script_flush()
     assert (await paths.stats())["all"].value == 5
 
@@ -434,7 +434,7 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
         while not any(waiter.queued for waiter in list(shared_of(paths).waiters.values())):
             assert time.monotonic() < deadline
             loop.run_until_complete(asyncio.sleep(0.01))
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        discard(task)
         loop.close()
 
     await asyncio.to_thread(wait_and_vanish)

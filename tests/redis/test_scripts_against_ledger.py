@@ -15,6 +15,7 @@ import pytest
 import redis
 from tests._effort import seeds
 from tests.redis._eval import evaluate, keys_that_stay, read_keys
+from tests.redis._inside import free
 from tests.redis._server import FAKE_CLOCK
 from tests.redis._slot_ledger import Claim, Ledger
 
@@ -164,7 +165,7 @@ class Pair:
             for each in ledger.to_replace([*ledger.holders.values()], slots):
                 del ledger.holders[each.key]
                 ledger.timed().discard(each.key)
-                ledger._free(each, self.now)
+                free(ledger, each, self.now)
             until = self.now + INTERVAL
             granted = ledger.request_first(claim, self.now, wait_until=until)
         self.note(granted)

@@ -14,9 +14,6 @@ from tests.redis.test_scripts_against_ledger import taken_numbers
 from slotwise import (
     AcquireTimeout,
     BackendError,
-    SemaphoreClosed,
-    ValueConflict,
-    WouldBlockLoop,
 )
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._keys import SemaphoreKeys
@@ -148,23 +145,6 @@ async def test_fencing_tokens_increase_over_instances_and_idle_times(config: Red
     assert abs((tokens[0] or 0) / 1e6 - time.time()) < 60, "tokens follow the server's clock"
 
 
-async def test_slots_are_granted_all_or_none_with_numbers_of_their_own(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=3, config=config)
-    one = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire(3))
-    await in_line(semaphore, 1)
-    assert await semaphore.try_acquire() is None, "nobody passes the head"
-    await semaphore.release(one)
-    three = await waiting
-    assert three.slot_number == 1
-    assert (await semaphore.stats()).acquired_slots == 3
-    assert client.zcard("adv-sem:semaphore_main:s") == 3
-    assert await semaphore.release(three)
-    assert_nothing_left(client)
-
-
 async def test_a_cancelled_waiter_leaves_nothing_and_serves_the_next(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -258,87 +238,6 @@ async def test_tasks_threads_and_loops_share_one_line(config: RedisConfig) -> No
     await asyncio.to_thread(thread.join, 20)
     await asyncio.to_thread(other.join, 20)
     assert order == ["thread", "loop", "task"]
-
-
-def test_the_sync_twins_do_the_same(config: RedisConfig, client: redis.Redis) -> None:
-    semaphore = RedisSemaphore(name="s", value=2, config=config)
-    with semaphore:
-        acquired = semaphore.try_acquire_sync(label="second")
-        assert acquired is not None
-        assert semaphore.locked_sync()
-        assert semaphore.stats_sync().acquired_slots == 2
-        assert [each.label for each in semaphore.holders_sync()].count("second") == 1
-        with pytest.raises(AcquireTimeout):
-            semaphore.acquire_sync(timeout=0.02)
-        assert semaphore.try_acquire_sync() is None
-        assert semaphore.release_sync(acquired) is True
-        assert semaphore.release_sync(acquired.acquisition_id) is False
-    assert semaphore.get_acquired_stats_sync(config=config) == {}
-    semaphore.resize_sync(5)
-    assert semaphore.stats_sync().max_slots == 5
-    semaphore.close_sync()
-    with pytest.raises(SemaphoreClosed):
-        semaphore.acquire_sync()
-    assert_nothing_left(client)
-
-
-async def test_blocking_calls_refuse_a_thread_with_a_loop(config: RedisConfig) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    with pytest.raises(WouldBlockLoop):
-        semaphore.acquire_sync()
-    with pytest.raises(WouldBlockLoop), semaphore.cm():
-        pass
-    with pytest.raises(WouldBlockLoop), semaphore:
-        pass
-
-
-async def test_holders_and_waiters_can_be_read(config: RedisConfig) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    async with semaphore.cm(label="nightly report, part 2"):
-        waiting = asyncio.create_task(semaphore.acquire(label="the next"))
-        await in_line(semaphore, 1)
-        [holder], [waiter] = await semaphore.holders(), await semaphore.waiters()
-        assert holder.label == "nightly report, part 2"
-        assert waiter.label == "the next"
-        assert holder.slot_number == 1
-        assert waiter.slot_number is None
-        assert holder.pid == waiter.pid
-        assert holder.host
-        assert holder.since is not None
-        assert waiter.since is not None
-        assert holder.since < waiter.since
-    await semaphore.release(await waiting)
-
-
-async def test_another_value_while_in_use_is_a_conflict_and_idle_it_is_not(
-    config: RedisConfig,
-) -> None:
-    three = RedisSemaphore(name="s", value=3, config=config)
-    five = RedisSemaphore(name="s", value=5, config=config)
-    async with three:
-        with pytest.raises(ValueConflict, match="in use with 3 slots, not 5: 1 held, 0 waiting"):
-            await five.acquire()
-    async with five:
-        assert (await five.stats()).max_slots == 5
-
-
-async def test_resize_reaches_waiters_of_other_instances(config: RedisConfig) -> None:
-    a = RedisSemaphore(name="s", value=1, config=config)
-    b = RedisSemaphore(name="s", value=1, config=config)
-    held = await a.acquire()
-    waiting = asyncio.create_task(b.acquire())
-    await in_line(a, 1)
-    await a.resize(3)
-    second = await waiting
-    assert second.slot_number == 2
-    assert (b.value, (await b.stats()).max_slots) == (3, 3)
-    too_many = asyncio.create_task(b.acquire(3))
-    await in_line(a, 1)
-    await b.resize(2)
-    with pytest.raises(ValueError, match="3 slots requested of 's', which has 2"):
-        await too_many
-    for acquired in (held, second):
-        await a.release(acquired)
 
 
 async def test_statistics_come_from_the_whole_server_fullest_first(config: RedisConfig) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests._stdlib import leave
 from tests.soak._history import Recorder
 from tests.soak._objects import INTERVAL, LIMITS, Objects, Wish
 from tests.soak._processor import Watch
@@ -108,7 +109,7 @@ def fork(objects: Objects, history: Path) -> None:
         recorder.write("end")
         code = 0
     finally:
-        os._exit(code)
+        leave(code)
 
 
 def _use_blocking(semaphore: Any, number: int, recorder: Recorder) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests._inside import uploads_of
 from tests.redis._server import SELDOM_BUSY, Server, patient_config, wait_for_answers
 
 from slotwise import SlotManager, Tier, Tiers
@@ -97,7 +98,7 @@ class Look:
 
     async def uploads_waiting(self, slots: SlotManager, count: int) -> None:
         async def so_many() -> bool:
-            return max(tier.waiting for tier in (await slots._uploads.stats()).values()) == count
+            return max(tier.waiting for tier in (await uploads_of(slots).stats()).values()) == count
 
         await self.until(so_many)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests._interrupting import Interrupted, interrupted_when
+from tests._stdlib import leave
 
 from slotwise import SlotManager, Tier, Tiers
 from slotwise.testing import leaked_slots
@@ -52,8 +53,8 @@ def test_a_forked_child_takes_slots_of_its_own():
         try:
             limits.release_sync(limits.acquire_sync(user="a"))
         except BaseException:
-            os._exit(1)
-        os._exit(0)
+            leave(1)
+        leave()
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.memory._inside import tracker_of
+from tests.memory._inside import loop_alarm_of, tracker_of
 
 from slotwise import Rate, RateLimit, Tier, Tiers
 
@@ -27,10 +27,10 @@ async def test_tasks_of_one_loop_are_woken_in_order_without_the_thread():
         order.append(n)
 
     await limit.acquire(10)
-    tracker = tracker_of(limit._paths)
+    tracker = tracker_of(limit)
     tasks = [asyncio.create_task(ask(n)) for n in range(5)]
     await asyncio.sleep(0)
-    assert tracker._loop_alarm.when < tracker.alarm == NEVER
+    assert loop_alarm_of(limit) < tracker.alarm == NEVER
     async with asyncio.timeout(30):
         await asyncio.gather(*tasks)
     assert order == [0, 1, 2, 3, 4]
@@ -43,7 +43,7 @@ async def test_a_rate_without_room_to_be_late_is_left_to_the_thread():
     async with asyncio.timeout(30):
         for _ in range(5):
             await limit.acquire()
-    assert tracker_of(limit._paths)._loop_alarm.when == NEVER
+    assert loop_alarm_of(limit) == NEVER
 
 
 async def test_a_thread_does_not_wait_for_a_loop_that_is_busy():

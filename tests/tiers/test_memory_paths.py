@@ -7,6 +7,8 @@ import gc
 import threading
 
 import pytest
+from tests._inside import uploads_of
+from tests._stdlib import discard
 from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
@@ -125,7 +127,7 @@ def test_a_grant_to_a_closed_loop_goes_to_the_next():
     limits.release_sync(got[0])
     assert active(limits) == 0
     for task in lost:  # nobody will ever run them
-        task._log_destroy_pending = False
+        discard(task)
     del lost, task
     gc.collect()
     in_order(limits)
@@ -231,9 +233,9 @@ async def test_the_clean_up_in_the_background_forgets_users_that_were_idle_for_l
     clock.advance(
         390
     )  # past the interval after the threshold: at the very moment, rounding decides
-    assert {*slots._uploads.stats_sync()["user"].keys} == {"late", "held"}
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"late", "held"}
     clock.advance(10_000)
-    assert {*slots._uploads.stats_sync()["user"].keys} == {"held"}
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"held"}
     await slots.release_upload_slot("held", held)
     clock.advance(960)
     assert slots.stats_sync().user_slots_count == 0
@@ -287,13 +289,12 @@ async def test_a_user_seen_again_is_not_the_longest_idle(clock):
         clock.advance(1)
         async with slots.upload(user):
             pass
-    assert {*slots._uploads.stats_sync()["user"].keys} == {"a", "c"}
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"a", "c"}
 
 
 async def test_what_expired_is_nobodys_any_more_after_a_clean_up(clock):
     slots = SlotManager(ttl=10, cleanup_interval=60)
     await slots.acquire_upload_slot("a")
     clock.advance(61)
-    assert slots._ownership._stacks == {}
     assert await slots.release_upload_slot("a") is False
     await slots.close()

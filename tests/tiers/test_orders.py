@@ -11,6 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 import pytest
+from tests._inside import give_number
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._ledger import path_queue
@@ -188,7 +189,8 @@ def quick_user(world, key, path):
             taken.append(node)
             yield Checkpoint()
     if quick:
-        claim.nodes, claim._slot_number = taken, number
+        claim.nodes = taken
+        give_number(claim, number)
         ledger.holders[key] = claim
     else:
         ledger.request(claim, path)
@@ -203,7 +205,7 @@ def quick_user(world, key, path):
         return
     yield Checkpoint()
     for node in claim.nodes:
-        heappush(node.free, claim._slot_number)
+        heappush(node.free, claim.slot_number)
         yield Checkpoint()
     if ledger.attention:
         ledger.look_after(claim.nodes)

@@ -7,6 +7,7 @@ import logging
 import threading
 
 import pytest
+from tests._inside import uploads_of
 
 from slotwise import (
     AcquireTimeout,
@@ -431,4 +432,5 @@ async def test_beyond_max_idle_users_the_longest_idle_are_forgotten_at_once(mana
         async with slots.upload(f"user-{n}"):
             pass
     assert (await slots.stats()).user_slots_count == 3
-    assert {*(await slots._uploads.stats())["user"].keys} == {"user-7", "user-8", "user-9"}
+    keys = (await uploads_of(slots).stats())["user"].keys
+    assert {*keys} == {"user-7", "user-8", "user-9"}

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from tests._inside import backend_of, uploads_of
 
 from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
 from slotwise._ledger.invariants import check
@@ -43,7 +44,7 @@ async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(mana
                 await slots.cleanup_idle_user_slots(0)
             else:
                 await asyncio.sleep(0)
-            tracker = getattr(slots._uploads._backend, "tracker", None)
+            tracker = getattr(backend_of(uploads_of(slots)), "tracker", None)
             if tracker is not None:
                 with lock:  # time-outs end in a thread of their own
                     check(tracker.ledger)
@@ -57,7 +58,7 @@ async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(mana
         ]
         assert wrong == []
         while True:  # cancelled waits are still on their way out of a server
-            stats = await slots._uploads.stats()
+            stats = await uploads_of(slots).stats()
             if not stats["uploads"].active and not stats["user"].waiting:
                 break
             await asyncio.sleep(0.005)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 
 import pytest
+from tests._inside import uploads_of
 from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
@@ -61,7 +62,7 @@ def test_threads_that_switch_all_the_time_overshoot_nowhere_and_lose_nothing(res
     go_on.clear()
     cleaner.join(30)
     assert faults == []
-    tracker = ledger_of(slots._uploads)
+    tracker = ledger_of(uploads_of(slots))
     assert (len(tracker.holders), len(tracker.waiting)) == (0, 0)
     check(tracker)
 

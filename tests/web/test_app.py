@@ -221,8 +221,8 @@ async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
 async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) -> None:
     looks = []
     feed = Feed(url, every=3600)
-    take = feed._watcher.look
-    monkeypatch.setattr(feed._watcher, "look", lambda: looks.append(1) or take())
+    take = PageWatcher.look
+    monkeypatch.setattr(PageWatcher, "look", lambda self: looks.append(1) or take(self))
     for _ in range(20):
         await feed.look()
         await feed.look(Subject("another"))  # in detail, without another look

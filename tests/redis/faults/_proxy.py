@@ -11,6 +11,8 @@ import time
 class Proxy:
     """Passes everything on, until `break_next` is set; then it fails once, in its way."""
 
+    _asked = False  # whether the request that is answered next is the one to break
+
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -87,6 +89,12 @@ class Proxy:
                 pass
             sock.close()
 
+    def break_again(self) -> None:
+        """Break the next connection, too, after one that was broken."""
+        self.broken.clear()
+        self._asked = False
+        self.break_next.set()
+
     def welcome(self, client: socket.socket) -> socket.socket:
         """What to talk with the client through."""
         return client
@@ -112,8 +120,6 @@ class LosesRequest(Proxy):
 class LosesReply(Proxy):
     """The script ran; the client never heard."""
 
-    _asked = False
-
     def fails_request(self, data: bytes) -> bool:
         self._asked = True
         return False
@@ -124,8 +130,6 @@ class LosesReply(Proxy):
 
 class CutsAfterReply(Proxy):
     """The client heard, and then the connection was gone."""
-
-    _asked = False
 
     def fails_request(self, data: bytes) -> bool:
         self._asked = True

@@ -94,8 +94,7 @@ async def test_damaged_semaphores_cost_nobody_else_a_slot(
 
 def has_round_trip(limit: Any) -> bool:
     """Whether a waiter has read the reply that it is queued."""
-    shared = getattr(limit, "_backend", limit)._shared
-    return any(waiter.round_trip for waiter in shared.waiters.values())
+    return any(waiter.round_trip for waiter in shared_of(limit).waiters.values())
 
 
 @pytest.mark.usefixtures("rare_heartbeats")

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import redis
+from tests._stdlib import leave
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -144,7 +145,7 @@ async def test_a_forked_child_has_its_own_connections_and_none_of_its_parents_sl
             report = repr(error)
         finally:
             os.write(writing, report.encode())
-            os._exit(0)
+            leave()
     os.close(writing)
     report = await asyncio.to_thread(os.read, reading, 1000)
     os.close(reading)

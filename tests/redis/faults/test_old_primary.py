@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.redis._client import Worker
-from tests.redis._inside import shared_of
+from tests.redis._inside import loop_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults.test_topologies import Sentinel
 
@@ -95,17 +95,11 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def heartbeat_is_late(semaphore: RedisSemaphore, first: Address) -> bool:
     """Whether one has been under way for longer than replies take, or over a new connection."""
     process = shared_of(semaphore)
-    loop = process.heartbeat_thread._loop
-    assert loop is not None
-    reconnector = process._clients[loop]._only
-    assert reconnector is not None
+    loop = loop_of(process.heartbeat_thread)
+    reconnector = process._clients[loop].reconnector_to(None)
     connection = reconnector.connection
-    silent = (
-        connection is not None
-        and connection._pending
-        and time.monotonic() - connection._waits_since > LATE
-    )
-    return connection is None or bool(silent) or connection.address != first
+    silent = connection is not None and connection.silence() > LATE
+    return connection is None or silent or connection.address != first
 
 
 async def test_a_holder_goes_with_the_new_primary_when_the_old_one_resumes(fleet: Fleet) -> None:
@@ -210,8 +204,7 @@ async def test_what_a_server_says_late_is_not_believed_while_no_sentinel_answers
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
     asking = asyncio.create_task(semaphore.acquire())
-    reconnector = shared_of(semaphore).client()._only
-    assert reconnector is not None
+    reconnector = shared_of(semaphore).client().reconnector_to(None)
     await until(lambda: reconnector.connection is None, "doubt")
     assert not asking.done()
     await asyncio.to_thread(fleet.sentinel.start)
@@ -222,8 +215,7 @@ async def test_a_slow_primary_is_verified_and_believed(fleet: Fleet) -> None:
     fleet.never_fails_over()
     semaphore = fleet.semaphore()
     await semaphore.release(await semaphore.acquire())  # connected
-    reconnector = shared_of(semaphore).client()._only
-    assert reconnector is not None
+    reconnector = shared_of(semaphore).client().reconnector_to(None)
     connection = reconnector.connection
     with fleet.primary.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")

@@ -17,7 +17,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from tests.redis._inside import record_of, shared_of
+from tests.redis._inside import held_back, record_of, shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import GoesSilent
 from tests.redis.test_semaphore import in_line
@@ -346,7 +346,7 @@ async def test_a_slot_that_moves_is_followed(cluster: list[Server]) -> None:
         move.begin()
         # Told to ASK the new one, which says TRYAGAIN until it has the slot for good.
         early = asyncio.create_task(semaphore.acquire())
-        await until(lambda: shared_of(semaphore).client()._held_back, "a refusal")
+        await until(lambda: held_back(semaphore), "a refusal")
         move.finish()
         await semaphore.release(await asyncio.wait_for(early, 20))
         async with semaphore:  # told that it MOVED
@@ -365,11 +365,10 @@ async def test_nobody_passes_those_who_were_refused_while_their_slot_moved(
     with contextlib.ExitStack() as stack:
         move = Move(cluster, slot, stack)
         move.begin()
-        client_of_loop = shared_of(semaphore).client()
         tasks = []
         for n in range(4):
             tasks.append(asyncio.create_task(semaphore.acquire(label=str(n))))
-            await until(lambda n=n: len(client_of_loop._held_back.get(slot, ())) > n, "a refusal")
+            await until(lambda n=n: len(held_back(semaphore).get(slot, ())) > n, "a refusal")
         move.finish()
         tasks += [asyncio.create_task(semaphore.acquire(label=str(n))) for n in range(4, 8)]
         await in_line(semaphore, 8)
@@ -434,9 +433,8 @@ async def test_a_time_out_holds_while_a_slot_is_in_nobodys_hands(cluster: list[S
         move = Move(cluster, slot, stack)
         move.begin()
         stack.callback(move.finish)
-        client_of_loop = shared_of(semaphore).client()
         first = asyncio.create_task(semaphore.acquire())
-        await until(lambda: client_of_loop._held_back, "a refusal")
+        await until(lambda: held_back(semaphore), "a refusal")
         with pytest.raises(BackendError, match="did not answer"):
             await asyncio.wait_for(semaphore.acquire(timeout=0.05), 30)
     await semaphore.release(await asyncio.wait_for(first, 30))
@@ -482,6 +480,10 @@ async def test_a_failover_by_sentinel_is_followed(tmp_path: Path) -> None:
             assert await semaphore.release(acquired) is True
 
 
+def subscribers(sentinel: redis.Redis) -> list[object]:
+    return [each for each in sentinel.client_list() if int(each["sub"]) + int(each["psub"])]
+
+
 async def test_sentinels_have_credentials_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     primary = Server(tmp_path / "a")
@@ -494,8 +496,8 @@ async def test_sentinels_have_credentials_of_their_own(tmp_path: Path) -> None:
             config = RedisConfig.from_client(manager.master_for("fleet"))
             semaphore = RedisSemaphore(name="s", value=1, config=config)
             held = await semaphore.acquire()
-            watch = shared_of(semaphore).heartbeat_thread._primary
-            await until(lambda w=watch: w._connection is not None, "a subscription")
+            with sentinel.client() as asking:
+                await until(lambda a=asking: subscribers(a), "a subscription")
             assert await semaphore.release(held)
             assert "s3cr3t" in config.endpoint.secrets
         without = RedisConfig(f"redis+sentinel://127.0.0.1:{sentinel.port}/fleet", attempts=1)
