@@ -1,6 +1,6 @@
 """Estimate when a newcomer is served, from how long slots are held and who is ahead of it.
 
-This module is for semaphores; `path_estimates` does the same for a path through tiers.
+This module keeps the hold times; `path_estimates` looks at the nodes of a path.
 
 The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and its users):
 

@@ -210,7 +210,6 @@ class Node(BaseNode, NumberedSlots):
     adaptation: Adaptation | None
     free: list[int]
 
-    closed = False  # a ledger may be closed, its nodes are not
     rate = None  # `RateNode` has one
 
     def __init__(

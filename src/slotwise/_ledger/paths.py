@@ -106,25 +106,34 @@ Nothing here waits, wakes, locks or knows the time. Callers hold a lock, except 
 the *quick lane*: while nobody waits, slots that have been used before are taken
 and given back by single operations on lists and dicts, each atomic in CPython:
 
-    take    if not ledger.attention:                    # one slot of each
+    take    if not (ledger.attention or ledger.line):   # one slot of each
                 for nodes, key in zip(ledger.tables, path):
                     number = heappop(nodes[key].free)   # KeyError, IndexError: undo, ask `request`
-                ledger.holders[claim.key] = claim
+                if ledger.attention: undo               # it was raised meanwhile
+                ledger.holders[claim.key] = claim       # or remember the number
+    queue   if not ledger.attention:                    # one node, one thread: see `line`
+                ledger.line.append(ticket)
+                if (somebody has the lock or node.free or ledger.attention
+                        or node.circulating < node.value):
+                    ledger.serve(now)                   # under the lock
     give    ledger.holders.pop(key, None)               # None: has ended already
-            if ledger.attention:
+            if ledger.attention or ledger.line:
                 ledger.give(claim, now)                 # under the lock
             else:
                 for node in claim.nodes:
                     node.used = now
                     heappush(node.free, number)
-                if ledger.attention:
-                    ledger.look_after(claim.nodes)      # under the lock
+                if ledger.attention or ledger.line:
+                    ledger.look_after(claim.nodes)      # under the lock, and serve
     undo    is like give
 
-It is safe for the reason given in `ledger`: a request that is about to wait raises
-``attention`` before its last try, and a giver fills ``free`` before it checks whether
-anybody waits, so at least one of them sees the other. A node is forgotten by taking
-all its slots away, so that a taker that has just found it gets none.
+It is safe because the two sides check in opposite order. A waiter shows itself (in ``line``, or by
+raising ``attention``) before it checks ``free`` a last time, and a giver fills ``free`` before it
+checks for waiters: whatever the interleaving, at least one of them sees the other, so a slot is
+never free while somebody waits. A taker that checked before somebody queued came before it, or
+gives back what it took. A thread that has the lock may have numbers in hand that it will put back,
+so a waiter also checks the lock. A node is forgotten, and a ledger retired, by taking all slots
+away, so that a taker that has just found it gets none.
 """
 
 from __future__ import annotations
@@ -215,8 +224,7 @@ class PathLedger(Generic[C]):
         A tier of None has a value for each key, which `learn` states when a key appears. In an
         `Adaptive` tier, the value of each node moves by itself.
         The keys of tier ``fair_by`` take turns, by their use of the rate ``fair_cost``, or else
-        of the widest slots. ``holders`` is a table to keep the holders in: drivers with very many
-        ledgers share one between them. Keys are unique, and no rule goes through the table.
+        of the widest slots. ``holders`` is the table to keep the holders in.
         """
         rates = [value for value in values if isinstance(value, Rate)]
         widest = None
@@ -703,6 +711,8 @@ class PathLedger(Generic[C]):
         if self.paused:
             self._end_pauses(now)
         in_line: list[Any] = self._serve_line(now) if self.line else []
+        if in_line and self.unbalanced:
+            self.look_after((self.node(),))  # they may have got the last out of circulation
         granted = self.queue.serve(now) if not self.line and self.queue.has_work else []
         for claim in granted:
             self._file(claim, claim._slot_number, now)
@@ -733,8 +743,8 @@ class PathLedger(Generic[C]):
 
     @property
     def unfinished(self) -> bool:
-        """Whether `serve` has to be called again."""
-        return bool(self.queue.work)
+        """Whether `serve` has to be called again; those behind a line wait for that."""
+        return bool(self.queue.work) and not self.line
 
     # -------------------------------------------------------- steps of the verbs
 

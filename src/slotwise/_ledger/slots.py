@@ -1,7 +1,7 @@
 """Hand out the lowest free slot numbers.
 
 This module doesn't know who holds a number or waits for one; ledgers do. A taker on the quick
-lane pops numbers of ``free`` at any time (see `ledger`), so whatever is done here copes with
+lane pops numbers of ``free`` at any time (see `paths`), so whatever is done here copes with
 a heap that loses its numbers meanwhile.
 """
 
@@ -42,7 +42,6 @@ class NumberedSlots:
     free: list[int]  # a heap
     top: int  # the highest number there has been
     value: int
-    closed: bool  # while it is, what comes back is put aside; the subclasses set it
     reserve: Ranges  # numbers out of circulation
 
     def __init__(self, value: int) -> None:
@@ -79,7 +78,7 @@ class NumberedSlots:
 
     def _put_back(self, number: int) -> None:
         """Put it into ``free``, unless nobody may have it now: a late quick taker might pop it."""
-        if self.closed or self.circulating > self.value:
+        if self.circulating > self.value:
             self._put_aside(range(number, number + 1))
         else:
             heappush(self.free, number)

@@ -180,7 +180,7 @@ class MemoryBackend(PathBackend):
             acquisition.label = label
             acquisition.needs = needs
             acquisition.ranges = ()
-            acquisition.replaces, acquisition.head_start = False, 0
+            acquisition.replaces, acquisition.replaced, acquisition.head_start = False, (), 0
             if isinstance(needs, RankedNeeds):
                 acquisition.replaces = needs.replaces
                 acquisition.head_start = FIRST if needs.replaces else needs.head_start
@@ -264,7 +264,7 @@ class MemoryBackend(PathBackend):
             try:
                 await self._get(acquisition)
             finally:
-                for each in getattr(acquisition, "replaced", ()):
+                for each in acquisition.replaced:
                     self.tracker.tell_kicked(each)
             _log.acquired(acquisition, self.tracker, started)
         except BaseException as error:

@@ -35,9 +35,9 @@ class Registry:
         # Names that are closed everywhere, which here means in this process, for its whole life;
         # with the value that a semaphore had.
         self._closures: dict[_Key, tuple[Closure, int]] = {}
-        # One table for the holders of all named semaphores: so a semaphore outlives its objects
-        # while somebody holds a slot of it by its id alone.
-        self._holders: dict[Hashable, Any] = {}
+        # The table of holders of each name, which keeps the tracker while somebody holds something,
+        # perhaps by its id alone. Some are those of names that have ended.
+        self._holders: dict[_Key, dict[Hashable, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._trackers)
@@ -58,7 +58,8 @@ class Registry:
         if tracker is None or tracker.ended:
             self._let_go()
             predecessor = None if tracker is None else tracker.last_held
-            holders = self._holders if key[0] else None
+            holders: dict[Hashable, Any] = {}
+            self._holders[key] = holders
             self._trackers[key] = tracker = Tracker(specs, name, holders, predecessor)
             if key in self._closures:
                 tracker.suspend(self._closures[key][0])
@@ -82,6 +83,10 @@ class Registry:
             del kept[tracker]
             kept[tracker] = None
             tracker.let_go()
+        for key in list(islice(self._holders, _LOOKS)):
+            holders = self._holders.pop(key)
+            if holders or key in self._trackers:
+                self._holders[key] = holders
 
     def close_everywhere(self, tracker: Tracker, closure: Closure) -> None:
         """Remember that a name is closed until `reopen`, or until this process ends."""
@@ -103,7 +108,11 @@ class Registry:
         from slotwise._core.stats import fullest  # not needed to acquire
 
         with lock:  # only to copy: there may be very many
-            trackers = {name: each for (of_slots, name), each in self._trackers.items() if of_slots}
+            trackers = {
+                name: each
+                for (of_slots, name), each in self._trackers.items()
+                if of_slots and (not each.ended or each.is_held())
+            }
             closed = {name: each for (of_slots, name), each in self._closures.items() if of_slots}
         known = {**closed, **trackers}
         wanted = known if names is None else [name for name in names if name in known]

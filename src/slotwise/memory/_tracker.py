@@ -69,6 +69,9 @@ ttl_cancels = TtlCancels()
 # taken of a rate. `_registry` lets go of them.
 kept: dict[Tracker, None] = {}
 
+# For how many seconds it is remembered how long slots are held, if some are refused for that.
+_TIMES_KEPT = 60.0
+
 # How many entries of a long table are searched for holders to name in a message.
 _HOLDERS_LOOKED_AT = 100
 
@@ -105,11 +108,6 @@ class Tracker:
         self.alarm = NEVER  # when `_ring` is called next
         self._loop_alarm: LoopAlarm | None = None  # of rates
         self.woken = NOBODY_WOKEN
-        self.home = NO_HOME  # who may use the ledger's line outside the section
-        self.ended_tickets = 0  # about how many futures in the line are done
-        # How long slots are held. It is timed only while somebody waits, or with `times_all`.
-        self.holds = HoldTimes()
-        self.times_all = False
         # Changes of adaptive values that the hooks don't know yet: the arguments of the call that
         # tells them.
         self.unreported: deque[tuple[Any, ...]] = deque()
@@ -119,7 +117,12 @@ class Tracker:
             self.ledger.close()
 
     def _start(self, specs: Sequence[TierSpec], holders: dict[Hashable, Any] | None) -> None:
-        """Begin with a new ledger."""
+        """Begin with a new ledger, which nobody has used."""
+        self.home = NO_HOME  # who may use the ledger's line outside the section
+        self.ended_tickets = 0  # about how many futures in the line are done
+        # How long slots are held. It is timed only while somebody waits, or with `times_all`.
+        self.holds = HoldTimes()
+        self.times_all = False
         values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         self.specs = tuple(specs)
         self.former_values: tuple[Any, ...] = ()  # what a semaphore was resized from
@@ -184,6 +187,8 @@ class Tracker:
         """Whether forgetting it would lose something."""
         ledger = self.ledger
         if ledger.paused or (ledger.refills is not None and not ledger.is_full(now)):
+            return True
+        if self.times_all and self.holds.ended and now - self.holds.since < _TIMES_KEPT:
             return True
         for tier, spec in zip(ledger.tiers, self.specs, strict=True):
             if tier.own_values or tier.is_frozen or tier.frozen_keys:
@@ -340,7 +345,7 @@ class Tracker:
                 self.home = SHUT  # the line doesn't record since when they wait
         replaced = self._replaceable(claim) if claim.replaces else ()
         granted = ledger.request(claim, claim.path, now, wait_until=until, weight=claim.weight)
-        if replaced:
+        if claim.replaces:
             granted += self._replace(claim, replaced, now)
         if self.has_keys and (granted or claim.group.head is claim):  # else its keys are known
             for nodes in ledger.tables:
@@ -367,13 +372,14 @@ class Tracker:
     def _replace(
         self, claim: MemoryAcquisition, replaced: Sequence[MemoryAcquisition], now: float
     ) -> list[Any]:
-        ledger, ended = self.ledger, []
+        ledger = self.ledger
         for each in replaced:
             # The deletion decides between this and its own release, by the quick lane.
             if ledger.holders.pop(each.key, None) is not None:
+                if ledger.waiting or self.times_all:
+                    self._note_end(each, now)
                 ledger._free(each, now)
-                ended.append(each)
-        claim.replaced = ended
+                claim.replaced = (*claim.replaced, each)
         return ledger.serve(now)
 
     def _full_error(self, claim: MemoryAcquisition, overload: Overload) -> LimitFull | None:
@@ -415,6 +421,7 @@ class Tracker:
         granted = ledger.give(claim, now)
         if ledger.has_adaptive:
             self._collect_changes(claim.nodes)
+        if ledger.has_adaptive or self.times_all:
             self.keep()
         self.post(self._after_giving(granted, now))
 
@@ -509,7 +516,7 @@ class Tracker:
                 post(self._prepare_to_wake(claim))
             else:
                 post(prepare_to_wake(claim.waker, self, claim))
-        if self.ledger.queue.work:
+        if self.ledger.unfinished:
             # What the bound on the work of one call left over is done piece by piece.
             post(self._do_more)
 
@@ -808,11 +815,15 @@ class Tracker:
         return self if self.is_held() else self._predecessor
 
     def _refuse_all(self) -> None:
+        # First: who queues from now on sees that, and looks again.
+        self.ledger.closed = self.ledger.attention = True
         tickets = _line.take_tickets(self)
         if tickets:
             post(partial(_line.refuse, self, tickets, self._maker_of_closed_error()))
         waiters = self.ledger.close(clock.now())
-        self.post_refused(waiters, lambda claim: claim.backend.closed_error())
+        self.post([each for each in waiters if isinstance(each, LineGrant)])  # who queued meanwhile
+        claims = [each for each in waiters if not isinstance(each, LineGrant)]
+        self.post_refused(claims, lambda claim: claim.backend.closed_error())
 
     def _maker_of_closed_error(self) -> Callable[[], Exception | None]:
         """Return what makes the error of those in the line; None lets them ask again."""
@@ -829,19 +840,22 @@ class Tracker:
 
     # ---------------------------------------------------------------- looking
 
+    @property
+    def held_here(self) -> Tracker:
+        """This one or, while that is held, its predecessor: whose holders there are."""
+        before = self._predecessor
+        return self if before is None or not before.is_held() else before
+
     def claims(self) -> list[MemoryAcquisition]:
-        """Return those who hold slots, the oldest grant first; *in the section*."""
-        holders: list[Any] = list(self.ledger.holders.values())
-        # Named semaphores share their table of holders.
-        return [each for each in holders if each.backend.tracker is self]
+        """Return those who hold slots, the oldest grant first."""
+        return list(self.held_here.ledger.holders.values())
 
     def holder(self, key: int | None) -> MemoryAcquisition | None:
         """Return the acquisition behind a key, if it is one of this limit."""
         for tracker in (self, self._predecessor):
             if tracker is not None:
                 holder: MemoryAcquisition | None = tracker.ledger.holders.get(key)
-                # Named semaphores share their table of holders.
-                if holder is not None and holder.backend.tracker is tracker:
+                if holder is not None:
                     return holder
         return None
 
@@ -850,19 +864,21 @@ class Tracker:
         return _line.about(self) + len(self.ledger.waiting)
 
     def stats(self) -> dict[str, TierStats]:
+        ledger = self.held_here.ledger
         with lock:  # only to copy: there may be very many keys
-            waiting = len(self.ledger.waiting)
-            nodes = [list(tier.nodes.items()) for tier in self.ledger.tiers]
-        return tier_stats(self.ledger, self.specs, nodes, waiting, clock.now())
+            waiting = len(ledger.waiting)
+            nodes = [list(tier.nodes.items()) for tier in ledger.tiers]
+        return tier_stats(ledger, self.specs, nodes, waiting, clock.now())
 
     def stats_of(self, path: Path) -> PathStats:
         """How full the tiers of one path are."""
+        shown = self.held_here
         with lock:
-            self.is_open()
-            ledger, line = self.ledger, list(self.ledger.line)
+            ledger, line = shown.ledger, list(shown.ledger.line)
             nodes = path_stats(ledger, path, clock.now())
             frozen = self.is_semaphore and is_frozen(ledger.tiers[0], None)
-            closed, closure = ledger.closed, self.closure
+            closure = self.closure
+            closed = self.ended or closure is not None or shown is not self
         in_line = sum(not future.done() for future in line)
         if in_line:
             [node] = nodes
@@ -908,7 +924,7 @@ class Tracker:
     def _oldest_holders(self, now: float) -> str:
         """Name the oldest of the holders that have a label or a time.
 
-        Named semaphores share their table of holders, so only the first few are looked at.
+        There may be very many, so only the first are looked at.
         """
         found = []
         try:
@@ -917,7 +933,7 @@ class Tracker:
             first = []
         for holder in first:
             since: float | None = getattr(holder, "since", None)
-            if holder.backend.tracker is self and (holder.label or since is not None):
+            if holder.label or since is not None:
                 age = None if since is None else now - since
                 found.append((socket.gethostname(), os.getpid(), holder.label, age))
                 if len(found) == messages.NAMED_HOLDERS:

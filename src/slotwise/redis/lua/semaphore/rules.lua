@@ -1,5 +1,5 @@
--- semaphore/rules.lua: grant the slots of a semaphore: its keys, and who is served when. It is Ledger
--- (slotwise/_ledger/ledger.py, which has the rules) in Lua. Not a script.
+-- semaphore/rules.lua: grant the slots of a semaphore: its keys, and who is served when. It is one
+-- node of PathLedger (slotwise/_ledger/paths.py, which has the rules) in Lua. Not a script.
 --
 -- One semaphore is seven keys, in this order in KEYS:
 --   main               zset  member -> deadline    documented
