@@ -145,13 +145,14 @@ from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from slotwise._core.adaptive import Adaptive, Outcome
+from slotwise._core.control import Verb
 from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, LineGrant, Node, Path
 from slotwise._ledger.path_queue import PathQueue, take_all
-from slotwise._ledger.rate_nodes import RateTier
+from slotwise._ledger.rate_nodes import RateNode, RateTier
 from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise._ledger.tier_nodes import TierNodes
@@ -471,6 +472,29 @@ class PathLedger(Generic[C]):
                 self._leave(claim, now)
         return self._serve_if_needed(now)
 
+    def control(
+        self, verb: Verb, tier: int, key: Hashable, args: Sequence[Any], now: float
+    ) -> tuple[list[C], list[C]]:
+        """Change a tier, or one key of it, by a verb with its arguments.
+
+        Return the waiters that can never fit any more, and the claims granted now.
+        """
+        one = key is not None
+        refused: list[C] = []
+        granted: list[C] = []
+        match verb, *args:
+            case "resize", value:
+                refused, granted = self.resize(tier, value, key, now, one=one)
+            case "freeze", value:
+                granted = self.freeze(tier, value, key, now, one=one)
+            case ("thaw",):
+                self.tiers[tier].thaw(key, now, one=one)
+            case "pause", seconds if seconds > 0:
+                self.pause(tier, now + seconds, key)
+            case ("refill",):
+                granted = self.refill_tier(tier, key, now)
+        return refused, granted
+
     def resize(
         self,
         tier: int,
@@ -674,7 +698,7 @@ class PathLedger(Generic[C]):
     def refill_tier(self, tier: int, key: Hashable = None, now: float = 0.0) -> list[C]:
         """Fill the bucket of a key of a rate, debt included; return who is granted now."""
         node = self.tiers[tier].nodes.get(key)
-        if node is not None:
+        if isinstance(node, RateNode):
             node.fill(now)
             self.queue.look_at(node)
         return self._serve_if_needed(now)

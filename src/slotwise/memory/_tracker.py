@@ -417,7 +417,9 @@ class Tracker:
         outcomes = claim._outcomes
         if outcomes is not None and outcomes.retry_after and not ledger.closed:
             for index, key in pausing(claim.backend._specs, claim.path):
-                self._pause(index, key, outcomes.pauses_for)  # before anybody else is served
+                # Before anybody else is served.
+                self.control("pause", index, key, outcomes.pauses_for)
+                self.keep()
         granted = ledger.give(claim, now)
         if ledger.has_adaptive:
             self._collect_changes(claim.nodes)
@@ -709,44 +711,24 @@ class Tracker:
     def control(self, verb: Verb, index: int, key: str | None, *args: Any) -> Any:
         """Change it by the rules, *in the section*; it is open, but for a refill."""
         now, ledger = clock.now(), self.ledger
-        refused: list[Any] = []
-        granted: list[Any] = []
-        result = None
-        match verb:
-            case "resize":
-                value, declared = args
-                tier = ledger.tiers[index]
-                if self.is_semaphore and tier.adaptive is None:
-                    known = (*self.former_values, tier.value, declared)
-                    self.former_values = (*dict.fromkeys(known),)
-                refused, granted = ledger.resize(index, value, key, now, one=key is not None)
-            case "pause":
-                self._pause(index, key, *args)
-            case "freeze":
-                if ledger.tiers[index].adaptive is None:
-                    raise messages.fixed_value(self.title)
-                granted = ledger.freeze(index, args[0], key, now, one=key is not None)
-                result = ledger.tiers[index].value_of(key)
-            case "thaw":
-                if ledger.tiers[index].adaptive is None:
-                    raise messages.fixed_value(self.title)
-                ledger.tiers[index].thaw(key, now, one=key is not None)
-            case "refill":
-                granted = ledger.refill_tier(index, key, now)
+        tier = ledger.tiers[index]
+        if verb in ("freeze", "thaw") and tier.adaptive is None:
+            raise messages.fixed_value(self.title)
+        if verb == "resize":
+            args, declared = args[:-1], args[-1]
+            if self.is_semaphore and tier.adaptive is None:
+                known = (*self.former_values, tier.value, declared)
+                self.former_values = (*dict.fromkeys(known),)
+        refused, granted = ledger.control(verb, index, key, args, now)
+        if ledger.paused:
+            self._ring_by(ledger.next_pause_end())
         if ledger.has_adaptive:  # whoever steered it tells the hooks
             for node in ledger.tiers[index].nodes.values():
                 if node.adaptation is not None:
                     node.adaptation.take_change()
         self.post_refused(refused, self._never_fits_any_more)
         self.post(self._after_change(granted, now))
-        return result
-
-    def _pause(self, index: int, key: str | None, seconds: float) -> None:
-        if seconds > 0 and self.is_open():
-            until = clock.now() + seconds
-            self.ledger.pause(index, until, key)
-            self._ring_by(until)
-            self.keep()
+        return tier.value_of(key) if verb == "freeze" else None
 
     def settle(self, key: int, costs: Mapping[int, int]) -> list[Any]:
         """Correct what was taken of rates, *in the section*; return who is granted now."""

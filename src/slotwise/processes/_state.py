@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
+from slotwise._core.control import Verb
 from slotwise._core.paths import TierSpec, fair_tiers
 from slotwise._core.rates import Rate
 from slotwise._ledger.ended_claims import OrderedEndedClaims
@@ -197,7 +198,12 @@ class State(PathLedger[ProcessClaim]):
         self.wall_us = wall_us
         self.moved.clear()
         self.ending = None
-        events = self.VERBS[verb](self, now, wall_us, *args)
+        apply = self.VERBS.get(verb)
+        events = (
+            self._control(verb, now, wall_us, *args)
+            if apply is None
+            else apply(self, now, wall_us, *args)
+        )
         if self.attention:
             while self.unfinished:  # nobody else can continue it
                 events += self._granted(self.serve(now), now, wall_us)
@@ -386,64 +392,38 @@ class State(PathLedger[ProcessClaim]):
         by_index = {self.index_of(name): cost for name, cost in costs.items()}
         return self._granted(self.charge(acquisition_id, by_index, now), now, wall_us)
 
-    def _refill(
-        self, now: float, wall_us: int, tier: str | None, key: str | None
-    ) -> list[ClaimEvent]:
-        """Fill a bucket; what is no rate of this limit is left alone."""
-        rates = [spec.name for spec in self.specs if isinstance(spec.value, Rate)]
-        granted = self.refill_tier(self.index_of(tier), key, now) if tier in rates else []
-        return self._granted(granted, now, wall_us)
-
-    def _resize(
+    def _control(
         self,
+        verb: Verb,
         now: float,
         wall_us: int,
         tier: str | None,
         key: str | None,
-        written: Any,
-        declared: int | None = None,
+        *args: Any,
     ) -> list[ClaimEvent]:
-        """Change a value; ``declared`` is what the caller thought it was."""
-        index, value = self.index_of(tier), read_value(written)
+        """Change a tier, or one key of it; a refill of what is no rate of it is left alone."""
+        if verb == "refill" and all(spec.name != tier for spec in self.specs):
+            return []
+        index = self.index_of(tier)
         which, former = self.tiers[index], self.former_values[index]
+        if verb == "resize":
+            written, *declared = args  # what the caller thought it was
+            args = (read_value(written),)
+            for known in (which.value, *declared) if key is None and not which.adaptive else ():
+                if known not in former:
+                    former.append(known)
+            self._accepted = None
         if which.adaptive is not None:
-            return self._freeze(now, wall_us, tier, key, value)
-        for known in (which.value, declared) if key is None else ():
-            if known is not None and known not in former:
-                former.append(known)
-        refused, granted = self.resize(index, value, key, now, one=key is not None)
-        self._accepted = None
+            if key not in which.nodes and (key is not None or not self.specs[index].keyed):
+                which.make(key, now)  # before it is told the time
+            self._tell_wall_clock(which.nodes.values(), now)
+        refused, granted = self.control(verb, index, key, args, now)
         for claim in refused:
             self._uncount(claim)
         return [
             *(("too many", claim) for claim in refused),
             *self._granted(granted, now, wall_us),
         ]
-
-    def _freeze(
-        self, now: float, wall_us: int, tier: str | None, key: str | None, value: int | None
-    ) -> list[ClaimEvent]:
-        """Keep the value of a tier, of all its keys, or of one."""
-        index = self.index_of(tier)
-        which = self.tiers[index]
-        if key not in which.nodes and (key is not None or not self.specs[index].keyed):
-            which.make(key, now)  # before it is told the time
-        self._tell_wall_clock(which.nodes.values(), now)
-        granted = self.freeze(index, value, key, now, one=key is not None)
-        return self._granted(granted, now, wall_us)
-
-    def _thaw(
-        self, now: float, _wall_us: int, tier: str | None, key: str | None
-    ) -> list[ClaimEvent]:
-        self.tiers[self.index_of(tier)].thaw(key, now, one=key is not None)
-        return []
-
-    def _pause(
-        self, now: float, _wall_us: int, tier: str | None, key: str | None, seconds: float
-    ) -> list[ClaimEvent]:
-        if seconds > 0:
-            self.pause(self.index_of(tier), now + seconds, key)
-        return []
 
     def _close(
         self, now: float, _wall_us: int, _tier: str | None, _key: str | None, reason: str | None
@@ -493,18 +473,13 @@ class State(PathLedger[ProcessClaim]):
         "declare": _declare,
         "drop dead": _drop_dead,
         "expire": _expire,
-        "freeze": _freeze,
         "kick": _kick,
-        "pause": _pause,
         "reboot": _reboot,
-        "refill": _refill,
         "release": _release,
         "reopen": _reopen,
         "replace": _replace,
         "request": _request,
-        "resize": _resize,
         "settle": _settle,
-        "thaw": _thaw,
         "withdraw": _withdraw,
     }
 
