@@ -45,11 +45,6 @@ class TaskWorkers(Workers):
 
     # ------------------------------------------------------------ for the owner
 
-    def open(self) -> None:
-        super().open()
-        if not isinstance(self._source, AsyncIterator):
-            self._pull_now = partial(self._pulling.run, self._source.__next__)
-
     @property
     def finished(self) -> bool:
         over = self.flow.over or not self.opened

@@ -15,6 +15,7 @@ from asyncio import CancelledError, sleep
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias
 
 from slotwise.pipeline._flow import Flow, NextStep
@@ -64,6 +65,8 @@ class Workers(ABC):
             self.opened = True
             self._context = copy_context()
             self._pulling = self._context.copy()
+            if self._pull_now is None and not isinstance(self._source, AsyncIterator):
+                self._pull_now = partial(self._pulling.run, self._source.__next__)
             self.flow.report._begin()
             if self.flow.assignments is None:
                 self._start_worker()
