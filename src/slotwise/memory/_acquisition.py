@@ -207,10 +207,8 @@ class GeneralAcquisition(MemoryAcquisition):
     The quick lane isn't inlined here.
     """
 
-    __slots__ = (
-        *("_outcomes", "head_start", "label", "needs", "nodes", "path", "ranges", "replaced"),
-        *("replaces", "task", "ttl", "weight"),
-    )
+    # Its `__dict__` has what most don't have: a label, a head start and so on.
+    __slots__ = ("__dict__", "_outcomes", "needs", "nodes", "path", "ranges", "ttl")
 
     is_general = True
 
@@ -228,7 +226,10 @@ class GeneralAcquisition(MemoryAcquisition):
     weight: float  # of its key, where keys take turns
 
     async def __aenter__(self) -> Self:
-        self._enter()
+        key = next_key()
+        if self.key is not None:  # as in `_enter`
+            raise context_reused(self._title)
+        self.key = key
         if not _quick_lane.take(self):
             await self.backend.get(self)
         return self

@@ -177,16 +177,14 @@ class MemoryBackend(PathBackend):
         else:
             acquisition = GeneralAcquisition()
             acquisition.path = path
-            acquisition.label = label
             acquisition.needs = needs
             acquisition.ranges = ()
-            acquisition.replaces, acquisition.replaced, acquisition.head_start = False, (), 0
-            if isinstance(needs, RankedNeeds):
+            acquisition.ttl = self._ttl
+            if label is not None:
+                acquisition.label = label
+            if isinstance(needs, RankedNeeds) and (needs.replaces or needs.head_start):
                 acquisition.replaces = needs.replaces
                 acquisition.head_start = FIRST if needs.replaces else needs.head_start
-            acquisition.task = None
-            acquisition.ttl = self._ttl
-            acquisition.weight = 1.0
             options = self._options
             acquisition._outcomes = None if options is None else Outcomes(options)
             if options is not None and needs is not None and self.tracker.is_semaphore:

@@ -11,7 +11,15 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import UNSET, OnUnreachable, Shed, Unset, check_count
+from slotwise._core.arguments import (
+    UNSET,
+    OnUnreachable,
+    Shed,
+    Unset,
+    check_count,
+    check_label,
+    check_timeout,
+)
 from slotwise._core.copying import Recipe
 from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.paths import TierStats
@@ -154,8 +162,9 @@ class RateLimit(OptionAttributes, Limit):
 
         ``priority`` is a head start in seconds, as for `Tiers.acquire`.
         """
-        context = self._tiers._cm(_PATH, self._needs(slots, cost, priority), timeout, label)
-        return await context.__aenter__()
+        needs = self._needs(slots, cost, priority)
+        seconds = check_timeout(timeout, self._options.max_acquire_time)
+        return await self._backend.begin(_PATH, seconds, check_label(label), needs)
 
     acquire_sync = Wider(acquire, waits=True).twin
 
@@ -180,7 +189,9 @@ class RateLimit(OptionAttributes, Limit):
         cost: int | None = None,
         priority: float = 0,
     ) -> AcquisitionContext:
-        return self._tiers._cm(_PATH, self._needs(slots, cost, priority), timeout, label)
+        needs = self._needs(slots, cost, priority)
+        seconds = check_timeout(timeout, self._options.max_acquire_time)
+        return self._backend.cm(_PATH, seconds, check_label(label), needs)
 
     def _needs(self, slots: object, cost: object, priority: float = 0) -> Resolved:
         if cost is None:
