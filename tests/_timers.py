@@ -7,13 +7,28 @@ from contextlib import contextmanager
 from typing import Any
 
 from slotwise._wait import clock
+from slotwise._wait.clock import Timekeeper
+
+
+def timers() -> list[Any]:
+    """The timers there are, as a heap."""
+    return clock.timekeeper._timers
 
 
 def _change(act: Callable[[list[Any]], object]) -> None:
     """Do something with the timers there are, and let their thread see it."""
     with (changed := clock.timekeeper._changed):
-        act(clock.timekeeper._timers)
+        act(timers())
         changed.notify()
+
+
+def end_timers(timekeeper: Timekeeper) -> None:
+    """Drop those of a timekeeper that nobody else has, and wait for its thread."""
+    with (changed := timekeeper._changed):
+        timekeeper._timers.clear()
+        changed.notify()
+    if (thread := timekeeper._single.thread) is not None:  # it ends when there are no timers
+        thread.join(60)
 
 
 def count_timers() -> int:

@@ -25,9 +25,14 @@ def ledger_of(limit: Any) -> PathLedger[Any]:
     return tracker_of(limit).ledger
 
 
+def unnamed_numbers(semaphore: MemorySemaphore) -> list[int]:
+    """The slots that its own blocks hold, last entered last."""
+    return semaphore._numbers
+
+
 def check(semaphore: MemorySemaphore) -> None:
     """Check its ledger, with the slots that the quick lane holds."""
-    invariants.check(ledger_of(semaphore), unnamed_numbers=semaphore._numbers)
+    invariants.check(ledger_of(semaphore), unnamed_numbers=unnamed_numbers(semaphore))
 
 
 def loop_alarm_of(limit: Any) -> float:

@@ -31,7 +31,7 @@ from math import inf
 from types import CodeType, CoroutineType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from tests._timers import no_timers
+from tests._timers import end_timers, no_timers
 
 import slotwise
 from slotwise._wait import clock
@@ -687,11 +687,7 @@ def _own_timers() -> Iterator[None]:
             yield
         finally:
             clock.timekeeper = others
-            with own._changed:
-                own._timers.clear()
-                own._changed.notify()
-            if (thread := own._single.thread) is not None:  # it ends when there are no timers
-                thread.join(60)
+            end_timers(own)
 
 
 class HandLoop(asyncio.AbstractEventLoop):

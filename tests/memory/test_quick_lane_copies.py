@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from tests.memory._inside import ledger_of
+from tests._inside import backend_of, give_number
+from tests.memory._inside import ledger_of, unnamed_numbers
 
 from slotwise import MemorySemaphore
 from slotwise._ledger.paths import PathLedger
@@ -100,13 +101,13 @@ def drive(coroutine: Coroutine[Any, Any, object]) -> None:
 
 
 def rule_take(semaphore: MemorySemaphore) -> int:
-    return _quick_lane.take_one(semaphore._backend)
+    return _quick_lane.take_one(backend_of(semaphore))
 
 
 def enter_block(enter: Callable[[MemorySemaphore], None]) -> Callable[..., int]:
     def take(semaphore: MemorySemaphore) -> int:
         enter(semaphore)
-        return semaphore._numbers[-1]
+        return unnamed_numbers(semaphore)[-1]
 
     return take
 
@@ -126,19 +127,20 @@ TAKES: dict[str, Callable[[MemorySemaphore], int]] = {
 
 
 def rule_give(semaphore: MemorySemaphore) -> None:
-    _quick_lane.give_one(semaphore._backend, NUMBER)
+    _quick_lane.give_one(backend_of(semaphore), NUMBER)
 
 
 def held(semaphore: MemorySemaphore) -> Any:
     acquisition: Any = semaphore.cm()
-    acquisition.key, acquisition._slot_number = 1, NUMBER
+    acquisition.key = 1
+    give_number(acquisition, NUMBER)
     ledger_of(semaphore).holders[1] = acquisition
     return acquisition
 
 
 def exit_block(leave: Callable[[MemorySemaphore], None]) -> Callable[..., None]:
     def give(semaphore: MemorySemaphore) -> None:
-        semaphore._numbers.append(NUMBER)
+        unnamed_numbers(semaphore).append(NUMBER)
         leave(semaphore)
 
     return give
@@ -183,7 +185,7 @@ def outcome(
 ) -> tuple[list[object], object, list[int]]:
     """What a call looks at, what it returns, and what is free then."""
     semaphore = MemorySemaphore(10)
-    backend = semaphore._backend
+    backend = backend_of(semaphore)
     tracker, ledger = backend.tracker, backend.lane
     backend.__class__, tracker.__class__ = WatchedBackend, WatchedTracker
     ledger.__class__ = WatchedLedger

@@ -15,7 +15,9 @@ from logging import DEBUG
 from typing import Any
 
 import pytest
-from tests.memory._inside import ledger_of, tracker_of
+from tests._inside import backend_of
+from tests._timers import timers
+from tests.memory._inside import ledger_of, tracker_of, unnamed_numbers
 from tests.memory._stepping import (
     EXHAUSTIVELY,
     HandLoop,
@@ -70,7 +72,7 @@ class World:
             block_on(waker)
 
         self.clock._move_to(1000.0)
-        _clock.timekeeper._timers.clear()
+        timers().clear()
         self.registry = Registry()
         section.lock = _tracker.lock = _registry.lock = self.lock
         assert not section.section.busy
@@ -112,16 +114,16 @@ class World:
 
     def waiter(self, sem: MemorySemaphore) -> BlockWait:
         """Somebody who waits already."""
-        wait = BlockWait(sem._backend, None)
-        assert not section.exclusive(sem._backend._ask, wait, thread_waker)
+        wait = BlockWait(backend_of(sem), None)
+        assert not section.exclusive(wait.backend._ask, wait, thread_waker)
         return wait
 
     def serve(self, sem: MemorySemaphore, waiters: list[BlockWait]) -> None:
         """Let those visit, in this order, who wait already."""
         for wait in waiters:
-            assert wait._slot_number, "it waits, and nobody is before it"
+            assert wait.slot_number, "it waits, and nobody is before it"
             assert not wait.waker.locked(), "it was not told"
-            tracker_of(sem).hand_over(wait._slot_number)
+            tracker_of(sem).hand_over(wait.slot_number)
 
     def scenario(
         self, *acts: Callable[[], None], check: Callable[[], None] = lambda: None
@@ -142,7 +144,7 @@ class World:
         ledger = ledger_of(sem)
         assert not ledger.line, "somebody stands in the line"
         assert not ledger.waiting, "somebody waits"
-        assert not sem._numbers
+        assert not unnamed_numbers(sem)
         invariants.check(ledger)
         assert ledger.node().in_use == 0, "a slot is lost"
         assert ledger.node().value == value
@@ -203,7 +205,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
-        _clock.timekeeper._timers.clear()
+        timers().clear()
 
 
 def test_timers_of_other_tests_rest_until_the_stepping_is_over():
@@ -218,7 +220,7 @@ def test_timers_of_other_tests_rest_until_the_stepping_is_over():
     with keep_strangers_out():
         assert not is_ticking()
     assert is_ticking()
-    assert [weak() for _, _, weak in timekeeper._timers].count(other.ring) == 1
+    assert [weak() for _, _, weak in timers()].count(other.ring) == 1
 
 
 # ------------------------------------------------------------------ the actors
@@ -481,7 +483,7 @@ def test_a_release_by_id_and_the_end_of_the_block_free_it_once_for_the_next(play
         waiters = [world.waiter(sem), world.waiter(sem)]
 
         def check() -> None:
-            assert [waiter._slot_number for waiter in waiters] == [1, 0]
+            assert [waiter.slot_number for waiter in waiters] == [1, 0]
             world.serve(sem, waiters)
             world.assert_all_free(sem)
 
@@ -510,7 +512,7 @@ def test_a_release_and_the_end_of_the_ttl_free_it_once_for_the_next(play, by):
                 loop.drive(cm.__aexit__, None, None, None)
 
         def check() -> None:
-            assert [waiter._slot_number for waiter in waiters] == [1, 0]
+            assert [waiter.slot_number for waiter in waiters] == [1, 0]
             world.serve(sem, waiters)
             world.assert_all_free(sem)
             assert ledger_of(sem).next_deadline() == NEVER

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from tests._timers import timers
 from tests.memory._inside import ledger_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
@@ -30,7 +31,6 @@ from slotwise._core.paths import Path, TierSpec
 from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.slots import QUICK_LANE
-from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on
 from slotwise.errors import AcquireTimeout, SemaphoreClosed
@@ -63,7 +63,7 @@ class World:
             block_on(waker)
 
         self.clock._move_to(1000.0)
-        _clock.timekeeper._timers.clear()
+        timers().clear()
         section.lock = _tracker.lock = self.lock
         assert not section.section.busy
         assert not section.postponed
@@ -178,7 +178,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     with keep_strangers_out(), FakeClock() as clock:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
-        _clock.timekeeper._timers.clear()
+        timers().clear()
 
 
 # ------------------------------------------------------------------ the actors
