@@ -176,7 +176,8 @@ def test_a_kick_frees_the_slot_after_the_grace_even_if_nobody_releases_it(any_sh
     assert any_shell.here("kick", held.acquisition_id, "--yes").returncode == 0
     until(lambda: any_shell.holders() == [], "the end of the grace")
     run.send_signal(signal.SIGCONT)
-    assert end(run)[0] == 124
+    code, _, err = end(run)
+    assert (code, "it was kicked" in err) == (124, True), err
 
 
 def test_a_process_whose_parent_ends_while_signals_are_sent_gets_its_signal(
