@@ -9,9 +9,16 @@ from typing import Any, Generic, TypeVar
 from tests._inside import give_number
 
 from slotwise._core.adaptive import Outcome
-from slotwise._ledger.deadlines import NEVER, Deadlines
+from slotwise._ledger import deadlines
+from slotwise._ledger.deadlines import NEVER
 
 C = TypeVar("C", bound=Any)
+
+
+class Deadlines(deadlines.Deadlines):
+    """Those of a semaphore, with the end of its pause."""
+
+    paused_until = 0.0  # until when the ledger grants nothing; 0.0 if it isn't paused
 
 
 class BaseLedger(ABC, Generic[C]):

@@ -13,10 +13,10 @@ from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests._inside import give_number
-from tests.redis._slot_base import BaseLedger
+from tests.redis._slot_base import BaseLedger, Deadlines
 
 from slotwise._core.adaptive import Outcome
-from slotwise._ledger.deadlines import NEVER, Deadlines
+from slotwise._ledger.deadlines import NEVER
 from slotwise._ledger.ranges import ranges_of
 from slotwise._ledger.replacing import longest_holders
 from slotwise._ledger.slots import QUICK_LANE, NumberedSlots

@@ -104,7 +104,7 @@ def _run(given: argparse.Namespace) -> int:
         time_left = TimeLeft(given.wait)
         semaphore = slot_flags.semaphore_of(given, ledger_ttl, time_left)
         slot_flags.check_nested(semaphore, given.slots, time_left)
-        semaphore._kick_grace = given.grace + _MARGIN
+        semaphore._backend.grace = given.grace + _MARGIN
         slot = Slot(
             *(semaphore, given.slots, time_left, given.label),
             replace=given.replace,

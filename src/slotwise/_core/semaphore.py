@@ -95,24 +95,6 @@ class Semaphore(Limit):
 
     _path = SEMAPHORE_PATH
 
-    @property
-    def _reported_name(self) -> str | None:
-        """How events name it: one limit of a template by the template."""
-        return self._backend.reported_as
-
-    @_reported_name.setter
-    def _reported_name(self, name: str | None) -> None:
-        self._backend.reported_as = name
-
-    @property
-    def _kick_grace(self) -> float:
-        """For `slotwise run`: how long its holds keep their slots after a kick."""
-        return self._backend.grace
-
-    @_kick_grace.setter
-    def _kick_grace(self, seconds: float) -> None:
-        self._backend.grace = seconds
-
     async def _acquire_at_once(
         self,
         slots: int,

@@ -20,10 +20,10 @@ class Deadlines:
     """A set of keys, each with the time at which it is due.
 
     ``young[key] = when`` and ``young.pop(key, None)`` may be used directly, and
-    without the lock that guards everything else here: see `Ledger`.
+    without the lock that guards everything else here: see `PathLedger`.
     """
 
-    __slots__ = ("_aged", "_heap", "paused_until", "young")
+    __slots__ = ("_aged", "_heap", "young")
 
     # Between any two calls:
     #   D1  a key is in young or in _aged, never in both
@@ -35,9 +35,6 @@ class Deadlines:
         self.young: dict[Hashable, float] = {}
         self._aged: dict[Hashable, float] = {}
         self._heap: list[tuple[float, int, Hashable]] = []
-        # Until when the ledger grants nothing, 0.0 if it isn't paused. It is kept here
-        # because few ledgers have deadlines, and fewer are ever paused.
-        self.paused_until = 0.0
 
     def __len__(self) -> int:
         return len(self.young) + len(self._aged)

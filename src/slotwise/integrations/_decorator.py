@@ -269,7 +269,7 @@ def _find(
 
             def of_call(*args: Any, **kwargs: Any) -> Limit:
                 found = semaphore(template.fill(arguments(*args, **kwargs)), value, url=url)
-                found._reported_name = limit  # events name the template
+                found._backend.reported_as = limit  # events name the template
                 return found
 
             return None, of_call

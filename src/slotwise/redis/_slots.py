@@ -72,7 +72,7 @@ class RedisSlots(RedisBackend):
             max_waiting=None if overload is None else overload.max_waiting,
             shed="deadline" if overload is not None and overload.sheds else None,
         )
-        local._reported_name = self.reported_as
+        local._backend.reported_as = self.reported_as
         return local
 
     @property
