@@ -21,7 +21,6 @@ from slotwise._core.arguments import (
     check_name,
     check_on_full,
     check_pause,
-    check_reason,
     check_seconds,
     check_timeout,
     check_value,
@@ -34,6 +33,7 @@ from slotwise._core.overload import overload_of
 from slotwise._core.paths import SEMAPHORE_PATH, SEMAPHORE_TIER, RankedNeeds
 from slotwise._core.priorities import check_priority
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.shared_name import SharedName
 from slotwise._core.twins import Wider, twin
 from slotwise.errors import SemaphoreClosed
 
@@ -54,7 +54,7 @@ _WAIT = "wait"
 _NO_PRIORITY = 0
 
 
-class Semaphore(Limit):
+class Semaphore(SharedName, Limit):
     """A named limit with a queue: a path with one tier.
 
     Every coroutine has a twin whose name ends in ``_sync``, for plain
@@ -252,12 +252,6 @@ class Semaphore(Limit):
 
     holders_sync = twin(holders)
 
-    async def waiters(self) -> list[Claimant]:
-        """Return who waits now, in the order of the queue."""
-        return await self._backend.waiters()
-
-    waiters_sync = twin(waiters)
-
     async def explain(
         self, acquisition_or_id: str | AcquisitionResult | None = None
     ) -> Explanation:
@@ -332,36 +326,6 @@ class Semaphore(Limit):
         await self._backend.control("thaw")
 
     thaw_sync = twin(thaw)
-
-    async def close(self) -> None:
-        """Close every instance of the name that this process has made so far.
-
-        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
-        An instance made afterwards works once the earlier holders of this process have
-        left. Other processes don't notice. Closing again does no harm.
-        """
-        await self._backend.close()
-
-    close_sync = twin(close)
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for everybody who shares it, until `reopen`.
-
-        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
-        instances made later too; holders may still release. It outlives the last holder.
-        """
-        await self._backend.control("close_everywhere", WHOLE, check_reason(reason))
-
-    close_everywhere_sync = twin(close_everywhere)
-
-    async def reopen(self) -> None:
-        """Undo `close_everywhere` and `Limit.pause`, for everybody; an open one is left alone.
-
-        What this process closed by `close` stays closed.
-        """
-        await self._backend.control("reopen")
-
-    reopen_sync = twin(reopen)
 
 
 def semaphore_needs(

@@ -26,7 +26,8 @@ from slotwise._core.paths import TierStats
 from slotwise._core.priorities import check_priority
 from slotwise._core.rates import RATE_TIER, Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, Claimant
+from slotwise._core.results import AcquisitionResult
+from slotwise._core.shared_name import SharedName
 from slotwise._core.twins import Wider, twin
 from slotwise.tiers._explain import explain
 from slotwise.tiers._options import OptionAttributes
@@ -47,7 +48,7 @@ _ONE = 1  # compared by identity, which tells it from True and 1.0
 _NO_PRIORITY = 0
 
 
-class RateLimit(OptionAttributes, Limit):
+class RateLimit(OptionAttributes, SharedName, Limit):
     """A number of units per time, shared by all who ask::
 
         crm = RateLimit("crm", Rate(10, per=1))
@@ -258,12 +259,6 @@ class RateLimit(OptionAttributes, Limit):
         """Explain why an acquisition of any process waits; None: a newcomer here."""
         return await explain(self._tiers, _PATH, acquisition_or_id)
 
-    async def waiters(self) -> list[Claimant]:
-        """Return who waits now, in the order of arrival; nobody holds anything."""
-        return await self._tiers.waiters()
-
-    waiters_sync = twin(waiters)
-
     async def level(self) -> TierStats:
         """What is left, and in how many seconds it is full."""
         return (await self._tiers.stats())[RATE_TIER]
@@ -290,21 +285,3 @@ class RateLimit(OptionAttributes, Limit):
 
     async def pause(self, seconds: float) -> None:
         await self._tiers.pause(seconds)
-
-    async def reopen(self) -> None:
-        """Undo `close_everywhere`, and end a pause; what was closed by `close` stays closed."""
-        await self._tiers.reopen()
-
-    reopen_sync = twin(reopen)
-
-    async def close(self) -> None:
-        """Close every object of the name that this process has made so far."""
-        await self._tiers.close()
-
-    close_sync = twin(close)
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for everybody who shares it, until `reopen`; see `Tiers`."""
-        await self._tiers.close_everywhere(reason)
-
-    close_everywhere_sync = twin(close_everywhere)

@@ -23,7 +23,6 @@ from slotwise._core.arguments import (
     check_limit,
     check_name,
     check_pause,
-    check_reason,
     check_required_seconds,
     check_seconds,
     check_timeout,
@@ -41,6 +40,7 @@ from slotwise._core.paths import (
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.shared_name import SharedName
 from slotwise._core.twins import twin
 from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed
@@ -63,7 +63,7 @@ MAX_IDLE_KEYS = 10_000
 
 
 @same_when_copied
-class Tiers(OptionAttributes, ClosedByBlock):
+class Tiers(OptionAttributes, SharedName, ClosedByBlock):
     """Limits from narrow to wide; work takes a slot, or several, of each of them::
 
         tiers = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
@@ -419,12 +419,6 @@ class Tiers(OptionAttributes, ClosedByBlock):
 
     holders_sync = twin(holders)
 
-    async def waiters(self) -> list[Claimant]:
-        """Return who waits now, in the order of arrival."""
-        return await self._backend.waiters()
-
-    waiters_sync = twin(waiters)
-
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition, of all its tiers; False if it had ended.
 
@@ -535,33 +529,6 @@ class Tiers(OptionAttributes, ClosedByBlock):
         return self._backend.forget_idle(tier, *_check_idle(older_than, keep_at_most))
 
     forget_idle_sync = twin(forget_idle)
-
-    async def close(self) -> None:
-        """Close every Tiers object of the name that this process has made so far.
-
-        Their waiters and newcomers fail with SemaphoreClosed; holders may still release.
-        One made afterwards works once the earlier holders of this process have left.
-        Other processes don't notice.
-        """
-        await self._backend.close()
-
-    close_sync = twin(close)
-
-    async def close_everywhere(self, reason: str | None = None) -> None:
-        """Close the name for everybody who shares it, until `reopen`.
-
-        Waiters and newcomers fail with SemaphoreClosed, which carries ``reason``, in
-        objects made later too; holders may still release.
-        """
-        await self._backend.control("close_everywhere", WHOLE, check_reason(reason))
-
-    close_everywhere_sync = twin(close_everywhere)
-
-    async def reopen(self) -> None:
-        """Undo `close_everywhere`, and end pauses; what was closed by `close` stays closed."""
-        await self._backend.control("reopen")
-
-    reopen_sync = twin(reopen)
 
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
