@@ -88,4 +88,5 @@ async def test_more_slots_than_the_bound_are_refused_by_its_name(config: RedisCo
         with pytest.raises(ValueError, match="at most 10000 at once on Redis, not 10001"):
             await take(WIDE + 1)
     with pytest.raises(ValueError, match="at most 10000"):
-        semaphore.cm(WIDE + 1)
+        async with semaphore.cm(WIDE + 1):
+            pass

@@ -10,13 +10,12 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import messages
 from slotwise._core.adaptive import Outcome
-from slotwise._core.arguments import UNSET, Unset, check_count, check_label, check_seconds
+from slotwise._core.arguments import UNSET, Unset
 from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.locked import KnownAnswer, LockedAnswer
 from slotwise._core.results import AcquisitionResult
@@ -205,6 +204,7 @@ class Limit(ABC):
 
     # ------------------------------------------------------ context managers
 
+    @abstractmethod
     def cm(
         self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
     ) -> AcquisitionContext:
@@ -213,15 +213,6 @@ class Limit(ABC):
         ``async with`` waits in the event loop; plain ``with`` blocks a thread
         that has none. The arguments are those of `acquire`.
         """
-        if timeout is not UNSET:
-            check_seconds("timeout", timeout, zero=True)
-        self._check_slots(slots)
-        check_label(label)
-        return AcquiringContext(self, partial(self.acquire, slots, timeout=timeout, label=label))
-
-    def _check_slots(self, slots: object) -> int:
-        """Reject what can never be a valid number of slots, whatever the value is now."""
-        return check_count("slots", slots)
 
     async def __aenter__(self) -> None:
         self._enter_block(await self.acquire())
@@ -320,10 +311,10 @@ class AcquisitionContext(ABC):
 class AcquiringContext(AcquisitionContext):
     """Calls ``begin`` when it is entered, for drivers with no faster way."""
 
-    __slots__ = ("_acquired", "_begin", "_limit")
+    __slots__ = ("_acquired", "_backend", "_begin")
 
-    def __init__(self, limit: Any, begin: Callable[[], Awaitable[AcquisitionResult]]) -> None:
-        self._limit = limit
+    def __init__(self, backend: Any, begin: Callable[[], Awaitable[AcquisitionResult]]) -> None:
+        self._backend = backend
         self._begin: Callable[[], Any] | None = begin  # None once it is entered
         self._acquired: AcquisitionResult | None = None
 
@@ -333,28 +324,28 @@ class AcquiringContext(AcquisitionContext):
         return acquired
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        await self._limit._release_on_exit(self._leave(exc_info))
+        await self._backend._release_on_exit(self._leave(exc_info))
 
     def __enter__(self) -> AcquisitionResult:
         refuse_to_block_a_loop("'with'")
-        acquired: AcquisitionResult = self._limit._run(self._enter())
+        acquired: AcquisitionResult = self._backend._run(self._enter())
         self._acquired = acquired
         return acquired
 
     def __exit__(self, *exc_info: Any) -> None:
-        self._limit._release_on_exit_sync(self._leave(exc_info))
+        self._backend._release_on_exit_sync(self._leave(exc_info))
 
     def _enter(self) -> Callable[[], Any]:
         begin, self._begin = self._begin, None
         if begin is None:
-            raise messages.context_reused(self._limit._title)
+            raise messages.context_reused(self._backend._title)
         return begin
 
     def _leave(self, exc_info: tuple[Any, ...]) -> AcquisitionResult:
         """Return the acquisition of a block that is left with this exception, or normally."""
         acquired = self._acquired
         if acquired is None:
-            raise messages.context_not_entered(self._limit._title)
+            raise messages.context_not_entered(self._backend._title)
         if exc_info and exc_info[0] is not None:
             acquired._leave_with(exc_info[0])
         return acquired

@@ -7,7 +7,6 @@ them is up to the drivers.
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from slotwise._core.arguments import (
@@ -27,7 +26,7 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.control import WHOLE
 from slotwise._core.copying import Recipe
-from slotwise._core.limit import AcquiringContext, AcquisitionContext, Limit
+from slotwise._core.limit import AcquisitionContext, Limit
 from slotwise._core.messages import closed_error
 from slotwise._core.overload import overload_of
 from slotwise._core.paths import SEMAPHORE_PATH, SEMAPHORE_TIER, RankedNeeds
@@ -232,14 +231,9 @@ class Semaphore(SharedName, Limit):
         priority: float = 0,
     ) -> AcquisitionContext:
         """Return a context manager for one acquisition; its arguments are those of `acquire`."""
-        if timeout is not UNSET:
-            check_timeout(timeout, None)
-        self._check_slots(slots)
-        check_label(label)
-        begin = partial(self.acquire, slots, timeout=timeout, label=label)
-        if check_priority(priority) or check_on_full(on_full):
-            begin = partial(begin, on_full=on_full, priority=priority)
-        return AcquiringContext(self, begin)
+        needs = semaphore_needs(slots, on_full, priority)
+        seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
+        return self._backend.cm(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
     # ------------------------------------------------------------ inspecting
 

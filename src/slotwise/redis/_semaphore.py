@@ -165,9 +165,6 @@ class RedisSemaphore(Semaphore):
         """How many slots there are, as the server last told this process."""
         return self._backend.value
 
-    def _check_slots(self, slots: Any) -> int:
-        return self._backend.check_slots(semaphore_needs(slots))
-
     async def _acquire_at_once(
         self, slots: int, label: str | None, seconds: float
     ) -> AcquisitionResult:
