@@ -11,6 +11,7 @@ import pytest
 from tests.memory._inside import ledger_of
 
 from slotwise import MemorySemaphore, SemaphoreClosed, SemaphoreStats, Tier, Tiers
+from slotwise.testing import FakeClock
 
 Settle = Callable[[], Awaitable[None]]
 
@@ -109,23 +110,25 @@ async def test_a_future_that_queues_between_the_steps_of_a_close_is_refused(
     assert await semaphore.release(held) is True
 
 
-async def test_replaced_holds_count_for_the_estimate() -> None:
+async def test_replaced_holds_count_for_the_estimate(clock: FakeClock) -> None:
     semaphore = MemorySemaphore(1, shed="deadline")
     await semaphore.acquire()
     for _ in range(5):
-        await asyncio.sleep(0.01)
+        clock.advance(0.01)
         await semaphore.acquire(on_full="replace")
     estimate = await semaphore.estimate()
     assert estimate is not None
     assert estimate > 0
 
 
-async def test_a_limit_that_sheds_times_holds_after_another_value_was_declared() -> None:
+async def test_a_limit_that_sheds_times_holds_after_another_value_was_declared(
+    clock: FakeClock,
+) -> None:
     one = MemorySemaphore(1, name="shed-declared", shed="deadline")
     two = MemorySemaphore(2, name="shed-declared", shed="deadline")
     for semaphore in (one, two):
         held = await semaphore.acquire(semaphore.value)
-        await asyncio.sleep(0.01)
+        clock.advance(0.01)
         await semaphore.release(held)
         async with semaphore.cm(semaphore.value):
             assert await semaphore.estimate() is not None

@@ -876,7 +876,7 @@ class PathLedger(Generic[C]):
             if needs is None:
                 node.put_back_one(number)
             else:
-                ranges = claim.ranges or (range(number, number + 1),)  # or of the rated lane
+                ranges = claim.ranges or (range(number, number + 1),)  # `take_at_once` gives none
                 node.put_back(needs[node.tier], ranges)
                 if not node.is_balanced:
                     self.unbalanced.add(node)
