@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from slotwise import _urls
 from slotwise._admin.text import command_hint, similar
@@ -19,6 +19,7 @@ from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.stats import fullest
 from slotwise.errors import SlotwiseError
 
 _ALL = 1_000_000  # more semaphores than anybody would list
@@ -72,8 +73,7 @@ class Backend(ABC):
     def look(self) -> Seen:
         """Return the statistics of all semaphores, all tiers, and what can't be read.
 
-        It may be called again and again; a server is then asked by one script, and searched once a
-        minute.
+        It may be called again and again.
         """
         stats, errors = self.stats()
         tiers, more_errors = self.tiers()
@@ -215,13 +215,17 @@ class _RedisBackend(Backend):
 
     def __init__(self, url: str) -> None:
         from slotwise.redis import RedisSemaphore
-        from slotwise.redis._namespace import NamespaceReader
 
         self._driver = RedisSemaphore
         # Somebody is waiting at the terminal: fail soon instead of retrying for long.
         self.config = _urls.redis_config(url, attempts=2)
         self.location = f"in use on {self.config.endpoint}"
-        self._reader = NamespaceReader(self.config)
+
+    def _survey(self, kinds: Collection[str], names: Collection[str] | None = None) -> Any:
+        from slotwise.redis._survey import survey_sync
+
+        wanted = None if names is None else [(kind, name) for kind in kinds for name in names]
+        return survey_sync(self.config, wanted, kinds=kinds)
 
     def names(self) -> list[str]:
         return sorted(self.stats()[0])
@@ -251,20 +255,24 @@ class _RedisBackend(Backend):
         return dict(zip(semaphores, found, strict=True))
 
     def look(self) -> Seen:
-        found = self._reader.read()
-        return found.semaphores, found.tiers, [*found.errors]
+        found = self._survey(("semaphore", "tiers"))
+        return found.semaphores, found.tiers, found.errors
 
     def stats(self, names: Collection[str] | None = None) -> Found:
-        found, errors = self._driver._survey_sync(names, _ALL, self.config)
-        return found, [*errors]
+        found = self._survey(("semaphore",), names)
+        return fullest(found.semaphores, _ALL, idle_too=names is not None), found.errors
 
     def tiers(
         self, names: Collection[str] | None = None
     ) -> tuple[dict[str, FoundTiers], list[SlotwiseError]]:
-        from slotwise.redis._path_survey import survey_tiers_sync
-
-        found, errors = survey_tiers_sync(names, self.config)
-        return found, [*errors]
+        found = self._survey(("tiers",), names)
+        tiers: dict[str, FoundTiers] = found.tiers
+        shown = {
+            name: each
+            for name, each in tiers.items()
+            if each.is_used or each.closure or (names and each.specs)
+        }
+        return shown, found.errors
 
     def _lookup(self, name: str) -> Semaphore | None:
         found, errors = self.stats([name])

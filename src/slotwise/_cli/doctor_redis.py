@@ -32,8 +32,8 @@ from slotwise.redis._net.cluster import ask_cluster
 from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._net.preparation import open_connection
 from slotwise.redis._net.sentinel import ask_sentinels
-from slotwise.redis._path_survey import survey_tiers_sync
 from slotwise.redis._scripts import OURS, commands_in, load
+from slotwise.redis._survey import survey_sync
 
 _PINGS = 20
 _SLOW = 0.1  # seconds of a round trip; heartbeats have three
@@ -70,8 +70,8 @@ def examine(url: str, *, load_scripts: bool = False) -> Iterator[Check]:
         for handshake in handshakes:
             handshake.sock.close()
     try:
-        found, errors = survey_tiers_sync(None, config)  # ends what dead clients hold, too
-        yield from readable("tiers", len(found), errors)
+        found = survey_sync(config, kinds=["tiers"])  # ends what dead clients hold, too
+        yield from readable("tiers", len(found.tiers), found.errors)
     except SlotwiseError as error:
         yield problem("tiers", error, WARNING)
     yield a_slot(RedisSemaphore(value=1, config=config))
@@ -235,11 +235,8 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
     keys = SemaphoreKeys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
-    look = load("semaphore/inspect")
-    reply = handshake.ask(
-        *("EVALSHA", look.sha, len(keys.all), *keys.all),
-        *(b"", b"counts", keys.notification, 15, b""),
-    )
+    look, words = load("inspect"), (b"", b"", b"", keys.notification, b"path", b"0:")
+    reply = handshake.ask("EVALSHA", look.sha, len(keys.all), *keys.all, *words)
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
         loaded = (
             f"all {len(scripts)} are loaded, and run" if isinstance(known, list) else "they run"

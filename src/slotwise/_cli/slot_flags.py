@@ -135,15 +135,16 @@ def semaphore_of(given: argparse.Namespace, ttl: float | None, time_left: TimeLe
 def _value_on_redis(name: str, url: str, time_left: TimeLeft) -> int | Adaptive | None:
     """Return the value of the semaphore, or how it finds that, if there is one."""
     from slotwise.redis import RedisSemaphore
+    from slotwise.redis._survey import survey_sync
 
     # Somebody is waiting at the terminal: fail soon instead of retrying for long.
     config = _urls.redis_config(url, attempts=2)
-    found, errors = RedisSemaphore._survey_sync([name], 1, config, time_left.for_a_look())
-    if errors:
-        raise errors[0]
-    if name not in found:
+    found = survey_sync(config, [("semaphore", name)], at_most=time_left.for_a_look())
+    if found.errors:
+        raise found.errors[0]
+    if name not in found.semaphores:
         return None
-    value = found[name].max_slots
+    value = found.semaphores[name].max_slots
     semaphore = RedisSemaphore(value, name=name, config=config)
     return semaphore._rules_sync(time_left.for_a_look()) or value
 

@@ -1,7 +1,7 @@
 """RedisAcquisition: one acquisition of this process, from its request to its end.
 
 It is also what the caller gets. Everything here happens in the thread of the loop that
-requested it. The dialect of its limit knows what is requested and what replies mean.
+requested it. How it is written, and what replies mean, is in `_protocol`; `_batching` sends it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,77 @@ from typing import TYPE_CHECKING, Any
 from slotwise._core import events
 from slotwise._core.closing import Closure
 from slotwise._core.control import WHOLE
-from slotwise._core.messages import unknown_acquisition
+from slotwise._core.limit import TIMEOUT_LIMIT
+from slotwise._core.messages import no_slot, unknown_acquisition, wait_failed
 from slotwise._core.outcomes import Outcomes, asked_pauses
-from slotwise._core.paths import keys_by_name, pausing
+from slotwise._core.paths import Needs, Path, RankedNeeds, keys_by_name, pausing
 from slotwise._core.results import DONE, AcquisitionResult
-from slotwise.errors import BackendError
-from slotwise.redis import _log
+from slotwise.errors import AcquireTimeout, BackendError
+from slotwise.redis import _log, _protocol
+from slotwise.redis._away import ServerAway
+from slotwise.redis._batching import send_release, send_request
 from slotwise.redis._diagnosis import GARBAGE, ClosedByUs, Unreachable, may_pass, not_ours
 from slotwise.redis._net.call import Call
-from slotwise.redis._path_keys import write_needs
-from slotwise.redis._release_batching import send_release
-from slotwise.redis._request_batching import send_request
-from slotwise.redis._wait_for_grant import TimedOut
+from slotwise.redis._reply_limits import no_reply
+from slotwise.redis._writing import write_needs, write_path
 
 if TYPE_CHECKING:
-    from slotwise._core.paths import Needs, Path
     from slotwise.redis._backend import RedisBackend
-    from slotwise.redis._dialect import Released
     from slotwise.redis._loop_client import LoopClient
+    from slotwise.redis._protocol import Released
     from slotwise.redis._shared_client import NameRecord, SharedClient
+
+
+# A wait that is about to time out asks, this many seconds before its end, whether the server still
+# answers: what is left after the end is too short to tell a distant server from a silent one.
+_ASK_BEFORE = 0.5
+
+
+class TimedOut(Exception):
+    """Internal: the wait timed out; the reason is found out afterwards."""
+
+
+class NotReached(AcquireTimeout, Unreachable):
+    """The time was up, and the server had not answered.
+
+    It is not known whether there was a slot, so it can be caught as either.
+    """
+
+
+class _Deadline:
+    """The end of a wait, and whether the server was silent before it."""
+
+    __slots__ = ("_acquisition", "_asked_at", "_lead", "_timer")
+
+    def __init__(self, acquisition: RedisAcquisition, seconds: float) -> None:
+        self._acquisition = acquisition
+        self._asked_at: float | None = None  # without an answer so far
+        self._lead = min(_ASK_BEFORE, seconds / 2)
+        self._timer = acquisition.client.loop.call_later(seconds - self._lead, self._ask_server)
+
+    def _ask_server(self) -> None:
+        acquisition = self._acquisition
+        client = acquisition.client
+        self._timer = client.loop.call_later(self._lead, acquisition.time_out)
+        if acquisition.queued:
+            self._asked_at = time.monotonic()
+            slot = acquisition.record.keys.slot
+            limits = acquisition.limit._limits
+            client.submit(Call(None, (), ["TIME"], self._answered, slot, limits))
+
+    def _answered(self, _: Call, reply: Any) -> None:
+        if not isinstance(reply, Unreachable):
+            self._asked_at = None
+
+    def silence(self) -> float:
+        """Return for how long the server has been silent, if that is longer than usual."""
+        if self._asked_at is None:
+            return 0.0
+        silence = time.monotonic() - self._asked_at
+        return silence if silence >= 2 * self._acquisition.round_trip else 0.0
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 class Settling:
@@ -108,13 +160,11 @@ class RedisAcquisition(AcquisitionResult):
         "client",
         "expires_at",
         "future",
-        "has_head_start",
         "in_batch",
         "interval",
         "label",
         "limit",
         "needs",
-        "parts",
         "path",
         "queued",
         "record",
@@ -122,6 +172,7 @@ class RedisAcquisition(AcquisitionResult):
         "requested_at",
         "round_trip",
         "seen",
+        "settles",
         "settling",
         "shared",
         "since",
@@ -142,60 +193,56 @@ class RedisAcquisition(AcquisitionResult):
     def __init__(
         self,
         limit: RedisBackend,
-        slots: int,
+        path: Path,
         label: str,
-        path: Path = (),
-        needs: Needs | None = None,
-        head_start: int = 0,
+        needs: Needs | None,
+        timeout: float | None,
     ) -> None:
         shared, record = limit._attached()
         client = shared.client()
         self.limit = limit
-        self._outcomes = None if limit._adaptive is None else Outcomes(limit._adaptive)
         self.shared = shared
         self.record = record
         self.client = client
-        self.slots = slots
+        # What is requested. One slot of each tier needs no word of it in the id.
+        self.path = path
+        self.needs = needs  # what it takes of each tier; None for one slot of each
         self.label = label
-        self.path = path  # empty for a semaphore
-        self.seen = False  # whether anybody has seen the grant
-        self.settling: Settling | None = None  # what was settled in this tick
-        self.needs = needs  # what a path takes of each tier; None for one slot of each
-        self.written_path = ""  # in the form that the scripts have
-        self.written_values = ""  # the values of keys that have their own, likewise
+        self.timeout = timeout  # the longest wait
         self.ttl = limit._ttl
         self.interval = limit._interval
-        self.expires_at = math.inf
-        self.since = 0.0
+        self.replaces = isinstance(needs, RankedNeeds) and needs.replaces
+        self.settles = not isinstance(needs, RankedNeeds) or needs.settles
+        self.slots = needs[0] if needs is not None and record.is_semaphore else 1
+        self.written_path = write_path(path)
+        self.written_values = ""  # the values of keys that have their own, and weights
+        written = "" if needs is None else write_needs(needs)
+        super().__init__(f"sw-{client.token}-{shared.next_number()}{written}", 0)
         # When it was requested, and when the request was last sent: the server has had a sign
         # of life since then, if it has answered.
         self.requested_at = self.alive_at = time.monotonic()
-        # For a holder whose heartbeats are sent in parts: each part, and when it was last renewed.
-        self.parts: dict[str, float] | None = None
-        self.round_trip = 0.0  # how long the reply took that queued it; 0 if it never was queued
-        self.queued = False
-        self.unconfirmed = False  # the server did not know it: what was granted before is void
-        self.task: asyncio.Task[Any] | None = None
-        self.timeout: float | None = None  # the longest wait
-        self.replaces = False  # whether it replaces a holder instead of waiting
         self.future: asyncio.Future[None] = client.loop.create_future()
-        count = f"*{slots}" if slots > 1 else "" if needs is None else write_needs(needs)
-        self.has_head_start = bool(head_start)  # of a semaphore; those of tiers are in `needs`
-        if head_start:  # as lua/semaphore/rules.lua reads it
-            count = f"^{'n' if head_start < 0 else ''}{abs(head_start)}*{slots}"
-        super().__init__(f"sw-{client.token}-{shared.next_number()}{count}", 0)
         self.call: Call | None = None  # its request, once it is on its way
         self.in_batch = False  # whether that call carries requests of others too
-        self.waits = True
+        self.waits = timeout != 0
+        # While it waits.
+        self.queued = False
+        self.round_trip = 0.0  # how long the reply took that queued it; 0 if it never was queued
+        self.unconfirmed = False  # the server did not know it: what was granted before is void
         self._confirmation: Call | None = None
+        self._timer: asyncio.TimerHandle | None = None  # set while it is the head, and lacks time
         self._withdrawal: asyncio.Future[Released] | None = None
+        # While it holds.
+        self.since = 0.0
+        self.seen = False  # whether anybody has seen the grant
+        self.expires_at = math.inf
+        self.task: asyncio.Task[Any] | None = None
+        self.settling: Settling | None = None  # what was settled in this tick
+        self._outcomes = None if limit._adaptive is None else Outcomes(limit._adaptive)
         self._ended = False
-        # Set while it is the head and lacks only time.
-        self._timer: asyncio.TimerHandle | None = None
 
     def _keys(self) -> dict[str, str]:
-        limit: Any = self.limit
-        return keys_by_name(limit._specs, self.path) if self.path else {}
+        return keys_by_name(self.limit._specs, self.path)
 
     @property
     def ping_interval(self) -> float:
@@ -204,8 +251,6 @@ class RedisAcquisition(AcquisitionResult):
     @property
     def heard_at(self) -> float:
         """When the last sign of life that the server answered was sent, for all slots."""
-        if self.parts is not None:
-            return min(self.parts.values())
         return max(self.alive_at, self.record.heartbeat_at)
 
     @property
@@ -218,10 +263,9 @@ class RedisAcquisition(AcquisitionResult):
 
     # ------------------------------------------------------------ requesting
 
-    def send_request(self, *, wait: bool, again: bool = False) -> None:
+    def send_request(self, *, again: bool = False) -> None:
         """Send the request; its outcome arrives in `future`."""
         # Heartbeats keep it alive from before the server can know of it.
-        self.waits = wait
         self.alive_at = time.monotonic()
         self.shared.waiters[self._acquisition_id] = self
         heartbeat_thread, ping_interval = self.shared.heartbeat_thread, self.limit._ping_interval
@@ -233,7 +277,7 @@ class RedisAcquisition(AcquisitionResult):
     def has_own_word(self) -> bool:
         """Whether it waits under other conditions than most requests of its limit."""
         overload = self.limit._overload
-        return self.replaces or (overload is not None and overload.sheds)
+        return self.replaces or bool(self.label) or (overload is not None and overload.sheds)
 
     @property
     def needs_heartbeat(self) -> bool:
@@ -248,7 +292,7 @@ class RedisAcquisition(AcquisitionResult):
             self.fail(reply)
             return
         try:
-            messages = self.record.dialect.on_reply(self, reply)
+            messages = _protocol.on_reply(self, reply)
         except GARBAGE as error:
             unreadable = not_ours(self.limit._title)
             unreadable.__cause__ = error
@@ -256,6 +300,13 @@ class RedisAcquisition(AcquisitionResult):
             return
         if messages:
             self.shared.dispatch_all(messages, self.record, self.client)
+        if reply[0] == b"granted" and self._withdrawal is not None and not self.settles:
+            # The server doesn't remember what it took: this gives it back.
+            send_release(
+                *(self.shared, self.record, self.client),
+                *(f"~{self._acquisition_id} {self.written_path}", self.limit._limits),
+                count=True,
+            )
         if self._withdrawal is not None and self._withdrawal.done():
             # The release overtook the request, which was refused at first because its script was
             # missing: the server has it only now.
@@ -268,6 +319,86 @@ class RedisAcquisition(AcquisitionResult):
         if not self.future.done():
             self._mark_queued()
             self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
+
+    # --------------------------------------------------------------- waiting
+
+    async def wait(self, *, at_once: float | None = None) -> RedisAcquisition:
+        """Wait until the request is granted, and return this, or clean up after it.
+
+        A timeout of 0 waits only for the server's answer, which may take as long as it may after
+        any other timeout, or ``at_once`` seconds.
+        """
+        timeout, limit = self.timeout, self.limit
+        answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
+        deadline = None if timeout is None else _Deadline(self, timeout or answer_limit)
+        # Closed by another thread, which may not have seen it among the waiters.
+        if limit._generation.closed and self.close():
+            self.send_withdrawal()
+        try:
+            await self.future
+        except BaseException as error:
+            try:
+                await self._clean_up(error, at_once, deadline)
+                raise
+            except ServerAway:  # the limit's policy continues, with another acquisition
+                await self.withdraw(0.0)  # it continues in the background
+                _log.refused(self, BackendError(), waits=self.waits)
+                raise
+            except BaseException as outcome:
+                _log.refused(self, outcome, waits=self.waits)
+                raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+        self.seen = True
+        _log.acquired(self)
+        return self
+
+    async def _clean_up(
+        self, error: BaseException, at_once: float | None, deadline: _Deadline | None
+    ) -> None:
+        """Withdraw the request whose wait ended with ``error``; raise the reason of a timeout."""
+        if isinstance(error, TimedOut):
+            assert deadline is not None
+            assert self.timeout is not None
+            await self._time_out(deadline, at_once or self.timeout)
+        elif isinstance(error, BackendError):
+            if may_pass(error) and self.call is not None and self.call.sent:
+                self.send_withdrawal()  # the server may still grant it, to nobody
+        elif isinstance(error, asyncio.CancelledError):
+            future = self.future
+            if future.done() and not future.cancelled():
+                future.exception()  # retrieved: it came too late
+            try:
+                await self.withdraw(TIMEOUT_LIMIT)
+            except Exception:  # noqa: S110 - silence frees what this could not
+                pass
+        elif isinstance(error, GeneratorExit):  # collected together with its event loop
+            self.shared.forget_closed_loops()
+
+    async def _time_out(self, deadline: _Deadline, waited: float) -> None:
+        """Raise the reason of a timeout: full, or unreachable."""
+        client, slot = self.client, self.record.keys.slot
+        trouble, queued = client.trouble(slot), self.queued
+        released = await self.withdraw(TIMEOUT_LIMIT if self.timeout else 0.0)
+        waited = round(waited, 3) or waited  # what is left for one of several has many digits
+        title, endpoint = self.limit._title, self.shared.endpoint
+        if trouble is not None and not queued:
+            if isinstance(trouble, Unreachable):
+                raise wait_failed(NotReached, title, waited, str(trouble)) from trouble
+            raise trouble
+        if released is None and queued and trouble is None and not deadline.silence():
+            # Only the answer to leaving the queue did not come in so short a time.
+            share = f" for {self.slots} of {self.limit.value}" if self.record.is_semaphore else ""
+            why = f"still queued{share} when {endpoint} last answered"
+            raise no_slot(title, waited, why)
+        if released is None or (released.held and not queued):
+            silence = deadline.silence() if queued else waited  # perhaps an outage
+            no_reply(silence, client, slot)
+            raise wait_failed(NotReached, title, waited, f"{endpoint} did not answer")
+        if released.held:
+            raise no_slot(title, waited, "it came just too late")
+        raise _protocol.timeout_error(self, waited, released.counts)
 
     def on_message(self, word: str, more: list[str]) -> None:
         """Act on a message of a script, or on what a heartbeat found."""
@@ -288,11 +419,11 @@ class RedisAcquisition(AcquisitionResult):
             # The server forgot it, or thought it dead: to the end of the queue.
             if self.queued:
                 self._mark_unqueued()
-                self.send_request(wait=self.waits, again=True)
+                self.send_request(again=True)
         elif word == "closed":
             self.fail(self.limit._closed_error(Closure(" ".join(more) if more else None)))
         elif word == "refused":
-            self.fail(self.record.dialect.refused_error(self, *map(int, more)))
+            self.fail(_protocol.never_fits(self.limit, self.path, self.needs, *map(int, more)))
 
     def _come_back(self, seconds: float) -> None:
         """Have the server serve this one when it no longer lacks time: it is a first head.
@@ -365,17 +496,15 @@ class RedisAcquisition(AcquisitionResult):
             [[due_ms, *outcomes]] = reply
             self.alive_at = sent_at
             self._mark_queued()  # unless the answer says otherwise
-            for outcome in outcomes:
-                self.shared.dispatch(outcome)
+            self.shared.dispatch_all(outcomes, self.record, self.client)
             if self.queued:
                 self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
 
-        keys = self.record.keys
-        args = [b"", self.client.token, self.interval, keys.notification]
-        args += [0, 1, self._acquisition_id]
-        script = self.record.dialect.heartbeat
-        limits = self.limit._limits
-        call = self._confirmation = Call(script, keys.all, args, answered, keys.slot, limits)
+        beat = (self.record, self.interval, (), (self._acquisition_id,))
+        keys, args = _protocol.heartbeat_call(self.shared, self.client.token, [beat])
+        call = self._confirmation = Call(
+            _protocol.HEARTBEAT, keys, args, answered, self.record.keys.slot, self.limit._limits
+        )
         call.patient = self.waits
         self.client.submit(call)
 
@@ -397,8 +526,8 @@ class RedisAcquisition(AcquisitionResult):
 
     def pauses(self) -> Sequence[events.Pause]:
         """Return what its service has asked to pause, for events."""
-        limit: Any = self.limit
-        return asked_pauses(self._outcomes, limit._specs if self.path else (), self.path)
+        tiers = () if self.record.is_semaphore else self.limit._specs
+        return asked_pauses(self._outcomes, tiers, self.path if tiers else ())
 
     def mark_ended(self) -> None:
         """Note, in any thread, that it no longer holds or waits."""
@@ -432,8 +561,8 @@ class RedisAcquisition(AcquisitionResult):
     # -------------------------------------------------------------- settling
 
     def settle(self, **costs: int) -> Awaitable[None]:
-        limit: Any = self.limit
-        if not self.path:
+        limit = self.limit
+        if self.record.is_semaphore:
             return super().settle(**costs)
         text = limit._write_costs(costs)
         if asyncio._get_running_loop() is None:
@@ -459,8 +588,7 @@ class RedisAcquisition(AcquisitionResult):
         if outcomes.retry_after:
             sample += f" {int(outcomes.retry_after * 1_000_000)}"
         if outcomes.pauses_for:  # with the numbers of the tiers that are paused
-            limit: Any = self.limit
-            tiers = pausing(limit._specs, self.path) if self.path else []
+            tiers = pausing(self.limit._specs, self.path)
             sample += "p" + ".".join(str(tier) for tier, _ in tiers)
         return sample
 
@@ -468,11 +596,8 @@ class RedisAcquisition(AcquisitionResult):
         """Release it, or remove it from the queue, over any connection; count who is there."""
         # If nobody has seen a grant, what was taken of rates goes back.
         unseen = "~" if self.limit._rates and not self.seen else ""
-        return send_release(
-            *(self.shared, self.record, client, unseen + self._acquisition_id + sample),
-            *(self.interval, self.limit._limits),
-            count=True,
-        )
+        item = unseen + self._acquisition_id + sample
+        return send_release(self.shared, self.record, client, item, self.limit._limits, count=True)
 
     async def withdraw(self, seconds: float) -> Released | None:
         """End a wait whose outcome nobody will see: leave the queue, or pass the grant on.

@@ -1,59 +1,94 @@
-"""RedisBackend: what semaphores and tiers on a Redis server have in common.
+"""RedisBackend: limits of all processes that use one Redis server: semaphores and tiers.
 
-It connects an object with the `SharedClient` of its process, and acquires, releases and closes,
-for coroutines and for plain threads. The dialect says which scripts are called; `RedisSlots`, of
-semaphores, and `RedisPaths`, of tiers, change and inspect what those keep.
+It connects an object with the `SharedClient` of its process, and acquires, releases, closes,
+inspects and controls, for coroutines and for plain threads. Who gets what is decided by the scripts
+on the server (lua/).
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core import events
-from slotwise._core.adaptive import Outcome, check_outcome
-from slotwise._core.arguments import MOST_SLOTS, check_flag, check_label, check_name, check_seconds
+from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome, outside_of_adaptive
+from slotwise._core.arguments import check_flag, check_label, check_name, check_seconds
+from slotwise._core.closing import Closure
 from slotwise._core.control import Verb, Where
+from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import EXIT_LIMIT, TRY_LIMIT, require_asyncio
+from slotwise._core.messages import fixed_value, unknown_acquisition
+from slotwise._core.outcomes import not_replaceable, too_many_for_adaptive
 from slotwise._core.path_backend import PathBackend, Timeout
-from slotwise._core.paths import SEMAPHORE_PATH, Needs, Path, TierSpec, options_of
+from slotwise._core.paths import (
+    SEMAPHORE_PATH,
+    SEMAPHORE_TIER,
+    Needs,
+    NodeStats,
+    Path,
+    PathStats,
+    RankedNeeds,
+    TierSpec,
+    TierStats,
+    check_costs,
+    is_semaphore,
+    most_of,
+    options_of,
+)
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, acquisition_id_of
-from slotwise._core.unreachable import UnreachableOptions, check_heartbeat
-from slotwise.errors import BackendError, SemaphoreClosed, SlotwiseError
-from slotwise.redis import _closing, _log
+from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.unreachable import UnreachableOptions, check_heartbeat, local_specs
+from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.redis import _closing, _inspect, _log, _protocol
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
+from slotwise.redis._batching import send_release
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import Unreachable, may_pass
+from slotwise.redis._diagnosis import GARBAGE, Unreachable, may_pass, not_ours
 from slotwise.redis._fallback import (
     Fallback,
     FallbackAcquisition,
     close_local,
     is_fallback_id,
+    open_count,
     release_fallback,
+    settle_fallback,
 )
-from slotwise.redis._release_batching import send_release
-from slotwise.redis._reply_limits import (
-    look_limit,
-    release_unconfirmed,
-    reply_within,
-)
+from slotwise.redis._key_values import KeyValues
+from slotwise.redis._net.call import Call, IntoFuture
+from slotwise.redis._reply_limits import look_limit, release_unconfirmed, reply_within
 from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
-from slotwise.redis._wait_for_grant import wait_for_grant
+from slotwise.redis._writing import (
+    read_node,
+    write_needs,
+    write_node,
+    write_path,
+    write_rule,
+    write_shape,
+    write_value,
+)
 
 if TYPE_CHECKING:
     from slotwise._core.overload import Overload
-    from slotwise.redis._dialect import Dialect
 
 T = TypeVar("T")
 
 _NO_OPTIONS = UnreachableOptions()
+
+_MAX_IDLE_KEYS = 10_000  # of each tier of a local limit
+
+# For how long a resize is remembered at least when nobody holds or waits, in seconds.
+_REMEMBERED = 12 * 3600
+
+# Each slot of a semaphore is a member of a sorted set, as documented, and the server does nothing
+# else while it adds them: this takes it about 20 ms.
+_MAX_SLOTS = 10_000
 
 
 class RedisBackend(PathBackend):
@@ -73,16 +108,17 @@ class RedisBackend(PathBackend):
             default.
         ping_interval: how often it sends a heartbeat; a fifth of that by default, at most 5 s.
         cancel_task_on_loss: cancel the task whose slots were lost by silence.
+        max_idle_keys: how many idle keys of each tier this object remembers.
         overload: which newcomers it refuses at once.
         unreachable: what it does while the server is away.
         closed_error: makes what acquiring raises once it is closed.
         is_private: whether its name is random, and of no interest to anybody.
     """
 
-    _dialect: ClassVar[Dialect]
     scope = "redis"
 
-    _declared: int | str  # what it was made with, as scripts have it
+    # Whether it was made for a name that somebody else uses, whatever its value is.
+    accepts_any = False
 
     def __init__(
         self,
@@ -95,21 +131,18 @@ class RedisBackend(PathBackend):
         heartbeat_max_interval: float | None = 15,
         ping_interval: float | None = None,
         cancel_task_on_loss: bool = False,
+        max_idle_keys: float = inf,
         overload: Overload | None = None,
         unreachable: UnreachableOptions = _NO_OPTIONS,
         closed_error: Callable[..., SemaphoreClosed] = SemaphoreClosed,
         is_private: bool = False,
     ) -> None:
         super().__init__(tiers, closed_error)
-        for tier in tiers:
-            if isinstance(tier.value, int):
-                check_max_value(tier.value)
-            if tier.adaptive is not None:
-                check_max_value(tier.adaptive.max)
         if check_name(name) is None:
             raise TypeError("name must be a str, not None")
         if not isinstance(config, RedisConfig):
             raise TypeError(f"config must be a RedisConfig, not {kind_of(config)}")
+        self._kind = "semaphore" if is_semaphore(tiers) else "tiers"
         self._name = name
         self.name = None if is_private else name  # in logs
         self.reported_as = self.name  # how events name it
@@ -117,6 +150,9 @@ class RedisBackend(PathBackend):
         self._ttl = check_seconds("ttl", ttl)
         self._cancel_task_after_ttl = check_flag("cancel_task_after_ttl", cancel_task_after_ttl)
         self._adaptive = options_of(tiers)  # how the work under it counts, if a value adapts
+        # What all objects of a name must agree about.
+        self._shape = "" if is_semaphore(tiers) else write_shape(tiers)
+        self._declared = ",".join(map(write_rule, tiers))
         limited = [tier.value for tier in tiers if tier.value and isinstance(tier.value, int)]
         self._value = limited[-1] if limited else 0
         # Those with a rate, by name. If there are only rates, nothing is held.
@@ -124,25 +160,31 @@ class RedisBackend(PathBackend):
             tier.name: index for index, tier in enumerate(tiers) if isinstance(tier.value, Rate)
         }
         self._holds_nothing = len(self._rates) == len(tiers)
+        self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
+        self._max_idle_keys = max_idle_keys
         self._config = config
         self._limits = config.limits
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         self.grace = 0.0  # how long what it acquires keeps its slots after a kick
         self._unreachable = unreachable
+        self._local_specs = self._specs
+        if unreachable.policy == "local":
+            self._local_specs = local_specs(self._specs, unreachable.local_value)
         self._fallback = (
             None if unreachable.policy == "raise" else Fallback(unreachable, self._make_local)
         )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
-        self._closing_key = _closing.key_of(config, self._dialect.kind, name)
+        self._closing_key = _closing.key_of(config, self._kind, name)
         self._generation = _closing.generations.current(self._closing_key)
         self._attach()
 
     def _attach(self) -> None:
         self._shared = shared_client_for(self._config)
-        self._record = self._shared.record(self._dialect, self._config.namespace, self._name)
+        self._record = self._shared.record(self._kind, self._config.namespace, self._name)
         self._record.has_rates = bool(self._rates)
-        self._template: tuple[bytes, ...] | None = None
+        self._template: bytes | None = None
         self._fork_epoch = shared_clients.fork_epoch
+        self._idle = IdleKeys(self._specs, self._max_idle_keys)
         if self._adaptive is not None:
             self._record.tell_changes_to(self)
 
@@ -152,15 +194,29 @@ class RedisBackend(PathBackend):
             self._attach()
         return self._shared, self._record
 
-    def _request_template(self) -> tuple[bytes, ...]:
-        """The parts of a packed request that are always the same."""
+    def _request_template(self) -> bytes:
+        """The beginning of a packed request, which is always the same."""
         if self._template is None:
-            self._template = self._dialect.request_template(self)
+            self._template = _protocol.request_template(self)
         return self._template
 
-    @abstractmethod
     def _make_local(self) -> Any:
         """Make the limit of this process that stands in while the server is away."""
+        from slotwise.memory._backend import MemoryBackend  # it stands in for this, hence only here
+
+        local = MemoryBackend(
+            self._local_specs,
+            ttl=self._ttl,
+            cancel_task_after_ttl=self._cancel_task_after_ttl,
+            max_idle_keys=_MAX_IDLE_KEYS,
+            overload=self._overload,
+            closed_error=self._make_closed_error,
+        )
+        local.reported_as = self.reported_as
+        return local
+
+    def __repr__(self) -> str:
+        return f"<RedisBackend {self._name!r} of {self._declared}, {self._config.endpoint}>"
 
     @property
     def reported_name(self) -> str | None:
@@ -171,21 +227,18 @@ class RedisBackend(PathBackend):
         return self.reported_as, self.scope
 
     @property
-    @abstractmethod
     def value(self) -> int:
-        """How many slots there are, of the widest tier with a limit."""
+        """How many slots there are: of a semaphore as the server last told, else as made.
 
-    @abstractmethod
-    def _declaration(self) -> list[Any]:
-        """Return what it was made with, in the form that the scripts take."""
+        That is the value of the widest tier with a limit; 0 if none has one.
+        """
+        record = self._record
+        return record.value if self._declared in record.values else self._value
 
-    @abstractmethod
-    def _conflict(self, reply: list[Any]) -> SlotwiseError:
-        """Return the error of an object whose values are not those in use."""
-
-    @abstractmethod
-    def _on_adapted(self, message: bytes) -> None:
-        """Tell the hooks of a value that has moved by itself."""
+    def _slot_values(self) -> dict[str, int]:
+        if self._record.is_semaphore:
+            return {SEMAPHORE_TIER: self.value}
+        return super()._slot_values()
 
     # ------------------------------------------------------------- acquiring
 
@@ -206,7 +259,7 @@ class RedisBackend(PathBackend):
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> Awaitable[AcquisitionResult]:
         if self._fallback is None:
-            return wait_for_grant(self._request(path, label, needs, timeout), timeout)
+            return self._request(path, label, needs, timeout).wait()
         return self._fall_back(self._fallback, path, timeout, label, needs)
 
     def _fall_back(
@@ -239,19 +292,65 @@ class RedisBackend(PathBackend):
         """Acquire without waiting for others; the server has ``seconds`` to answer, or as usual."""
         seconds = TRY_LIMIT if seconds is None else seconds
         if self._fallback is None:
-            acquisition = self._request(path, label, needs, 0.0)
-            return await wait_for_grant(acquisition, 0.0, at_once=seconds)
+            return await self._request(path, label, needs, 0.0).wait(at_once=seconds)
         return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=seconds)
 
-    @abstractmethod
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
     ) -> RedisAcquisition:
-        """Send a request that may wait for up to ``timeout`` seconds; 0 means not at all."""
+        """Send a request that may wait for up to ``timeout`` seconds; 0 means not at all.
 
-    @abstractmethod
+        Raises:
+            SemaphoreClosed: this process closed the instance.
+        """
+        if needs is not None and self._record.is_semaphore:
+            self._check_slots(needs)
+        values: list[tuple[int, str, int]] = []
+        told = ""
+        if self._key_values is not None:
+            values, told = self._key_values.of(path, self._idle)
+        checked_label = "" if label is None else check_label(label) or ""
+        acquisition = RedisAcquisition(self, path, checked_label, needs, timeout)
+        acquisition.written_values = told
+        if events.hooks:
+            now = acquisition.requested_at
+            self._tell_requested(acquisition.acquisition_id, needs, now, path)
+        if not self._generation.admits(self._has):
+            closed = self._closed_error()
+            _log.refused(acquisition, closed, waits=True)
+            raise closed
+        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
+            acquisition.task = asyncio.current_task()
+        self._idle.enter(path)
+        if values:
+            self._idle.remember(values)
+        acquisition.send_request()
+        return acquisition
+
+    def _check_slots(self, needs: Needs) -> None:
+        """Raise unless a semaphore can grant that many slots, as far as this process knows."""
+        [count] = needs
+        if self._adaptive is not None:
+            if count > self._adaptive.min:
+                raise too_many_for_adaptive(self._title, count, self._adaptive)
+            if isinstance(needs, RankedNeeds) and needs.replaces:
+                raise not_replaceable(self._title)
+        if count > _MAX_SLOTS:
+            raise ValueError(f"slots must be at most {_MAX_SLOTS} at once on Redis, not {count}")
+
     def _check_fits(self, path: Path, needs: Needs | None) -> None:
-        """Raise if that much can never be granted, as far as this process knows."""
+        """Raise what the server would raise, if it may be away: the limit never has that much."""
+        if needs is None:
+            return
+        is_one = self._record.is_semaphore
+        if is_one:
+            self._check_slots(needs)
+        for index, tier in enumerate(self._specs):
+            most = self.value if is_one else most_of(tier.value)
+            if tier.adaptive is not None:
+                most = tier.adaptive.min
+            if most and needs[index] > most:
+                raise _protocol.never_fits(self, path, needs, most, index)
 
     def _acquire_locally(
         self, local: Any, path: Path, left: float | None, label: str | None, needs: Needs | None
@@ -261,42 +360,13 @@ class RedisBackend(PathBackend):
         acquired = local.acquire(path, timeout=left, label=label, needs=needs)
         return acquired
 
-    def _new_acquisition(
-        self,
-        slots: int,
-        label: str | None,
-        path: Path = (),
-        needs: Needs | None = None,
-        head_start: int = 0,
-    ) -> RedisAcquisition:
-        """Return an acquisition that has not been requested yet.
-
-        Raises:
-            SemaphoreClosed: this process closed the instance.
-        """
-        checked_label = "" if label is None else check_label(label) or ""
-        acquisition = RedisAcquisition(self, slots, checked_label, path, needs, head_start)
-        if events.hooks:
-            wanted = needs if path or slots == 1 else (slots,)
-            now = acquisition.requested_at
-            self._tell_requested(acquisition.acquisition_id, wanted, now, path or SEMAPHORE_PATH)
-        if not self._generation.admits(self._has):
-            closed = self._closed_error()
-            _log.refused(acquisition, closed, waits=True)
-            raise closed
-        record = acquisition.record
-        if acquisition.requested_at >= record.noted_until:
-            acquisition.shared.heartbeat_thread.note_name(record, acquisition.requested_at)
-        if self._cancel_task_after_ttl or self._cancel_task_on_loss:
-            acquisition.task = asyncio.current_task()
-        return acquisition
-
     def _has(self, acquisition_id: str) -> bool:
         """Whether this process holds it, or waits for it."""
         return self._attached()[0].has(acquisition_id)
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         """Note, in any thread, that an acquisition no longer holds or waits."""
+        self._idle.leave(acquisition.path)
 
     # ------------------------------------------------------------- releasing
 
@@ -363,21 +433,21 @@ class RedisBackend(PathBackend):
                 holder._state_outcome(outcome)
             settled = "" if holder.settling is None else holder.take_settled()
             text = acquisition_id + settled + holder.sample()
-        elif record.dialect.can_be_id(acquisition_id):
+        elif not acquisition_id.startswith("~") and acquisition_id.split() == [acquisition_id]:
             text = acquisition_id + self._sample_of_other_process(acquired, outcome)
-        else:
+        else:  # it would mean something else to the script
             _log.released_nothing(self, acquisition_id, issued_here=False)
             return False
 
         client, interval, limits = shared.client(), self._interval, self._limits
         try:
-            reply = send_release(shared, record, client, text, interval, limits)
+            reply = send_release(shared, record, client, text, limits)
             released = await reply_within(seconds, reply, client, record.keys.slot)
         except (BackendError, asyncio.CancelledError) as error:
             # Nobody would see that a cancelled release fails, or that its loop is closed.
             if isinstance(error, asyncio.CancelledError) or may_pass(error):
                 shared.heartbeat_thread.finish_release(
-                    lambda other: send_release(shared, record, other, text, interval, limits),
+                    lambda other: send_release(shared, record, other, text, limits),
                     interval,
                 )
             if isinstance(error, asyncio.CancelledError) or not on_exit:
@@ -392,41 +462,267 @@ class RedisBackend(PathBackend):
         return released.held
 
     def _sample_of_other_process(
-        self,
-        acquired: str | AcquisitionResult,  # noqa: ARG002
-        outcome: Outcome | None,  # noqa: ARG002
+        self, acquired: str | AcquisitionResult, outcome: Outcome | None
     ) -> str:
-        """What is sent with the release of an acquisition that this process doesn't hold."""
-        return ""
+        """Return what is sent with the release of an acquisition that this process doesn't hold.
 
-    # -------------------------------------------------------------- changing
+        Of another process's only the server knows since when it is held. One of this process has
+        ended before, and the server may not know it yet.
+        """
+        if isinstance(acquired, RedisAcquisition):
+            return acquired.sample()
+        is_semaphore = self._record.is_semaphore  # such an object may not know that it adapts
+        if (self._adaptive is None and not is_semaphore) or shared_clients.has_issued(
+            acquisition_id_of(acquired)
+        ):
+            return ""
+        return f" {(outcome or 'ok')[0]}-"
+
+    # ------------------------------------------------------------ inspecting
+
+    async def stats(self) -> dict[str, TierStats]:
+        if self._record.is_semaphore:
+            found = await self.stats_of(SEMAPHORE_PATH)
+            [node] = found.nodes
+            tier = TierStats(
+                *(node.active, node.waiting, node.value),
+                paused_for=node.paused_for,
+                frozen=found.frozen,
+                scope=found.scope,
+            )
+            return {SEMAPHORE_TIER: tier}
+        return await self._ask(
+            self._tier_stats,
+            lambda: {tier.name: TierStats(0, 0, 0, scope="open") for tier in self._specs},
+            lambda local: {
+                name: replace(stats, scope="local") for name, stats in local.stats_sync().items()
+            },
+        )
+
+    async def _tier_stats(self) -> dict[str, TierStats]:
+        """Return statistics by tier, in one call, or in several if there are many keys."""
+        records: dict[bytes, bytes] = {}
+        frozen: set[bytes] = set()
+        with self._reading():
+            for page in await self._pages("nodes"):
+                texts, now_us, pauses, waiting, some_frozen, *nodes = page
+                frozen.update(some_frozen)
+                records.update(zip(nodes[::2], nodes[1::2], strict=True))
+            return _inspect.read_tier_stats(
+                *(self._specs, texts, int(now_us), waiting, records, self._idle, pauses, frozen)
+            )
+
+    async def stats_of(self, path: Path) -> PathStats:
+        closed_here = self._generation.closed
+
+        def when_local(local: Any) -> PathStats:
+            found: PathStats = local.stats_of_sync(path)
+            return replace(found, scope="local")
+
+        def when_open() -> PathStats:
+            nodes = (NodeStats(0, 0, 0),) * len(path)
+            if self._record.is_semaphore:
+                nodes = (NodeStats(open_count(self._record), 0, self.value),)
+            return PathStats(nodes, closed_here, scope="open")
+
+        async def ask() -> PathStats:
+            closure, _, found = await self._look("path", write_path(path))
+            with self._reading():
+                nodes, frozen = _inspect.read_nodes(found, self._specs)
+                return PathStats((*nodes,), closed_here, closure, "redis", frozen)
+
+        return await self._ask(ask, when_open, when_local)
+
+    async def estimate(self, path: Path, needs: Needs | None = None) -> float | None:
+        if needs is not None and self._record.is_semaphore:
+            self._check_slots(needs)
+
+        async def ask() -> float | None:
+            written = write_path(path) + ("" if needs is None else write_needs(needs))
+            closure, _, (estimate, *unfit) = await self._look("estimate", written)
+            if closure or self._generation.closed:
+                return None
+            if estimate == b"0":  # the server knows nothing of it
+                self._check_fits(path, needs)
+            if unfit:
+                raise _protocol.never_fits(self, path, needs, *unfit)
+            return _protocol.read_estimate(estimate)
+
+        return await self._ask(ask, lambda: 0.0, lambda local: local.estimate_sync(path, needs))
+
+    async def holders(self) -> list[Claimant]:
+        return await self.list_claimants("holders")
+
+    async def waiters(self) -> list[Claimant]:
+        return await self.list_claimants("waiters")
+
+    async def list_claimants(self, what: str, at_most: float | None = None) -> list[Claimant]:
+        """Return all of them, within that time; very many are listed in several calls."""
+        claims: dict[bytes, tuple[bytes, bytes]] = {}
+        for flat in await self._pages(what, at_most):
+            records = zip(flat[1::3], flat[2::3], strict=True)
+            claims |= zip(flat[::3], records, strict=True)
+        return _inspect.read_claimants(claims, self._specs)
+
+    async def changes(self, tier: str, key: str | None = None) -> list[Change]:
+        index = self._indexes[tier]
+        _, _, (changes, rules, _) = await self._look("changes", write_node(index, key))
+        if not rules and self._specs[index].adaptive is None:
+            raise fixed_value(self._title)
+        return _inspect.read_changes(changes)
+
+    async def rules(self, at_most: float | None = None) -> Adaptive | None:
+        """Return the rules of a semaphore on the server, if it adapts, within that time."""
+        _, _, (_, rules, _) = await self._look("changes", write_node(0, None), at_most)
+        return Adaptive.read(rules.decode()) if rules else None
+
+    async def _look(
+        self, what: str, start: str | bytes = b"", at_most: float | None = None
+    ) -> tuple[Closure | None, bytes, list[Any]]:
+        """Return whether it is closed, where to continue, and what the server tells of it."""
+        shared, record = self._attached()
+        client = shared.client()
+        args = _protocol.inspect_args(self, client.token, what, start)
+        call = self._run_script(_protocol.INSPECT, args, at_most)
+        (closed, reason, unfinished, go_on, *found), _ = await call
+        if isinstance(unfinished, bytes):
+            _log.reset(record, unfinished)
+        if unfinished:
+            shared.continue_serving(record, client)
+        return _protocol.read_closed(closed, reason), go_on, found
+
+    async def _pages(self, what: str, at_most: float | None = None) -> list[list[Any]]:
+        """Return what the server tells, in as many bounded calls as that takes."""
+        pages = []
+        go_on = b""
+        while True:
+            _, go_on, found = await self._look(what, go_on, at_most)
+            pages.append(found)
+            if not go_on:
+                return pages
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Tell that what the server has was not written by our scripts."""
+        try:
+            yield
+        except GARBAGE as error:
+            raise not_ours(self._title) from error
+
+    # ----------------------------------------------------------- controlling
+
+    async def kick(self, acquisition_id: str) -> bool:
+        """Its holder is told at once, or by its next heartbeat if the message doesn't reach it."""
+        _, released = await self._control("kick", acquisition_id)
+        return bool(released)
 
     async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
-        return await getattr(self, f"_{verb}")(where, *args)
+        """Have lua/control.lua apply a verb; that says what follows the verb, and is replied."""
+        name, key = where
+        index = self._indexes.get(name or SEMAPHORE_TIER, 0)
+        node = write_node(index, key)
+        if verb == "settle":
+            acquisition_id, costs = args
+            await self._settle(acquisition_id, costs)
+        elif verb == "refill":
+            await self._control("refill", "", node)
+        elif verb == "pause":
+            what = f"{index}" if key is None else node
+            await self._control("pause", "", what, f"{args[0]:.6f}")
+        elif verb == "close_everywhere":
+            await self._control("close", *([] if args[0] is None else args))
+        elif verb == "reopen":
+            await self._control("reopen")
+        elif verb == "forget":
+            _, found = await self._control("forget")
+            if found == 0 and self._record.is_semaphore:
+                raise LookupError(self._name)
+            return found >= 0
+        elif verb == "resize":
+            await self._resize(index, key, args[0])
+        else:
+            return await self._steer(verb, where, *args)
+        return None
 
-    async def _change(
-        self, script: Script, *args: Any, declaration: list[Any] | None = None
-    ) -> list[Any]:
-        """Run a script that resizes, freezes or pauses it for everybody; return the reply.
+    async def _resize(self, index: int, key: str | None, value: int | Rate) -> None:
+        """Change a value for the whole fleet; remembered for a day when nobody is there."""
+        node = "" if key is None else write_node(index, key)
+        written, go_on = write_value(value), b""
+        while True:  # one call looks at a bounded number of waiters
+            word, *more = await self._control("resize", index, node, written, _REMEMBERED, go_on)
+            if word == b"adaptive":
+                await self._steer("freeze", (self._specs[index].name, key), value)
+                return
+            [go_on] = more
+            if self._record.is_semaphore:
+                self._record.learn(int(written), self._declared, written)
+            if not go_on:
+                return
 
-        ``declaration`` replaces what it was made with.
+    async def _steer(self, verb: str, where: Where, value: Any = None) -> int:
+        """Freeze or thaw an adaptive tier, or one key of it; return the value."""
+        index, key = self._indexes.get(where[0] or SEMAPHORE_TIER, 0), where[1]
+        is_all = key is None and self._specs[index].keyed
+        node = "" if is_all else write_node(index, key)
+        wanted, go_on = b"" if value is None else value, b""
+        while True:
+            word, *more = await self._control(verb, index, node, wanted, _REMEMBERED, go_on)
+            if word == b"fixed":
+                raise fixed_value(self._title)
+            if word == b"outside":
+                raise outside_of_adaptive(more[0], more[1], value)
+            current, go_on = more
+            if self._record.is_semaphore:
+                self._record.learn(current, self._declared)
+            if not go_on:
+                return int(current)
+
+    async def _settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
+        text = self._write_costs(costs)
+        if is_fallback_id(acquisition_id):
+            settle_fallback(acquisition_id, self._attached()[1], costs)
+        elif not acquisition_id or not await self._send_costs(acquisition_id, text):
+            raise unknown_acquisition(self._title, acquisition_id)
+
+    async def _send_costs(self, acquisition_id: str, text: str) -> bool:
+        _, found = await self._control("settle", acquisition_id, text)
+        return bool(found)
+
+    def _write_costs(self, costs: Mapping[str, int]) -> str:
+        """Write costs as the scripts take them; raise unless these are rates with costs."""
+        check_costs(self._specs, costs, self._title)
+        return ",".join(f"{self._rates[name]}={cost}" for name, cost in costs.items())
+
+    async def _control(self, verb: str, *words: Any) -> list[Any]:
+        """Have the server apply a verb; return the word and the values of its reply.
 
         Raises:
             SemaphoreClosed: it is closed, by this process or everywhere.
             ValueConflict: it is in use with other values.
         """
-        if self._generation.closed:
+        if verb in _protocol.NEED_OPEN and self._generation.closed:
             raise self._closed_error()
-        token = self._attached()[0].client().token
-        if declaration is None:
-            declaration = self._declaration()
-        reply: list[Any]
-        reply = await self._run_script(script, [b"", token, self._interval, *declaration, *args])
-        if reply[0] == b"closed":
-            raise self._closed_error(_closing.read_closure(reply[1:]))
-        if reply[0] == b"conflict":
-            raise self._conflict(reply[1:])
-        return reply
+        declared = _protocol.ANY if self.accepts_any else self._declared
+        args = _protocol.control_args(self, self._shared.client().token, declared, verb, *words)
+        reply, doubtful = await self._run_script(_protocol.CONTROL, args)
+        if reply[0] in (b"closed", b"conflict"):
+            raise _protocol.refusal(self, reply)
+        result, messages = _protocol.split_control(verb, reply)
+        self._dispatch(messages)
+        if verb == "kick" and doubtful:
+            return [b"done", 1]  # sent twice: the first may have been the one that ended it
+        return result
+
+    def forget_idle(self, tier: str, older_than: float, keep_at_most: int | None = None) -> int:
+        """Forget idle keys that this object remembers; the server remembers none."""
+        return self._idle.forget(self._indexes[tier], older_than, keep_at_most)
+
+    def _on_adapted(self, message: bytes) -> None:
+        """Tell the hooks of "adapted node value reason"."""
+        _, node, value, reason = message.split(b" ", 3)
+        if self._record.is_semaphore:
+            self._record.learn(int(value), self._declared)
+        self._tell_adapted(*read_node(node), int(value), reason.decode(errors="replace"))
 
     # --------------------------------------------------------------- closing
 
@@ -442,27 +738,21 @@ class RedisBackend(PathBackend):
             at_most = self._config.cleanup_timeout
             await _closing.close_here(*self._attached(), self._closing_key, at_most)
 
-    async def _refuse_waiters(self, messages: list[bytes]) -> None:
-        """Refuse all waiters, in bounded calls, after a script has closed the name."""
-        shared, record = self._attached()
-        while messages[-1:] == [shared_clients.UNFINISHED]:
-            self._dispatch(messages[:-1])
-            args = [b"", shared.client().token, self._interval, record.keys.notification, 0, 0]
-            [[due_ms, *messages]] = await self._run_script(self._dialect.heartbeat, args)
-            if due_ms == 0:
-                messages.append(shared_clients.UNFINISHED)
-        self._dispatch(messages)
-
     # --------------------------------------------------------- calls, threads
 
     async def _run_script(
         self, script: Script, args: list[Any], at_most: float | None = None
-    ) -> Any:
-        """Return the reply; ``at_most`` is how long to wait for it, if not as long as usual."""
+    ) -> tuple[Any, bool]:
+        """Return the reply, and whether the call was made twice.
+
+        ``at_most`` is how long to wait for the reply, if not as long as usual.
+        """
         shared, record = self._attached()
-        client = shared.client()
-        reply = client.run(script, record.keys.all, args, record.keys.slot, self._limits)
-        return await reply_within(look_limit(at_most), reply, client, record.keys.slot)
+        client, slot = shared.client(), record.keys.slot
+        reply: asyncio.Future[Any] = client.loop.create_future()
+        call = Call(script, record.keys.all, args, IntoFuture(reply), slot, self._limits)
+        client.submit(call)
+        return await reply_within(look_limit(at_most), reply, client, slot), call.doubtful
 
     async def _ask(
         self,
@@ -516,9 +806,3 @@ class RedisBackend(PathBackend):
             for each in granted:
                 self._release_soon(each)
             raise
-
-
-def check_max_value(value: int) -> int:
-    if value > MOST_SLOTS:  # Lua counts in doubles, and would miscount
-        raise ValueError(f"value must be at most {MOST_SLOTS}, not {value}")
-    return value

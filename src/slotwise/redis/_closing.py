@@ -1,19 +1,18 @@
 """Close a name in this process: refuse newcomers, and fail the waiters.
 
 The fleet is not told. Closing a name for everybody, and refusing newcomers, is done by the scripts
-(semaphore/close.lua, tiers/close.lua).
+(lua/control.lua).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slotwise._core.closing import Closure, Generations
+from slotwise._core.closing import Generations
 from slotwise.errors import BackendError
-from slotwise.redis._release_batching import release_all
+from slotwise.redis._batching import release_all
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -25,26 +24,11 @@ if TYPE_CHECKING:
 # By server, namespace, kind (a semaphore or tiers), and name.
 Key = tuple["Endpoint", str, str, str]
 
-_WITH_REASON = 2
-
 generations = Generations()
 
 
 def key_of(config: RedisConfig, kind: str, name: str) -> Key:
     return config.endpoint, config.namespace, kind, name
-
-
-def read_closure(reason: Sequence[bytes]) -> Closure:
-    """Return what a script says of a closed name: its reason, or nothing."""
-    # Whatever other tools have written, it is closed.
-    return Closure(reason[0].decode(errors="backslashreplace") if reason else None)
-
-
-def read_closed(closed: int, reason: bytes) -> Closure | None:
-    """Return what a script that inspects a name says: 0 is open, 2 closed for a reason."""
-    if not closed:
-        return None
-    return read_closure([reason] if closed == _WITH_REASON else [])
 
 
 def has_open_instances(endpoint: Endpoint) -> bool:

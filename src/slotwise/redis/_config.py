@@ -88,13 +88,13 @@ class RedisConfig:
         """Return the settings of a redis-py client or connection pool, sync or asyncio.
 
         It may be a plain, a Cluster or a Sentinel client (what ``Sentinel.master_for(service)``
-        returns). Its address, TLS, user and password or ``credential_provider``, database, client
-        name and connection class are taken; its connections are not used. ``options`` are those
-        of RedisConfig, except the url.
+        returns). Its address, TLS, user and password or ``credential_provider``, database and
+        client name are taken; its connections are not used. ``options`` are those of RedisConfig,
+        except the url.
 
         Raises:
-            TypeError: it is neither, or its asyncio connection class opens connections in its
-                own way.
+            TypeError: it is neither, or has a connection class or ``redis_connect_func`` of your
+                own.
         """
         # Here, so that a url can be read without redis-py.
         from slotwise.redis._from_client import endpoint_of

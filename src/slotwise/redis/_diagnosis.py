@@ -122,7 +122,7 @@ def not_redis(server: object, where: str, answer: object) -> BackendError:
 _GRANT_MORE = (
     "doesn't give this user enough rights{to_run}; grant it the keys of the namespace, the channels"
     " slotwise:*, the commands of @scripting, @pubsub, @sortedset and @hash, and"
-    " +time +exists +del +unlink +pexpire +pttl +get +set +rpush +blpop +scan"
+    " +time +exists +del +unlink +pexpire +pttl +get +set +rpush +zscan"
 )
 _WRONG_TYPE = (
     "has a key of the wrong type where the semaphore's own belongs; delete that key, or choose"

@@ -49,15 +49,12 @@ _IGNORED_OPTIONS = (
 )
 _FALSE = ("0", "f", "false", "n", "no")
 CLIENT_NAME = "slotwise"  # of our connections, unless another one is given
-# Options of redis-py that are always set. Configurations that spell them out share their
+# Options that are always set. Configurations that spell them out share their
 # connections with those that don't.
 _DEFAULTS = {
     "client_name": CLIENT_NAME,
     "socket_keepalive": True,
-    "socket_type": 0,
     "ssl_cert_reqs": "required",
-    "ssl_validate_ocsp": False,
-    "ssl_validate_ocsp_stapled": False,
 }
 _ISSUED = 4  # passwords of a provider that are remembered, so that no message repeats them
 
@@ -78,28 +75,25 @@ class ConnectionArguments(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How redis-py opens a connection, and how to authenticate on it; the address is not here.
+    """How to open a connection, by redis-py's names, and to authenticate; without the address.
 
-    ``connection_class`` None means redis-py's own class for the address and ``tls``. Equal options
-    are the same connection: those that only spell out a default are left out.
+    Equal options are the same connection: those that only spell out a default are left out.
     """
 
     kwargs: ConnectionArguments = field(default_factory=ConnectionArguments)
     tls: bool = False
-    connection_class: type[Any] | None = None
     # What a credential provider returned lately.
     issued: deque[str] = field(
         default_factory=lambda: deque(maxlen=_ISSUED), compare=False, repr=False
     )
 
     def __post_init__(self) -> None:
-        if self.connection_class is None and "redis_connect_func" not in self.kwargs:
-            own = {
-                name: value
-                for name, value in self.kwargs.items()
-                if name not in _DEFAULTS or value != _DEFAULTS[name]
-            }
-            object.__setattr__(self, "kwargs", ConnectionArguments(own))
+        own = {
+            name: value
+            for name, value in self.kwargs.items()
+            if name not in _DEFAULTS or value != _DEFAULTS[name]
+        }
+        object.__setattr__(self, "kwargs", ConnectionArguments(own))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from slotwise._core.unreachable import UnreachableOptions
 from slotwise.redis._away import AwayWatch, ask_until_back, is_away
 from slotwise.redis._away import ServerAway as ServerAway
 from slotwise.redis._diagnosis import Unreachable
-from slotwise.redis._wait_for_grant import wait_for_grant
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -179,7 +178,7 @@ class Fallback:
                 )
             watch.add(acquisition)
             try:
-                await wait_for_grant(acquisition, timeout, at_once=at_once)
+                await acquisition.wait(at_once=at_once)
             except ServerAway:
                 pass
             except Unreachable as error:

@@ -5,33 +5,25 @@ The connections of the client are neither used nor changed.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-import redis.asyncio.connection as asyncio_connection
-from redis import connection as sync_connection
+from redis.connection import Connection, SSLConnection
 
 from slotwise._core.redaction import kind_of
 from slotwise.redis._endpoint import Address, ConnectionArguments, ConnectionOptions, Endpoint
 
-# Settings that RedisConfig has itself (addresses, time limits, retries), and those about
-# commands and replies, which redis-py does not handle for us.
-_NOT_TAKEN = {
-    *("host", "port", "path", "db", "ssl", "connection_class", "connection_pool"),
-    *("socket_timeout", "socket_connect_timeout", "socket_read_size", "health_check_interval"),
-    *("retry", "retry_on_timeout", "retry_on_error", "protocol", "legacy_responses"),
-    *("encoding", "encoding_errors", "decode_responses", "parser_class", "encoder_class"),
-    *("command_packer", "event_dispatcher", "himport_registry"),
-    *("lib_name", "lib_version", "driver_info"),
-    *("maint_notifications_config", "maint_notifications_pool_handler"),
-    *("oss_cluster_maint_notifications_handler", "maintenance_state"),
-    *("maintenance_notification_hash", "orig_host_address"),
-    *("orig_socket_timeout", "orig_socket_connect_timeout"),
-}
-# For these, None is a value and not the absence of one.
-_NONE_COUNTS = {"ssl_cert_reqs", "socket_keepalive_options"}
-# What a class may override to open connections in its own way.
-_OPENING = ("connect", "_connect", "on_connect", "on_connect_check_health")
+# What is taken of the settings, under redis-py's names: who to be, keepalive, TLS. The others are
+# RedisConfig's own (addresses, time limits, retries), or about commands and replies.
+_TAKEN = (
+    *("username", "password", "credential_provider", "client_name"),
+    *("socket_keepalive", "socket_keepalive_options"),
+    *("ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile"),
+    *("ssl_check_hostname", "ssl_ciphers", "ssl_exclude_verify_flags", "ssl_include_verify_flags"),
+    *("ssl_keyfile", "ssl_min_version", "ssl_password"),
+)
+_NONE_COUNTS = ("ssl_cert_reqs",)  # where None is a value, and not the absence of one
+# What would have to open, check or greet in its own way.
+_REFUSED = ("redis_connect_func", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled")
 
 
 def endpoint_of(client: Any) -> Endpoint:
@@ -64,24 +56,14 @@ def _cluster(client: Any) -> Endpoint:
         settings = client.connection_kwargs
     # The client's own function sets up redis-py's parser, and then calls the user's.
     settings = {**settings, "redis_connect_func": getattr(client, "user_on_connect_func", None)}
-    if settings["redis_connect_func"] is not None:
-        settings["redis_connect_func"] = _after_on_connect(settings["redis_connect_func"])
     tls = bool(settings.get("ssl"))
-    plain = sync_connection.SSLConnection if tls else sync_connection.Connection
+    plain = SSLConnection if tls else Connection
     return Endpoint(
         addresses,
         _connection_options(settings, settings.get("connection_class") or plain),
         cluster=True,
         address_remap=getattr(manager, "address_remap", None),
     )
-
-
-def _after_on_connect(function: Any) -> Any:
-    def run(connection: Any) -> None:
-        connection.on_connect()
-        function(connection)
-
-    return run
 
 
 def _sentinel(pool: Any, settings: dict[str, Any], options: ConnectionOptions) -> Endpoint:
@@ -105,66 +87,29 @@ def _address(settings: dict[str, Any]) -> Address:
 
 
 def _connection_options(settings: dict[str, Any], used: type[Any]) -> ConnectionOptions:
-    """Return what of ``settings`` matters for opening a connection of the class ``used``."""
-    base, is_own = _sync_class(used)
+    """Return what of ``settings`` matters for opening a connection like the class ``used``.
+
+    Raises:
+        TypeError: code of the user's own would have to open it.
+    """
+    wanted = next((name for name in _REFUSED if settings.get(name)), None)
+    if used.__module__.partition(".")[0] != "redis":
+        wanted = used.__name__
+    if wanted is not None:
+        raise TypeError(
+            f"from_client can't use {wanted}: slotwise opens and greets its connections itself;"
+            f" use credential_provider= for tokens"
+        )
+    tls = any(each.__name__ == "SSLConnection" for each in used.__mro__)
     taken = {
-        name: value
-        for name, value in settings.items()
-        if name not in _NOT_TAKEN
+        name: settings[name]
+        for name in _TAKEN
+        if name in settings
+        and (tls or not name.startswith("ssl_"))
         # Some defaults are a bare object(), which says "not given".
-        and type(value) is not object
-        and (value is not None or name in _NONE_COUNTS)
+        and type(settings[name]) is not object
+        and (settings[name] is not None or name in _NONE_COUNTS)
     }
-    if is_own:
-        tls = issubclass(base, sync_connection.SSLConnection)
-        return ConnectionOptions(ConnectionArguments(taken), tls=tls, connection_class=base)
-    if _is_asyncio(used) and "redis_connect_func" in taken:
-        raise TypeError(
-            "from_client can't take redis_connect_func= from an asyncio client;"
-            " use credential_provider="
-        )
-    names = _parameters(base)
-    if "ssl_check_hostname" in names:  # stated, as in a url: redis-py's default has changed
-        default = inspect.signature(base).parameters["ssl_check_hostname"].default
-        taken.setdefault("ssl_check_hostname", default)
-    return ConnectionOptions(
-        ConnectionArguments({name: value for name, value in taken.items() if name in names}),
-        tls=base is sync_connection.SSLConnection,
-    )
-
-
-def _sync_class(used: type[Any]) -> tuple[type[Any], bool]:
-    """Return the sync class that opens what ``used`` opens, and whether it's the user's own."""
-    module = asyncio_connection if _is_asyncio(used) else sync_connection
-    by_sentinel = hasattr(used, "connect_to")
-    if module is sync_connection and not by_sentinel and not _is_of_redis(used):
-        return used, True
-    nearest = next(each for each in used.__mro__ if _is_of_redis(each))
-    if any(getattr(used, name, None) is not getattr(nearest, name, None) for name in _OPENING):
-        kind = "a Sentinel" if by_sentinel else "an asyncio"
-        raise TypeError(
-            f"from_client can't use {used.__name__}, {kind} connection class that opens its"
-            f" connections in its own way; pass a plain sync client with a sync class"
-        )
-    for name in ("UnixDomainSocketConnection", "SSLConnection"):
-        if issubclass(used, getattr(module, name)):
-            return getattr(sync_connection, name), False
-    return sync_connection.Connection, False
-
-
-def _is_asyncio(used: type[Any]) -> bool:
-    return issubclass(used, asyncio_connection.AbstractConnection)
-
-
-def _is_of_redis(each: type[Any]) -> bool:
-    return each.__module__.partition(".")[0] == "redis"
-
-
-def _parameters(used: type[Any]) -> set[str]:
-    """Return the keyword arguments that a class of redis-py and its bases take."""
-    return {
-        name
-        for each in used.__mro__
-        if each is not object and "__init__" in vars(each)
-        for name in inspect.signature(vars(each)["__init__"]).parameters
-    }
+    if tls:
+        taken.setdefault("ssl_check_hostname", True)  # stated, as in a url
+    return ConnectionOptions(ConnectionArguments(taken), tls=tls)

@@ -3,7 +3,7 @@
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
 slots. It decides when something is due, and others do it: `_heartbeats` sends the heartbeats,
 `_name_checks` has waiters served when somebody has run out of time, `_lost_holds` finds out what
-has ended, `_server_probe` whether a silent server still answers. It also runs the calls of
+has ended, `_silence` whether a silent server still answers. It also runs the calls of
 plain threads.
 
 The thread sleeps while this process holds nothing and waits for nothing, and ends after a while.
@@ -27,18 +27,16 @@ from slotwise.errors import BackendError
 from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import logger, may_pass
 from slotwise.redis._endpoint import Address
-from slotwise.redis._foreign_clients import NotificationLists
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._lost_holds import LostHolds
 from slotwise.redis._name_checks import NameChecks
-from slotwise.redis._names import NameNotes
 from slotwise.redis._primary import PrimaryWatch
 from slotwise.redis._reply_limits import Send
-from slotwise.redis._server_probe import ServerProbe
+from slotwise.redis._silence import ServerProbe
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._shared_client import NameRecord, SharedClient
+    from slotwise.redis._shared_client import SharedClient
 
 T = TypeVar("T")
 
@@ -77,12 +75,8 @@ class HeartbeatThread:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
         self.lost_holds = LostHolds(shared, self._spawn)
-        self._lists = NotificationLists(shared, self._spawn)
-        self.checks = NameChecks(shared, self._lists, self._spawn, self._wake, self._on_outcome)
-        self._names = NameNotes(shared, self._spawn)
-        self._sender = HeartbeatSender(
-            shared, self._on_outcome, self.checks.schedule, self._spawn, self.note_name
-        )
+        self.checks = NameChecks(shared, self._spawn, self._wake)
+        self._sender = HeartbeatSender(shared, self.checks.schedule, self._spawn)
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
@@ -164,21 +158,11 @@ class HeartbeatThread:
             self.next_ttl = when
             self._wake()
 
-    def note_name(self, record: NameRecord, now: float) -> None:
-        """Note on the server, soon, that a name is in use."""
-        if self._names.add(record, now):
-            self._wake()
-
     def heartbeat_soon(self) -> None:
         """Ask the server at once for the state of all acquisitions: messages may be missing."""
         self._sender.again = True
         self._next_heartbeat = 0.0
         self._wake()
-
-    def heartbeat_name_soon(self, record: NameRecord) -> None:
-        """Ask the server at once for the state of all acquisitions of one name."""
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(lambda: self._sender.hurry(record))
 
     def on_silence(self, address: Address | None, since: float) -> None:
         """Find out whether the server answers: a connection has had no reply ``since`` then.
@@ -393,12 +377,8 @@ class HeartbeatThread:
             self._start_heartbeat()
             self._schedule_next(now)
         next_check = self.checks.run_due(now)
-        self._names.write_due(now)
-        self._lists.refresh()
         self._primary.refresh(wanted=self.interval < math.inf)
-        soonest = min(
-            self._next_heartbeat, self.next_ttl, silence_ends, self._names.due, next_check
-        )
+        soonest = min(self._next_heartbeat, self.next_ttl, silence_ends, next_check)
         soonest = min(soonest, self._stop_if_idle(now))
         return max(soonest - now, 0.0) if soonest < math.inf else None
 
@@ -504,10 +484,3 @@ class HeartbeatThread:
     def _end_probes(self) -> None:
         for probe in self._probes.values():
             probe.end()
-
-    def _on_outcome(self, outcome: bytes) -> None:
-        word, _, rest = outcome.partition(b" ")
-        if word == b"lost":
-            self.lost_holds.on_lost(rest)
-        else:
-            self._shared.dispatch(outcome)

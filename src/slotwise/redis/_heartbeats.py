@@ -18,6 +18,7 @@ from hiredis import ReplyError
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Unreachable, logger, refused
 from slotwise.redis._endpoint import Address
+from slotwise.redis._protocol import HEARTBEAT, heartbeat_call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
 # What one call may cost, in members renewed: the server does nothing else for 2 to 5 ms
 # meanwhile. With less, very many waiters would send more than three commands per second. A name
 # costs as much as `_COST_OF_A_NAME` members.
-COST_PER_CALL = 1_500
+COST_PER_CALL = 2_000
 _COST_OF_A_NAME = 110
-# A holder of more slots is renewed in parts: each of its slots is a member.
-_SLOTS_PER_CALL = 1_000
 # The fraction of the heartbeat interval over which the calls of one heartbeat are spread.
 _SPREAD = 0.5
 # The shortest pause between calls that is worth sleeping for, and the longest before checking
@@ -38,15 +37,15 @@ _LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
 
-# How often to check a damaged name that is waited for: no message tells when it is in order again.
-DAMAGED_CHECK_MS = 500
+# How often to check a name that is waited for and can't be read: no message tells when it can be.
+FAILED_CHECK_MS = 500
 
 # Names that expire within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
 
 Batch = list[tuple["NameRecord", float, list[str], list[str]]]
 _Key = tuple["NameRecord", float]  # a name, and an interval
-_Entry = tuple[_Key, tuple[list[str], list[str]]]
+_Entry = tuple[_Key, tuple[list["RedisAcquisition"], list["RedisAcquisition"]]]
 
 
 class HeartbeatSender:
@@ -55,14 +54,10 @@ class HeartbeatSender:
     def __init__(
         self,
         shared: SharedClient,
-        dispatch: Callable[[bytes], object],
         schedule_check: Callable[[NameRecord, int], object],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        note_name: Callable[[NameRecord, float], object],
     ) -> None:
         self._shared = shared
-        self._note_name = note_name
-        self._on_outcome = dispatch
         self._schedule_check = schedule_check
         self._spawn = spawn
         # On a cluster: calls in flight, by name.
@@ -70,8 +65,6 @@ class HeartbeatSender:
         self.again = False  # set by other threads: send everything at once, or once more
         # Calls of the current heartbeat that have no reply yet, by name.
         self._unanswered: Counter[NameRecord] = Counter()
-        # Names whose heartbeats are sent out of turn, and whether to do so once more.
-        self._hurried: dict[NameRecord, bool] = {}
         self._warned: set[object] = set()  # problems that were logged and haven't ended
 
     async def heartbeat(self) -> None:
@@ -88,36 +81,15 @@ class HeartbeatSender:
                 return
             hurried = self.again
 
-    def hurry(self, record: NameRecord) -> None:
-        """Send the heartbeats of one name at once, beside those of others; one call at a time."""
-        if record in self._hurried:
-            self._hurried[record] = True
-        else:
-            self._hurried[record] = False
-            self._spawn(self._send_hurried(record))
-
-    async def _send_hurried(self, record: NameRecord) -> None:
-        try:
-            is_wanted = True
-            while is_wanted:
-                self._hurried[record] = False
-                entries = self._entries(record)
-                for batch in _batches(entries.sorted(-math.inf), apart=False):
-                    await self._deliver(batch, time.monotonic(), is_regular=False)
-                is_wanted = self._hurried[record]
-        finally:
-            del self._hurried[record]
-
-    def _entries(self, only: NameRecord | None = None) -> _Entries:
-        """Return the acquisitions to be renewed, of all names or of one."""
+    def _entries(self) -> _Entries:
+        """Return the acquisitions to be renewed."""
         entries = _Entries()
         # First, before the holders: one that is granted its slots goes from here to there.
         waiters = list(self._shared.waiters.values())
         for holder in list(self._shared.holders.values()):
-            if only is None or holder.record is only:
-                entries.add_holder(holder)
+            entries.add(holder, 0)
         for waiter in waiters:
-            if waiter.needs_heartbeat and (only is None or waiter.record is only):
+            if waiter.needs_heartbeat:
                 entries.add(waiter, 1)
         return entries
 
@@ -126,17 +98,12 @@ class HeartbeatSender:
         started = time.monotonic()
         shared, between = self._shared, self._shared.heartbeat_thread.interval
         entries = self._entries()
-        for record in entries.records:  # a name is noted for as long as it is in use
-            if started >= record.noted_until:
-                self._note_name(record, started)
         due = entries.sorted(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
         batches = list(_batches(due, apart=apart))
         # The heartbeat of a name got through when all its calls have been answered.
-        self._unanswered = Counter(
-            record for batch in batches for record, _, holders, _ in batch if not _is_part(holders)
-        )
+        self._unanswered = Counter(record for batch in batches for record, *_ in batch)
         spread = 0.0 if hurried else self._time_left(key for key, _ in due)
         last: NameRecord | None = None
         sent_at = started
@@ -169,9 +136,9 @@ class HeartbeatSender:
         while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
             await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
-    async def _deliver(self, batch: Batch, started: float, *, is_regular: bool = True) -> None:
+    async def _deliver(self, batch: Batch, started: float) -> None:
         try:
-            await self._send(batch, started, is_regular=is_regular)
+            await self._send(batch, started)
         except Unreachable:
             pass  # the outage was logged when it began
         except BackendError as error:
@@ -188,51 +155,29 @@ class HeartbeatSender:
             if not self._under_way[record]:
                 del self._under_way[record]
 
-    async def _send(self, batch: Batch, started: float, *, is_regular: bool) -> None:
-        keys: list[bytes] = []
-        args: list[Any] = [b"", b""]
-        for record, interval, holders, waiters in batch:
-            keys += record.keys.all
-            args += (interval, record.keys.notification, len(holders), len(waiters))
-            args += holders
-            args += waiters
-        sent_at = time.monotonic()
+    async def _send(self, batch: Batch, started: float) -> None:
+        keys, args = heartbeat_call(self._shared, b"", batch)
         replies = await self._send_until_answered(batch, keys, args)
         self._shared.server_answered(started, self._address_of(batch))
         self._check_memory(replies[0])
-        for (record, _, holders, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
+        client = self._shared.client()
+        for (record, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
             if outcomes and outcomes[0].startswith(b"failed "):
                 self._failed(record, outcomes[0].removeprefix(b"failed "), waiters)
                 continue
             self._warned.discard(record)
-            if outcomes == [b"repairing"]:  # the call did a part of the repair, and nothing else
-                self.hurry(record)
-                continue
             if waiters:
                 self._schedule_check(record, due)
-            for outcome in outcomes:
-                if outcome.startswith(b"adapted "):
-                    record.on_adapted(outcome)
-                else:
-                    self._on_outcome(outcome)
+            self._shared.dispatch_all(outcomes, record, client)
             # After the outcomes: a waiter that is gone must not take this for a sign of life.
-            if _is_part(holders):
-                self._renewed_part(holders[0], sent_at)
-                continue
-            if is_regular:  # otherwise some of its calls may still be in flight
-                self._unanswered[record] -= 1
-                if self._unanswered[record] <= 0:
-                    record.heartbeat_at = started
+            self._unanswered[record] -= 1
+            if self._unanswered[record] <= 0:
+                record.heartbeat_at = started
 
     def _address_of(self, batch: Batch) -> Address | None:
         """Return the cluster node that has answered; None for a plain server."""
         cluster = self._shared.cluster
         return None if cluster is None else cluster.address_of(batch[0][0].keys.slot or 0)
-
-    def _renewed_part(self, part: str, sent_at: float) -> None:
-        holder = self._shared.holders.get(part.partition("#")[0])
-        if holder is not None and holder.parts is not None:
-            holder.parts[part] = sent_at
 
     def _check_memory(self, reply: list[Any]) -> None:
         """Log once that the server is at its maxmemory; heartbeats get through all the same."""
@@ -252,7 +197,7 @@ class HeartbeatSender:
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         if waiters:
-            self._schedule_check(record, DAMAGED_CHECK_MS)
+            self._schedule_check(record, FAILED_CHECK_MS)
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)
@@ -272,14 +217,14 @@ class HeartbeatSender:
         """Return the reply to a heartbeat, over another connection if this one is dead.
 
         A connection whose other end vanished without a word accepts everything and answers
-        nothing. It is given up only once the server has answered over another (`_server_probe`): a
+        nothing. It is given up only once the server has answered over another (`_silence`): a
         server that is merely slow would have to read everything again. A cluster node that
         doesn't answer at all may have been replaced, so its connection is given up while there is
         time left to get a heartbeat through.
         """
         record = batch[0][0]
         client, slot = self._shared.client(), record.keys.slot
-        reply = client.run(record.dialect.heartbeat, keys, args, slot)
+        reply = client.run(HEARTBEAT, keys, args, slot)
         if self._shared.cluster is None:
             return await reply
         patience = self._reply_timeout(batch, time.monotonic())
@@ -304,113 +249,53 @@ class HeartbeatSender:
 
     def _named_in(self, batch: Batch) -> list[RedisAcquisition]:
         holders, waiters = self._shared.holders, self._shared.waiters
-        entries = [each for _, _, *both in batch for some in both for each in some]
-        ids = {entry.partition("#")[0] for entry in entries}
+        ids = [each for _, _, *both in batch for some in both for each in some]
         found = [holders.get(each) or waiters.get(each) for each in ids]
         return [each for each in found if each is not None]
 
 
-def _parts(acquisition_id: str, slots: int) -> list[str]:
-    """Return what represents a holder of very many slots in heartbeats: ranges of its slots."""
-    return [
-        f"{acquisition_id}#{first}-{min(first + _SLOTS_PER_CALL - 1, slots)}"
-        for first in range(1, slots + 1, _SLOTS_PER_CALL)
-    ]
-
-
-def _is_part(holders: list[str]) -> bool:
-    """Whether an entry is for a part of a holder; such an entry has no other holders."""
-    return len(holders) == 1 and "#" in holders[0]
-
-
-def _cost(holder: str) -> int:
-    """Return how many members a holder, or a part of it, has on the server."""
-    _, _, slots = holder.partition("*")
-    count, _, part = slots.partition("#")
-    if part:
-        first, _, last = part.partition("-")
-        return int(last) - int(first) + 1
-    if not count or "." in count:  # the needs of a path, by tier: one member all the same
-        return 1
-    return int(count)
-
-
 class _Entries:
-    """The acquisitions to be renewed: by name and interval, and parts of very large holders."""
+    """The acquisitions to be renewed, by name and interval."""
 
     def __init__(self) -> None:
-        self._by_key: dict[_Key, tuple[list[str], list[str]]] = {}
+        self._by_key: dict[_Key, tuple[list[RedisAcquisition], list[RedisAcquisition]]] = {}
         self._ping_intervals: dict[NameRecord, float] = {}
         self._ends: dict[NameRecord, float] = {}
-        self._parts: list[tuple[float, float, _Entry]] = []  # when it is due, and its end
-
-    def add_holder(self, holder: RedisAcquisition) -> None:
-        """Add a holder; one of very many slots in parts, each with a time of its own.
-
-        Otherwise all parts would have to be renewed again whenever one of them is due.
-        """
-        if holder.slots <= _SLOTS_PER_CALL:
-            self.add(holder, 0)
-            return
-        if holder.parts is None:
-            parts = _parts(holder.acquisition_id, holder.slots)
-            holder.parts = dict.fromkeys(parts, holder.heard_at)
-        key = holder.record, holder.interval
-        for part, heard_at in holder.parts.items():
-            due, end = heard_at + holder.ping_interval, heard_at + holder.interval
-            self._parts.append((due, end, (key, ([part], []))))
 
     def add(self, acquisition: RedisAcquisition, at: int) -> None:
+        """Add a holder (0) or a waiter (1)."""
         record = acquisition.record
         key = (record, acquisition.interval)
-        self._by_key.setdefault(key, ([], []))[at].append(acquisition.acquisition_id)
+        self._by_key.setdefault(key, ([], []))[at].append(acquisition)
         ping_interval = self._ping_intervals.get(record, math.inf)
         self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
         end = acquisition.heard_at + acquisition.interval
         self._ends[record] = min(self._ends.get(record, math.inf), end)
 
-    @property
-    def records(self) -> set[NameRecord]:
-        parts = {key[0] for _, _, (key, _) in self._parts}
-        return {*self._ping_intervals, *parts}
-
     def sorted(self, before: float) -> list[_Entry]:
         """Return what is due before a time (all if -inf), the first to expire first."""
-        every = before == -math.inf
         due = [
-            (self._ends[key[0]], (key, ids))
-            for key, ids in self._by_key.items()
-            if every or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
+            (key, both)
+            for key, both in self._by_key.items()
+            if before == -math.inf or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
         ]
-        due += [(end, entry) for due_at, end, entry in self._parts if every or due_at < before]
-        return [entry for _, entry in sorted(due, key=_urgency)]
-
-
-def _urgency(ended: tuple[float, _Entry]) -> tuple[float, str, bytes]:
-    """Return a sort key: roughly when an entry expires, then its script and name.
-
-    Entries of one script and name are then neighbours, and share a call.
-    """
-    end, ((record, _), _) = ended
-    return end // _GRAIN, record.dialect.heartbeat.name, record.keys.all[0]
+        # Entries of one name are then neighbours, and share a call.
+        return sorted(due, key=lambda e: (self._ends[e[0][0]] // _GRAIN, e[0][0].keys.all[0]))
 
 
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
-    """Yield calls of bounded cost and of one script each; on a cluster also of one name."""
+    """Yield calls of bounded cost, each of one namespace; on a cluster of one name."""
     batch: Batch = []
-    left = 0.0
-
+    left = 0
     for (record, interval), (holders, waiters) in entries:
-        each_costs = record.dialect.heartbeat_cost
-        waiting = [(each, each_costs) for each in waiters]
-        acquisitions = [(each, each_costs * _cost(each)) for each in holders] + waiting
         entry: tuple[list[str], list[str]] | None = None
-        for number, (each, cost) in enumerate(acquisitions):
+        # Each slot of a semaphore is a member.
+        acquisitions = [(0, each, each.slots) for each in holders]
+        acquisitions += [(1, each, 1) for each in waiters]
+        for at, each, cost in acquisitions:
             needed = cost if entry else cost + _COST_OF_A_NAME
-            other = (
-                bool(batch) and (apart or batch[-1][0].dialect is not record.dialect) and not entry
-            )
-            if batch and (needed > left or other):
+            is_alone = apart or (batch and batch[0][0].namespace != record.namespace)
+            if batch and (needed > left or (is_alone and not entry)):
                 yield batch
                 batch, entry = [], None
             if not batch:
@@ -419,7 +304,7 @@ def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:
                 entry = ([], [])
                 batch.append((record, interval, *entry))
                 left -= _COST_OF_A_NAME
-            entry[number >= len(holders)].append(each)
+            entry[at].append(each.acquisition_id)
             left -= cost
     if batch:
         yield batch

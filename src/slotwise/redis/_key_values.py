@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.paths import Path, TierSpec, weight_for
-from slotwise.redis._backend import check_max_value
-from slotwise.redis._path_keys import write_node
+from slotwise.redis._writing import write_node
 
 
 class KeyValues:
@@ -40,5 +39,5 @@ class KeyValues:
         assert key is not None
         value = idle.value_of(tier, key)
         if value is None:
-            value = check_max_value(self._tiers[tier].ask(key))
+            value = self._tiers[tier].ask(key)
         return tier, key, value

@@ -1,4 +1,4 @@
-"""The names of the keys of a semaphore, and their hash slots.
+"""The names of the keys of a limit, and their hash slots.
 
 Nothing here talks to a server.
 """
@@ -11,15 +11,12 @@ from functools import cache
 
 PLACEHOLDER = "@@@ACQUISITION_ID@@@"
 
-# In the order in which our own scripts want them; the first five are documented.
-KINDS = (
-    "main",
-    "ttl",
-    "max",
-    "waiting",
-    "waiting_heartbeat",
-    "state",
-    "numbers",
+# In the order in which our own scripts want them; see lua/rules/state.lua. Of semaphores, all but
+# state and numbers are documented.
+KINDS = ("state", "main", "waiting_heartbeat", "ttl", "waiting", "numbers", "max")
+PATH_KINDS = (
+    *("state", "holders", "waiters", "ttls", "queue", "numbers", "parked", "unfinished"),
+    *("refills", "cleanup", "passed", "shares", "taken0", "taken1"),
 )
 
 
@@ -44,9 +41,10 @@ class KeySet:
         self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
         self.slot = hash_slot(self.all[0]) if cluster else None
 
-    def notification_of(self, acquisition_id: str) -> bytes:
-        """The list that tells a client of documented scripts about its grant."""
-        return self.notification.replace(PLACEHOLDER.encode(), acquisition_id.encode())
+
+def keys_of(kind: str, namespace: str, name: str, *, cluster: bool) -> KeySet:
+    """Return the keys of a semaphore, or of tiers."""
+    return (SemaphoreKeys if kind == "semaphore" else PathKeys)(namespace, name, cluster=cluster)
 
 
 class SemaphoreKeys(KeySet):
@@ -65,28 +63,35 @@ class SemaphoreKeys(KeySet):
     def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
         super().__init__(namespace, "semaphore", KINDS, name, cluster=cluster)
         (
-            self.main,
-            self.ttl,
-            self.max,
-            self.waiting,
-            self.waiting_heartbeat,
             self.state,
+            self.main,
+            self.waiting_heartbeat,
+            self.ttl,
+            self.waiting,
             self.numbers,
+            self.max,
         ) = self.all
 
 
-def names_key(namespace: str, shard: int | None) -> tuple[bytes, int | None]:
-    """Where the names of a namespace are noted, and its hash slot.
+class PathKeys(KeySet):
+    """The keys of one Tiers object: one hash slot, and so one shard, on Cluster."""
+
+    __slots__ = ()
+
+    def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
+        super().__init__(namespace, "tiers", PATH_KINDS, name, cluster=cluster)
+
+
+def names_key(namespace: str, shard: int | None) -> bytes:
+    """Where the names of a namespace are noted.
 
     On Cluster each node has its own, in the hash slot ``shard``, unless the namespace has a hash
     tag of its own: then all names are in that slot.
     """
     key = f"{namespace}:names".encode()
-    if shard is None:
-        return key, None
-    if b"{" not in key:
+    if shard is not None and b"{" not in key:
         key += b":{%s}" % _tag_of(shard)
-    return key, hash_slot(key)
+    return key
 
 
 @cache

@@ -15,6 +15,7 @@ from slotwise.redis._diagnosis import logger
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._backend import RedisBackend
+    from slotwise.redis._shared_client import NameRecord
 
 
 _perhaps_wanted = log.cached_levels(logger)
@@ -52,3 +53,11 @@ def lost(holder: RedisAcquisition, kind: events.Kind, reason: str) -> None:
     ended(holder, kind)
     held_time = time.monotonic() - holder.since
     log.lost(logger, holder, holder.limit.name, holder.limit.value, held_time, reason)
+
+
+def reset(record: NameRecord, why: bytes) -> None:
+    logger.warning(
+        "the keys of %r were lost or changed by somebody else, and it begins anew: its holders lose"
+        " what they hold, and its waiters queue again (%s)",
+        *(record.name, why.decode(errors="replace")),
+    )

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import BackendError
 from slotwise.redis import _outages
 from slotwise.redis._call_limits import CallLimits, ServerSettings
-from slotwise.redis._diagnosis import Unreachable, unreachable
+from slotwise.redis._diagnosis import unreachable
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.call import Call, IntoFuture
 from slotwise.redis._net.cluster import ClusterMap
 from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.reconnector import Reconnector
-from slotwise.redis._reply_limits import INSPECT, ReplyDeadlines, reply_within
+from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import Script
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class LoopClient:
         self.watches: dict[tuple[int | None, float], AwayWatch] = {}
         self.asking: set[str] = set()
         self.closing_idle = False  # whether its loop was asked to close them
-        self.reply_deadlines = ReplyDeadlines(loop)
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         # Calls whose slot no known node serves, until the map of the cluster is read again.
@@ -87,7 +86,6 @@ class LoopClient:
         # which must not pass them.
         self._held_back: dict[int | None, list[Call]] = {}
         self._next_number = itertools.count(1).__next__
-        self._blocking: Reconnector | None = None
         self._only = self.reconnector_to(None) if cluster is None else None
 
     def submit(self, call: Call) -> None:
@@ -233,28 +231,6 @@ class LoopClient:
             )
         return reconnector
 
-    def blocking_reconnector(self) -> Reconnector:
-        """Return a separate connection to the server, for calls that would hold others up."""
-        if self._blocking is None:
-            self._blocking = Reconnector(
-                self._settings,
-                self.loop,
-                None,
-                None,
-                on_message=_ignore,
-                on_open=_ignore,
-                on_moved=lambda *_: False,
-                on_slot_refused=_ignore,
-                on_trouble=_ignore,
-                listens=lambda: False,
-            )
-        return self._blocking
-
-    def close_blocking_reconnector(self) -> None:
-        if self._blocking is not None:
-            self._blocking.end(Unreachable("the blocking connection was closed by us"))
-            self._blocking = None
-
     def _serves(self, address: Address | None) -> bool:
         return self._cluster is None or address in self._cluster.primaries()
 
@@ -274,9 +250,8 @@ class LoopClient:
 
     def follow(self, primary: Address) -> None:
         """Leave a server that is not the primary any more."""
-        for reconnector in (self._only, self._blocking):
-            if reconnector is not None:
-                reconnector.follow(primary)
+        if self._only is not None:
+            self._only.follow(primary)
 
     # --------------------------------------------------------------- cluster
 
@@ -400,7 +375,6 @@ class LoopClient:
         self._fail_waiting(error)
 
     def _fail_waiting(self, error: BackendError) -> None:
-        self.close_blocking_reconnector()
         self._unrouted.end_attempt()
         left = [*self._unrouted.take(), *itertools.chain(*self._held_back.values())]
         self._held_back.clear()
@@ -411,9 +385,3 @@ class LoopClient:
         """Close the sockets only, from any thread."""
         for reconnector in list(self._reconnectors.values()):
             reconnector.close_socket()
-        if self._blocking is not None:
-            self._blocking.close_socket()
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing."""

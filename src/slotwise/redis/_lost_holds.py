@@ -64,8 +64,7 @@ class LostHolds:
 
     def on_lost(self, reply: bytes) -> None:
         """Act on what a heartbeat was told: the server doesn't know this id as a holder."""
-        acquisition_id, _, kept = reply.decode().partition(" ")
-        holder = self._shared.holders.get(acquisition_id)
+        holder = self._shared.holders.get(reply.decode())
         if holder is None:
             return
         # On the server the ttl began a little earlier than here.
@@ -74,8 +73,6 @@ class LostHolds:
             self._expire(holder)
         else:
             self.lose(holder, "the server does not know it any more, or it was kicked")
-        if kept:  # the server keeps its slots until its holder knows
-            self._spawn(holder.release_quietly())
 
     def lose(self, holder: RedisAcquisition, why: str) -> None:
         """Tell a holder, from any thread, that the server has ended its hold."""

@@ -14,8 +14,8 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
-from slotwise.redis._foreign_clients import NotificationLists
-from slotwise.redis._heartbeats import DAMAGED_CHECK_MS
+from slotwise.redis._heartbeats import FAILED_CHECK_MS
+from slotwise.redis._protocol import HEARTBEAT, heartbeat_call
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import NameRecord, SharedClient
@@ -37,7 +37,7 @@ _GRACE = 0.05
 # What a script replies while a foreign client holds slots, whose release wakes nobody; and how
 # often waiters check for themselves then.
 _FOREIGN_HOLDERS = -2
-_FOREIGN_CHECK_INTERVAL = 0.25
+_FOREIGN_CHECK_INTERVAL = 0.1
 
 # At most this many requests for several slots are named in a check; the first are served first.
 _WIDE_PER_CHECK = 100
@@ -49,26 +49,21 @@ class NameChecks:
     def __init__(
         self,
         shared: SharedClient,
-        lists: NotificationLists,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         wake: Callable[[], None],
-        on_outcome: Callable[[bytes], None],
     ) -> None:
-        """``wake`` is called when a check is due earlier; ``on_outcome`` with what it reports."""
+        """``wake`` is called when a check is due earlier."""
         self._shared = shared
-        self._lists = lists
         self._spawn = spawn
         self._wake = wake
-        self._on_outcome = on_outcome
         self._due: dict[NameRecord, float] = {}
 
     def schedule(self, record: NameRecord, ms: int) -> None:
         """Check a name in ``ms``, from any thread.
 
-        Negative values have the meanings of next_end in lua/semaphore/rules.lua.
+        Negative values have the meanings of next_end in lua/rules/ending.lua.
         """
         if ms == _FOREIGN_HOLDERS:
-            self._lists.seen(record)
             self._due[record] = min(
                 self._due.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
             )
@@ -114,19 +109,14 @@ class NameChecks:
         # are named, so that they are queued again before anybody behind them is served.
         wide = [each for each in waiters if each.slots > 1 and each.queued]
         ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
-        args = [b"", b"", interval, record.keys.notification, 0, len(ids), *ids]
+        keys, args = heartbeat_call(self._shared, b"", [(record, interval, (), ids)])
         try:
             client = self._shared.client()
-            [[due, *outcomes]] = await client.run(
-                record.dialect.heartbeat, record.keys.all, args, record.keys.slot
-            )
+            [[due, *outcomes]] = await client.run(HEARTBEAT, keys, args, record.keys.slot)
         except BackendError:
             return  # the next heartbeat asks again
-        for outcome in outcomes:
-            if outcome.startswith(b"adapted "):
-                record.on_adapted(outcome)
-            elif outcome.startswith(b"failed "):  # heartbeats report that
-                self.schedule(record, DAMAGED_CHECK_MS)
-            elif outcome != b"full":  # likewise
-                self._on_outcome(outcome)
+        if outcomes and outcomes[0].startswith(b"failed "):  # heartbeats report that
+            self.schedule(record, FAILED_CHECK_MS)
+            return
+        self._shared.dispatch_all(outcomes, record, client)
         self.schedule(record, due)

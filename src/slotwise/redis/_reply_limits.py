@@ -7,7 +7,6 @@ thread, which keeps trying after the caller's event loop is gone.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,8 +32,6 @@ _OUTAGE = EXIT_LIMIT
 # before the call was sent, or with the reply waiting in the socket. So a timer fires this long
 # before the deadline, or after half of the time if that is shorter, to see that the loop runs.
 _GRACE = 0.25
-# The shortest time between two checks of the deadlines.
-_GRAIN = 0.01
 
 
 def look_limit(at_most: float | None) -> float:
@@ -55,9 +52,14 @@ async def reply_within(
         Unreachable: it did not come in time. The call may still be carried out.
         BackendError: the server can't be used.
     """
-    # Not asyncio.wait_for or asyncio.timeout: this is on the path of every release.
-    deadlines = client.reply_deadlines
-    deadlines.add(reply, seconds)
+    grace = min(_GRACE, seconds / 2)
+    timer: asyncio.TimerHandle
+
+    def look_again() -> None:
+        nonlocal timer
+        timer = client.loop.call_later(grace, _stop_waiting, reply)
+
+    timer = client.loop.call_later(seconds - grace, look_again)
     client.awaited += 1
     try:
         return await reply
@@ -65,64 +67,12 @@ async def reply_within(
         raise no_reply(seconds, client, slot) from None
     finally:
         client.awaited -= 1
-        deadlines.remove(reply)
+        timer.cancel()
 
 
-class ReplyDeadlines:
-    """Until when the replies of one event loop are awaited, with one timer for all of them.
-
-    A timer for each reply would cost a tenth of a release. This one is left to run when its
-    reply has come, and then set to the earliest deadline that is left.
-    """
-
-    # Between any two ticks:
-    #   D1  for each awaited reply, the timer fires when its last grace begins, or earlier; if that
-    #       has begun, another timer ends it
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        # When the last grace of each reply begins, and how long it is; inf if it has begun.
-        self._deadlines: dict[asyncio.Future[Any], tuple[float, float]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = math.inf
-
-    def add(self, reply: asyncio.Future[Any], seconds: float) -> None:
-        grace = min(_GRACE, seconds / 2)
-        when = self._loop.time() + seconds - grace
-        self._deadlines[reply] = (when, grace)
-        if when < self._rings_at:
-            self._set_timer(when)
-
-    def remove(self, reply: asyncio.Future[Any]) -> None:
-        del self._deadlines[reply]
-
-    def _set_timer(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = when
-        self._timer = self._loop.call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer, self._rings_at = None, math.inf
-        now = self._loop.time()
-        ending: dict[float, list[asyncio.Future[Any]]] = {}
-        soonest = math.inf
-        for reply, (when, grace) in self._deadlines.items():
-            if when <= now:
-                self._deadlines[reply] = (math.inf, 0.0)
-                ending.setdefault(grace, []).append(reply)
-            elif when < soonest:
-                soonest = when
-        for grace, replies in ending.items():
-            self._loop.call_later(grace, _stop_waiting, replies)
-        if soonest < math.inf:
-            self._set_timer(max(soonest, now + _GRAIN))
-
-
-def _stop_waiting(replies: list[asyncio.Future[Any]]) -> None:
-    for reply in replies:
-        if not reply.done():
-            reply.set_exception(_NoReply())
+def _stop_waiting(reply: asyncio.Future[T]) -> None:
+    if not reply.done():
+        reply.set_exception(_NoReply())
 
 
 def no_reply(seconds: float, client: LoopClient, slot: int | None) -> BackendError:

@@ -17,43 +17,11 @@ _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 _CALL = re.compile(r"redis\.call\('([A-Z]+)'")  # what `pcall` calls may be missing
 _CALL_IN_CHUNKS = re.compile(r"'([HZ](?:SET|DEL|ADD|REM))'")  # the name is an argument there
 
-# Those that the client calls, by folder and name.
-OURS = (
-    "semaphore/request",
-    "semaphore/request_many",
-    "semaphore/release",
-    "semaphore/release_many",
-    "semaphore/heartbeat",
-    "semaphore/inspect",
-    "semaphore/resize",
-    "semaphore/freeze",
-    "semaphore/pause",
-    "semaphore/kick",
-    "semaphore/close",
-    "semaphore/reopen",
-    "semaphore/forget",
-    "semaphore/end_blocking_call",
-    "tiers/request",
-    "tiers/release",
-    "tiers/heartbeat",
-    "tiers/inspect",
-    "tiers/inspect_path",
-    "tiers/describe",
-    "tiers/kick",
-    "tiers/resize",
-    "tiers/freeze",
-    "tiers/pause",
-    "tiers/settle",
-    "tiers/close",
-    "tiers/reopen",
-    "tiers/forget",
-    "names/note",
-    "names/survey",
-)
+# Those that the client calls.
+OURS = ("request", "release", "heartbeat", "control", "inspect")
 
-
-# Those that every user of a folder calls all the time.
-_BUSY = ("request", "request_many", "release", "release_many", "heartbeat")
+# Those that it calls all the time.
+_BUSY = ("request", "release", "heartbeat")
 
 
 class Script:
@@ -104,11 +72,11 @@ def command_that_failed(error: str) -> str:
 
     Many servers name nothing else.
     """
-    line = re.search(r"@user_script:(\d+)", error)
+    lines = re.findall(r"@user_script: ?(\d+)", error)  # the last is where it began
     source = next((load(name).source for name in OURS if load(name).sha.decode() in error), None)
-    if line is None or source is None:
+    if not lines or source is None:
         return ""
-    number = int(line[1])
+    number = int(lines[-1])
     failed = "".join(source.decode().split("\n")[number - 1 : number])
     if "redis.call(command" in failed:
         return " or ".join(sorted({*_CALL_IN_CHUNKS.findall(source.decode())}))
@@ -118,6 +86,4 @@ def command_that_failed(error: str) -> str:
 def in_use(called: Iterable[Script | None]) -> list[Script]:
     """Return the scripts among these, and those that are called beside them all the time."""
     names = {script.name for script in called if script is not None}
-    folders = {name.partition("/")[0] for name in names}
-    busy = {f"{folder}/{name}" for folder in folders for name in _BUSY}
-    return [load(name) for name in OURS if name in names | busy]
+    return [load(name) for name in OURS if name in names or (names and name in _BUSY)]

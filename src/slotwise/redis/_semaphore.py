@@ -1,6 +1,6 @@
 """RedisSemaphore: a semaphore for every process that uses one Redis server.
 
-What it does is in `slotwise._core.semaphore`, on `RedisSlots`.
+What it does is in `slotwise._core.semaphore`, on `RedisBackend`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from slotwise._core.arguments import (
 from slotwise._core.paths import SEMAPHORE_PATH, semaphore_spec
 from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore, semaphore_needs
+from slotwise._core.stats import fullest
 from slotwise._core.unreachable import check_local_slots, check_unreachable
-from slotwise.errors import BackendError
-from slotwise.redis import _statistics
+from slotwise.redis._backend import RedisBackend
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import logger
 from slotwise.redis._shared_client import shared_client_for
-from slotwise.redis._slots import RedisSlots
+from slotwise.redis._survey import survey
 
 
 class RedisSemaphore(Semaphore):
@@ -65,7 +65,7 @@ class RedisSemaphore(Semaphore):
     _has_a_server = True
     _scope = "redis"
 
-    _backend: RedisSlots
+    _backend: RedisBackend
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RedisSemaphore(Semaphore):
         config: RedisConfig | None = None,
     ) -> None:
         super().__init__(name, max_acquire_time, ttl, cancel_task_after_ttl, max_waiting, shed)
-        self._backend = RedisSlots(
+        self._backend = RedisBackend(
             [semaphore_spec(value if isinstance(value, Adaptive) else check_value(value))],
             name=self._name or f"private-{secrets.token_hex(8)}",
             is_private=self._name is None,
@@ -200,11 +200,12 @@ class RedisSemaphore(Semaphore):
         check_names(names)
         check_count("limit", limit)
         config = RedisConfig() if config is None else config
+        wanted = None if names is None else [("semaphore", name) for name in names]
         shared = shared_client_for(config)
-        found, troubles = await _statistics.collect(shared, config, names, limit)
-        for trouble in troubles:
+        found = await survey(shared, config, wanted, kinds=["semaphore"])
+        for trouble in found.errors:
             logger.warning("%s", trouble)
-        return found
+        return fullest(found.semaphores, limit, idle_too=names is not None)
 
     @classmethod
     def get_acquired_stats_sync(
@@ -216,17 +217,3 @@ class RedisSemaphore(Semaphore):
         """Like `get_acquired_stats`."""
         shared = shared_client_for(RedisConfig() if config is None else config)
         return shared.heartbeat_thread.run(cls.get_acquired_stats(names, limit, config))
-
-    @classmethod
-    def _survey_sync(
-        cls,
-        names: Iterable[str] | None,
-        limit: int,
-        config: RedisConfig,
-        at_most: float | None = None,
-    ) -> tuple[dict[str, SemaphoreStats], list[BackendError]]:
-        """`get_acquired_stats_sync`, and what is wrong with those that can't be read."""
-        shared = shared_client_for(config)
-        return shared.heartbeat_thread.run(
-            _statistics.collect(shared, config, names, limit, at_most)
-        )

@@ -28,68 +28,70 @@ from slotwise._core import fork
 from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
-from slotwise.redis import _log
+from slotwise.redis import _log, _protocol
 from slotwise.redis._call_limits import ServerSettings
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._diagnosis import ClosedByUs, logger
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._heartbeats import COST_PER_CALL
-from slotwise.redis._keys import KeySet
+from slotwise.redis._keys import KeySet, keys_of, names_key
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.cluster import ClusterMap
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._dialect import Dialect
 
 # What a script appends to its reply when one call was not enough to serve everyone who fits.
 UNFINISHED = b"unfinished"
 
 
 class NameRecord:
-    """What this process knows of one name: its keys, its dialect and its value."""
+    """What this process knows of one name: its kind, its keys and its value."""
 
     __slots__ = (
         "__weakref__",
         "_adapting",
         "_templates",
         "attended_at",
-        "dialect",
         "has_rates",
         "heartbeat_at",
+        "is_semaphore",
         "keys",
+        "kind",
         "local_limits",
         "name",
         "namespace",
-        "noted_until",
+        "pattern",
         "value",
         "values",
     )
 
-    def __init__(self, dialect: Dialect, namespace: str, keys: KeySet) -> None:
-        self.dialect = dialect
+    def __init__(self, kind: str, namespace: str, keys: KeySet) -> None:
+        self.kind = kind  # "semaphore" or "tiers"
+        self.is_semaphore = kind == "semaphore"
         self.namespace = namespace
         self.keys = keys
         self.name = keys.name
+        # The lists by which clients that speak only the document are told of grants.
+        self.pattern = keys.notification if self.is_semaphore else b""
         self.value = 0  # the last that the server told; 0 before that
         # What instances may be made with: values, or the rules of one that adapts.
-        self.values: frozenset[int | str] = frozenset()
+        self.values: frozenset[str] = frozenset()
         self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self.has_rates = False
         # If it has rates: when the server last served everybody, and told a waiter here of it.
         self.attended_at = -math.inf
-        self.noted_until = -math.inf  # when to note again that it is in use; see `_names`
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
-        self._templates: dict[tuple[str, float], tuple[bytes, bytes]] = {}
+        self._templates: dict[str, bytes] = {}
 
-    def learn(self, value: int, *declared: int | str) -> None:
-        """Note the value that the server told, and values that instances may be made with."""
+    def learn(self, value: int, *declared: str) -> None:
+        """Note the value that the server told, and what instances may be made with."""
         if value != self.value or not self.values.issuperset(declared):
-            if self.value and isinstance(declared[0], int):
-                self.values = self.values | {value, *declared}
+            if self.value and declared[0].isdigit():
+                self.values = self.values | {str(value), *declared}
             else:
                 self.values = frozenset(declared)
             self.value = value
@@ -104,14 +106,13 @@ class NameRecord:
         if limit is not None:
             limit._on_adapted(message)
 
-    def release_template(self, token: str, interval: float) -> tuple[bytes, bytes]:
-        """A packed release, except for the id in its middle."""
-        template = self._templates.get((token, interval))
+    def release_template(self, token: str) -> bytes:
+        """A packed release, except for what is released."""
+        template = self._templates.get(token)
         if template is None:
             if len(self._templates) > 16:  # loops come and go
                 self._templates.clear()
-            template = self.dialect.release_template(self, token, interval)
-            self._templates[token, interval] = template
+            template = self._templates[token] = _protocol.release_template(self, token)
         return template
 
 
@@ -127,7 +128,7 @@ class SharedClient:
         self.settings = ServerSettings(config)
         self.endpoint = config.endpoint
         self.token = secrets.token_hex(6)
-        # With this, in every claim, scripts prove that a message is theirs (lua/base/proof.lua).
+        # With this, in every claim, scripts prove that a message is theirs.
         secret = secrets.token_hex(8)
         self.owner = f"!{secret} {socket.gethostname().replace(' ', '_') or '-'} {os.getpid()}"
         self._secret = secret.encode()
@@ -143,15 +144,23 @@ class SharedClient:
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
         self._client_numbers = itertools.count()
 
-    def record(self, dialect: Dialect, namespace: str, name: str) -> NameRecord:
+    def record(self, kind: str, namespace: str, name: str) -> NameRecord:
         """What this process knows of a name; the same for all objects of that name."""
         with _lock:
-            record = self._records.get((dialect.kind, namespace, name))
+            record = self._records.get((kind, namespace, name))
             if record is None:
-                keys = dialect.keys(namespace, name, cluster=self.cluster is not None)
-                record = NameRecord(dialect, namespace, keys)
-                self._records[dialect.kind, namespace, name] = record
+                keys = keys_of(kind, namespace, name, cluster=self.cluster is not None)
+                record = NameRecord(kind, namespace, keys)
+                self._records[kind, namespace, name] = record
             return record
+
+    def names_key(self, record: NameRecord) -> bytes:
+        """Where the server notes that a name is used: by that `_survey` finds it."""
+        slot = record.keys.slot or 0
+        if self.cluster is None:
+            return names_key(record.namespace, None)
+        shard = self.cluster.shard_of(slot)
+        return names_key(record.namespace, slot if shard is None else shard)
 
     def has(self, acquisition_id: str) -> bool:
         """Whether this process holds it, or waits for it."""
@@ -243,9 +252,8 @@ class SharedClient:
             self.dispatch_all(messages, record, client)
             self.heartbeat_thread.checks.schedule(record, due_ms)
 
-        keys = record.keys
-        args = [b"", client.token, interval, keys.notification, 0, len(ids), *ids]
-        client.submit(Call(record.dialect.heartbeat, keys.all, args, answered, keys.slot))
+        keys, args = _protocol.heartbeat_call(self, client.token, [(record, interval, (), ids)])
+        client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
 
     # -------------------------------------------------------------- messages
 
@@ -261,9 +269,6 @@ class SharedClient:
             self.dispatch(body)
             return
         word, _, acquisition_id = message.partition(b" ")
-        if word == b"check":
-            self._check(acquisition_id)
-            return
         if word != b"look" and not self._warned_of_message:
             self._warned_of_message = True
             logger.warning(
@@ -274,14 +279,6 @@ class SharedClient:
             )
         self.dispatch(b"look " + acquisition_id.partition(b" ")[0])
 
-    def _check(self, first_key: bytes) -> None:
-        """Send the heartbeats of a name at once: something of it was lost on the server."""
-        with _lock:
-            records = list(self._records.values())
-        for record in records:
-            if record.keys.all[0] == first_key:
-                self.heartbeat_thread.heartbeat_name_soon(record)
-
     def dispatch_all(self, messages: list[bytes], record: NameRecord, client: LoopClient) -> None:
         """Pass on the messages that follow the reply to a call of ``client`` for ``record``."""
         for message in messages:
@@ -289,6 +286,10 @@ class SharedClient:
                 self.continue_serving(record, client)
             elif message.startswith(b"adapted "):
                 record.on_adapted(message)
+            elif message.startswith(b"reset "):
+                _log.reset(record, message.removeprefix(b"reset "))
+            elif message.startswith(b"lost "):
+                self.heartbeat_thread.lost_holds.on_lost(message.removeprefix(b"lost "))
             else:
                 self.dispatch(message)
 
@@ -314,9 +315,8 @@ class SharedClient:
             if due_ms == 0:
                 self.continue_serving(record, client)
 
-        keys, interval = record.keys, 0
-        args = [b"", client.token, interval, keys.notification, 0, 0]
-        client.submit(Call(record.dialect.heartbeat, keys.all, args, answered, keys.slot))
+        keys, args = _protocol.heartbeat_call(self, client.token, [(record, 0, (), ())])
+        client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
 
     def dispatch(self, message: bytes) -> None:
         """Pass on what a script told a waiter or holder of this process, in any loop."""
@@ -337,9 +337,6 @@ class SharedClient:
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
             # Delivered before, or withdrawn: then the waiter releases it.
-            return
-        if word == "more":  # one call was not enough to serve all who fit
-            self.heartbeat_thread.checks.schedule(waiter.record, 0)
             return
         if word in ("gone", "kicked"):
             # In this thread, at once: its loop may be about to read an earlier grant.

@@ -32,9 +32,9 @@ def choose_backend(
         from slotwise.processes._backend import ProcessBackend
 
         return ProcessBackend(specs, name=name, directory=directory_of(url), **passed_on)
-    from slotwise.redis._paths import RedisPaths
+    from slotwise.redis._backend import RedisBackend
 
-    return RedisPaths(
+    return RedisBackend(
         specs,
         name=name or f"private-{secrets.token_hex(8)}",  # on a server everything needs one
         config=url,

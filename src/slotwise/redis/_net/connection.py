@@ -23,6 +23,7 @@ from hiredis import PushNotification
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.handshake import Handshake
 from slotwise.redis._net.sentinel import LATE
+from slotwise.redis._silence import AWAY, SILENCE
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -38,23 +39,8 @@ _LINGER = 0.003
 _POLL = 0.0002
 _DOUBLINGS = 10
 
-# How long a late reply may still take once the loop has had time to read it.
-_GRACE = 0.25
-
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
-
-# Seconds without a reply after which the server is probed over another connection, and after
-# which this connection counts as silent. So calls get through again within a second.
-_ASK, _SILENCE = 0.2, 0.3
-# How long a reply may still take once the server has answered a later call on another connection:
-# a busy server may answer a small new call before an earlier large one. The time is longer if
-# other replies are slow too, but bounded: a reply that was late because this process or the server
-# was suspended says nothing about the next one.
-_DOUBT, _MOST_DOUBT = 0.15, 3.0
-# How often to check for replies until then: a silence may be noticed this much later.
-_TICK = 0.1
-_SHORT = 0.4  # with _TICK: the 0.5 s without a reply that callers treat as an outage
 
 _NO_LIMITS = object()  # differs from the limits of every call
 
@@ -74,7 +60,7 @@ class Connection:
         "_answered",
         "_answered_before",
         "_check_at",
-        "_doubted",
+        "_doubted_until",
         "_failed_polls",
         "_flushing",
         "_idle",
@@ -163,7 +149,7 @@ class Connection:
             _NO_LIMITS  # limits of the last call since the next check was set
         )
         self._suspicious = False
-        self._doubted = False
+        self._doubted_until = math.inf
         self._silent_since = 0.0  # when a reply was last seen, or the first call was sent
         self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None  # until an idle connection is tested
@@ -346,8 +332,8 @@ class Connection:
     # -------------------------------------------------------------- watching
 
     def _start_watch(self) -> None:
-        self._suspicious = self._doubted = False
-        self.silent_at = math.inf
+        self._suspicious = False
+        self.silent_at = self._doubted_until = math.inf
         self._silent_since = time.monotonic()
         self._answered_before = self._answered
         self._check_again()
@@ -355,7 +341,7 @@ class Connection:
     def silence(self) -> float:
         """Return for how many seconds replies have been due, and none has arrived.
 
-        It may be up to `_TICK` longer on a connection that was in use all the time.
+        It may be up to half of `SILENCE` longer on a connection that was in use all the time.
         """
         has_answered = self._answered != self._answered_before
         if self._watch is None or not self._pending or has_answered:
@@ -366,11 +352,7 @@ class Connection:
         """Schedule a check for when the first reply is overdue, or sooner to notice a silence."""
         now = time.monotonic()
         due = min(map(self._overdue_at, self._pending), default=math.inf)
-        tick = _SILENCE
-        if self.silent_at == math.inf:
-            silence = now - self._silent_since
-            tick = min(_TICK, max((_ASK if silence < _ASK else _SILENCE) - silence, _GRAIN))
-        wait = min(max(due - now, _GRAIN), tick)
+        wait = max(min(due, self._doubted_until, now + SILENCE / 2) - now, _GRAIN)
         self._check_at = now + wait
         self._limits_seen = _NO_LIMITS
         self._watch = self._loop.call_later(wait, self._check)
@@ -401,29 +383,26 @@ class Connection:
             return
         now = time.monotonic()
         overdue = [call for call in self._pending if self._overdue_at(call) <= now]
-        if not (overdue or self._doubted):
-            silence = now - self._silent_since
-            if self._on_silence is not None and silence >= _SILENCE:
-                self.silent_at = min(self.silent_at, now)
-                if self._is_passed_over():
-                    self._doubted = True
-                    self._suspect(self._patience())
-                    return
-            self._check_again()
-            if self._on_silence is not None and silence >= _ASK:
-                self._on_silence(self._silent_since)
-        elif not self._suspicious:
-            self._suspect(_GRACE)
-        elif self._doubted or now >= self._silent_since + self._longest_timeout():
+        if overdue and not self._suspicious:
+            # If the loop was blocked, a reply may be in the socket: first give it time to be read.
+            self._suspicious = True
+            self._watch = self._loop.call_later(SILENCE, self._check)
+            return
+        is_over = now >= self._silent_since + self._longest_timeout()
+        if (overdue and is_over) or now >= self._doubted_until:
             self.lose(TimeoutError())
-        else:
-            self._suspicious = False
+            return
+        if self._on_silence is not None and now - self._silent_since >= SILENCE:
+            self.silent_at = min(self.silent_at, now)
+            self._on_silence(self._silent_since)
+            self._doubt()
+        self._suspicious = False
+        for call in overdue:
+            call.waits_since = now
+        self._check_again()
+        if self._on_overdue is not None:
             for call in overdue:
-                call.waits_since = now
-            self._check_again()
-            if self._on_overdue is not None:
-                for call in overdue:
-                    self._on_overdue(call)
+                self._on_overdue(call)
 
     def _try_out(self) -> None:
         """Test an idle connection: only a missing reply shows that it is dead."""
@@ -436,35 +415,33 @@ class Connection:
         """Return how long a silence has to last until every call on this connection is overdue."""
         return max(map(self._reply_timeout_of, self._pending))
 
-    def _suspect(self, grace: float) -> None:
-        """Check again before acting: if the loop was blocked, a reply may be in the socket."""
-        self._suspicious = True
-        self._watch = self._loop.call_later(grace, self._check)
-
     @property
     def is_answering(self) -> bool:
         """Whether replies still arrive, though one of them may be late."""
         if self._answered != self._answered_before:
             return True
         # Right after a check, the last reply may be as old as the time between two checks.
-        return time.monotonic() - self._silent_since < _SHORT
+        return time.monotonic() - self._silent_since < 1.5 * SILENCE
 
     def doubt_if_silent(self) -> None:
         """Close soon if this is silent while the server answers on others: see `alive_at`."""
         is_silent = self._answered == self._answered_before and self.silent_at < math.inf
-        if is_silent and self._watch is not None and self._is_passed_over():
-            self._doubted = True
-            if not self._suspicious:
-                self._watch.cancel()
-                self._suspect(self._patience())
+        if is_silent and self._watch is not None and not self._suspicious:
+            self._doubt()
+            self._watch.cancel()
+            self._check_again()
 
-    def _patience(self) -> float:
-        """Return how long a reply may still take: longer if other replies are slow as well."""
-        return min(max(_DOUBT, 2 * self.answered_in), _MOST_DOUBT)
+    def _doubt(self) -> None:
+        """Give it some time more, if the server has answered a later call elsewhere.
 
-    def _is_passed_over(self) -> bool:
-        """Whether the server has answered a later call on another connection."""
-        return bool(self._pending) and self._pending[0].waits_since < self.alive_at
+        A busy server may answer a small new call before an earlier large one. It has longer if
+        other replies are slow too. But a reply that was late because this process or the server
+        was suspended says nothing about the next one.
+        """
+        is_passed_over = bool(self._pending) and self._pending[0].waits_since < self.alive_at
+        if is_passed_over and self._doubted_until == math.inf:
+            patience = min(max(SILENCE / 2, 2 * self.answered_in), 3 * AWAY)
+            self._doubted_until = time.monotonic() + patience
 
     # ---------------------------------------------------------------- ending
 

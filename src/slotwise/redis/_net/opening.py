@@ -1,26 +1,14 @@
-"""Open a socket to a Redis server with redis-py's connection classes.
+"""Open a socket to a Redis server, with redis-py's options: TCP, unix sockets, TLS, keepalive.
 
-TCP, unix sockets, TLS and its options, keepalive and classes of the user's own are redis-py's;
-its credential provider is called here. The greeting is ours: redis-py sends its commands one by
-one, at one round trip each, and `handshake` sends them all at once.
+Plain blocking code, run in a short-lived thread. The greeting is in `handshake`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import socket
 import ssl
 from typing import Any
-
-from redis.connection import (
-    AbstractConnection,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
-from redis.exceptions import AuthenticationError, ResponseError
 
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
@@ -28,12 +16,12 @@ from slotwise.redis._endpoint import Address, ConnectionOptions, Endpoint
 
 Credentials = tuple[str, str]
 
-# A connection class that overrides one of these greets and authenticates in its own way.
-_GREETING = ("on_connect", "on_connect_check_health")
-
-# Where redis-py would tell the server its version, it looks that up in its package's metadata for
-# each connection: a millisecond, for a greeting that is not sent.
-_SAYS_VERSION = "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
+_REQUIREMENTS = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+    None: ssl.CERT_NONE,
+}
 
 
 def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentials | None:
@@ -46,8 +34,6 @@ def get_credentials(endpoint: Endpoint, options: ConnectionOptions) -> Credentia
     """
     kwargs = options.kwargs
     provider = kwargs.get("credential_provider")
-    if _greets_itself(options):
-        return None
     if provider is None:
         user, password = _text(kwargs.get("username")), _text(kwargs.get("password"))
         return (user or "default", password) if user or password else None
@@ -82,98 +68,67 @@ def open_socket(
 
     Raises:
         OSError: the operating system's own error.
-        BackendError: redis-py failed for another reason.
+        BackendError: the options can't be used.
     """
     host, port = address
-    kwargs = {**options.kwargs, "socket_timeout": timeout, "socket_connect_timeout": timeout}
-    kwargs |= {"path": host} if port == 0 else {"host": host, "port": port}
-    if port and options.connection_class is None:
-        kwargs.setdefault("socket_keepalive", True)  # not the default before redis-py 7
-    if _greets_itself(options):
-        kwargs["protocol"] = 3
+    if port == 0:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(timeout)
     else:
-        kwargs["redis_connect_func"] = _greet_later
-        if _SAYS_VERSION and options.connection_class is None:
-            kwargs["driver_info"] = None
-    connection: Any = None
+        sock = socket.create_connection(address, timeout)
     try:
-        connection = _class_for(options, address)(**kwargs)
-        connection.connect()
-    except Exception as error:  # may come from the user's own code
-        with contextlib.suppress(Exception):
-            connection.disconnect()
-        close_abandoned(error)
-        raise _as_os_error(endpoint, options, error) from error
-    # redis-py has no public way to take the socket over. Removed from the connection object, the
-    # socket isn't closed when that is garbage-collected.
-    sock = getattr(connection, "_sock", None)
-    if not isinstance(sock, socket.socket):
-        raise _diagnosis.Unusable(
-            f"{endpoint} can't be used: {type(connection).__name__} opens no socket"
-        )
-    connection._sock = None
-    return sock
+        if port == 0:
+            sock.connect(host)
+        else:
+            _prepare(sock, options.kwargs)
+        return _wrap(sock, host, options.kwargs) if options.tls else sock
+    except BaseException as error:
+        sock.close()
+        if options.tls and isinstance(error, TimeoutError):
+            raise _diagnosis.Unreachable(
+                f"{endpoint} does not answer, or does not speak TLS; is it running, or is it"
+                f" redis:// instead of rediss://?"
+            ) from error
+        if options.tls and isinstance(error, FileNotFoundError):
+            raise _diagnosis.Unusable(
+                f"{endpoint} can't be used: a file that ssl_ca_certs=, ssl_certfile= or"
+                f" ssl_keyfile= names does not exist"
+            ) from error
+        if isinstance(error, OSError | BackendError) or not isinstance(error, Exception):
+            raise
+        raise _diagnosis.unusable(endpoint, error) from error
 
 
-def close_abandoned(error: BaseException) -> None:
-    """Close the socket that `ssl` leaves open if the other side resets it before the handshake.
-
-    By then it has taken the socket over from its caller, and only its own frames know it.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        trace = seen.__traceback__
-        while trace is not None:
-            left = trace.tb_frame.f_locals.get("self")
-            if isinstance(left, ssl.SSLSocket):
-                left.close()
-            trace = trace.tb_next
-        seen = seen.__cause__ or seen.__context__
+def _prepare(sock: socket.socket, options: dict[str, Any]) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.get("socket_keepalive", True):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (options.get("socket_keepalive_options") or {}).items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _class_for(options: ConnectionOptions, address: Address) -> type[Any]:
-    if options.connection_class is not None:
-        return options.connection_class
-    if address[1] == 0:
-        return UnixDomainSocketConnection
-    return SSLConnection if options.tls else Connection
-
-
-def _greets_itself(options: ConnectionOptions) -> bool:
-    """Whether the user's own code greets the server, and so authenticates."""
-    used = options.connection_class
-    return options.kwargs.get("redis_connect_func") is not None or (
-        used is not None
-        and any(
-            getattr(used, name, None) is not getattr(AbstractConnection, name, None)
-            for name in _GREETING
-        )
-    )
-
-
-def _greet_later(_: object) -> None:
-    """Do nothing: redis-py calls this instead of its own greeting once the socket is open."""
-
-
-def _as_os_error(
-    endpoint: Endpoint, options: ConnectionOptions, error: BaseException
-) -> OSError | BackendError:
-    """Return the operating system's error inside redis-py's, which says more; or a diagnosis."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    if options.tls and isinstance(cause, TimeoutError):
-        return _diagnosis.Unreachable(
-            f"{endpoint} does not answer, or does not speak TLS; is it running, or is it"
-            f" redis:// instead of rediss://?"
-        )
-    if options.tls and isinstance(cause, FileNotFoundError):
-        return _diagnosis.Unusable(
-            f"{endpoint} can't be used: a file that ssl_ca_certs=, ssl_certfile= or ssl_keyfile="
-            f" names does not exist"
-        )
-    if isinstance(cause, OSError):
-        return cause
-    if isinstance(error, ResponseError | AuthenticationError):  # from a greeting of the user's
-        return _diagnosis.refused(endpoint, error, _diagnosis.Unusable)
-    return _diagnosis.unusable(endpoint, error)
+def _wrap(sock: socket.socket, host: str, options: dict[str, Any]) -> socket.socket:
+    """Return the socket with TLS, as redis-py's options say."""
+    context = ssl.create_default_context()
+    requirement = options.get("ssl_cert_reqs", "required")
+    requirement = _REQUIREMENTS.get(requirement, requirement)
+    # Off first: without it, certificates can't be left unchecked.
+    context.check_hostname = False
+    context.verify_mode = requirement
+    if requirement != ssl.CERT_NONE:
+        context.check_hostname = options.get("ssl_check_hostname", True)
+    for flag in options.get("ssl_include_verify_flags") or ():
+        context.verify_flags |= flag
+    for flag in options.get("ssl_exclude_verify_flags") or ():
+        context.verify_flags &= ~flag
+    certificate, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+    if certificate or key:
+        context.load_cert_chain(certificate or "", key, options.get("ssl_password"))
+    trusted = [options.get(f"ssl_ca_{what}") for what in ("certs", "path", "data")]
+    if any(each is not None for each in trusted):
+        context.load_verify_locations(*trusted)
+    if options.get("ssl_min_version") is not None:
+        context.minimum_version = options["ssl_min_version"]
+    if options.get("ssl_ciphers"):
+        context.set_ciphers(options["ssl_ciphers"])
+    return context.wrap_socket(sock, server_hostname=host)

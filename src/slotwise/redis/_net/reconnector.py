@@ -42,7 +42,6 @@ _jitter = SystemRandom()
 # A release that a primary has confirmed may be lost with it, or the primary may have been replaced
 # just before. For this long, this many releases are remembered, to repeat them on its successor.
 _REMEMBERED, _MOST_REMEMBERED = 2.5, 10_000
-_RELEASES = frozenset({"semaphore/release", "semaphore/release_many", "tiers/release"})
 
 
 class Reconnector:
@@ -382,8 +381,6 @@ class Reconnector:
             # This user may still be allowed to load scripts: that was tried before this call.
             call.whole, call.sha_only = False, True
             self._hold_back(call)
-        elif text.startswith("REPAIRING"):  # lua/base/base.lua: a part of it is done
-            self._hold_back(call)
         elif text.startswith(("MOVED", "ASK")) and self._on_moved(
             call, text, self.has_pending(call.slot)
         ):
@@ -482,7 +479,7 @@ class Reconnector:
 
 
 def _is_release(call: Call) -> bool:
-    return call.script is not None and call.script.name in _RELEASES
+    return call.script is not None and call.script.name == "release"
 
 
 def _load(script: Script) -> Call:

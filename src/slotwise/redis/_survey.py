@@ -1,0 +1,205 @@
+"""Survey: how full everything in a namespace is, or some names of it.
+
+The names are those that the scripts note (lua/rules/state.lua). Each is read by lua/inspect.lua,
+several in one call; the names of a cluster have a call each, since their keys are on several nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from slotwise._core.found_tiers import FoundTiers
+from slotwise._core.idle_keys import IdleKeys
+from slotwise._core.results import SemaphoreStats
+from slotwise.errors import BackendError
+from slotwise.redis import _inspect, _log
+from slotwise.redis._backend import RedisBackend
+from slotwise.redis._diagnosis import GARBAGE, Refused, is_of_one_name, not_ours, refused
+from slotwise.redis._keys import KeySet, hash_slot, keys_of, names_key
+from slotwise.redis._protocol import INSPECT, read_closed
+from slotwise.redis._reply_limits import look_limit, reply_within
+from slotwise.redis._shared_client import SharedClient, shared_client_for
+from slotwise.redis._writing import read_shape
+
+if TYPE_CHECKING:
+    from slotwise.redis._config import RedisConfig
+
+# How many names one call looks at: the server does nothing else meanwhile, for about 2 ms.
+_MOST_AT_ONCE = 20
+_CALLS_AT_ONCE = 10  # under way together
+_NAMES_A_PAGE = 500
+
+KINDS = ("semaphore", "tiers")
+Name = tuple[str, str]  # "semaphore" or "tiers", and the name
+
+
+@dataclass(slots=True)
+class Contents:
+    """What was found, by name, and what is wrong with what can't be read."""
+
+    semaphores: dict[str, SemaphoreStats] = field(default_factory=dict)
+    tiers: dict[str, FoundTiers] = field(default_factory=dict)
+    errors: list[BackendError] = field(default_factory=list)
+
+
+def survey_sync(
+    config: RedisConfig,
+    names: Iterable[Name] | None = None,
+    *,
+    kinds: Collection[str] = KINDS,
+    at_most: float | None = None,
+) -> Contents:
+    """Like `survey`, for a plain thread."""
+    shared = shared_client_for(config)
+    found = survey(shared, config, names, kinds=kinds, at_most=at_most)
+    return shared.heartbeat_thread.run(found)
+
+
+async def survey(
+    shared: SharedClient,
+    config: RedisConfig,
+    names: Iterable[Name] | None = None,
+    *,
+    kinds: Collection[str] = KINDS,
+    at_most: float | None = None,
+) -> Contents:
+    """Return how full these are, as far as the server knows them; or all that are noted.
+
+    ``at_most`` is how long to wait for a reply, if not as long as usual.
+
+    Raises:
+        BackendError: the server can't be asked.
+    """
+    found = Contents()
+    if names is None:
+        noted = await _noted(shared, config, found)
+        names = [each for each in noted if each[0] in kinds]
+    on_cluster = shared.cluster is not None
+    keys = [
+        ((kind, name), keys_of(kind, config.namespace, name, cluster=on_cluster))
+        for kind, name in dict.fromkeys(names)
+    ]
+    size = 1 if on_cluster else _MOST_AT_ONCE
+    calls = [keys[at : at + size] for at in range(0, len(keys), size)]
+    for at in range(0, len(calls), _CALLS_AT_ONCE):
+        some = calls[at : at + _CALLS_AT_ONCE]
+        asked = [_ask(shared, config, [key for _, key in each], at_most) for each in some]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        for each, reply in zip(some, replies, strict=True):
+            if isinstance(reply, BaseException):
+                if len(each) > 1 or not is_of_one_name(reply):
+                    raise reply
+                reply = [[b"failed", str(reply)]]
+            for (name, _), entry in zip(each, reply, strict=True):
+                await _read(shared, config, name, entry, found)
+    return found
+
+
+async def _noted(shared: SharedClient, config: RedisConfig, found: Contents) -> list[Name]:
+    """Return the names that are noted on all nodes."""
+    client, names = shared.client(), []
+    prefixes = {f"{config.namespace}:{kind}_state:".encode(): kind for kind in KINDS}
+    for address in await client.primaries():
+        cursor, key = b"0", _notes_on(shared, config.namespace, address)
+        while key is not None:  # not by rank: ranks change all the time, and names would be missed
+            cursor, members = await client.command(
+                *("ZSCAN", key, cursor, "COUNT", _NAMES_A_PAGE),
+                address=address,
+                limits=config.limits,
+            )
+            for member in members[::2]:
+                for prefix, kind in prefixes.items():
+                    if member.startswith(prefix):
+                        written = member.removeprefix(prefix)
+                        name = written[1:-1] if shared.cluster is not None else written
+                        try:
+                            names.append((kind, name.decode()))
+                        except UnicodeDecodeError:
+                            why = f"{shared.endpoint} has a name that is not text: {name!r}"
+                            found.errors.append(Refused(why))
+            if cursor == b"0":
+                break
+    return names
+
+
+def _notes_on(shared: SharedClient, namespace: str, address: Any) -> bytes | None:
+    """Return the key of the notes on one node."""
+    cluster = shared.cluster
+    if cluster is None:
+        return names_key(namespace, None)
+    shard = cluster.shards().get(address)
+    key = names_key(namespace, shard or 0)
+    if "{" in namespace:  # all names are in one hash slot
+        return key if cluster.address_of(hash_slot(key)) == address else None
+    return None if shard is None else key
+
+
+async def _ask(
+    shared: SharedClient, config: RedisConfig, keys: list[KeySet], at_most: float | None
+) -> list[list[Any]]:
+    client, slot = shared.client(), keys[0].slot
+    flat = [key for each in keys for key in each.all]
+    args = [b"", b"", client.token, b"", b"survey", *[len(each.all) for each in keys]]
+    reply = client.run(INSPECT, flat, args, slot, config.limits)
+    found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
+    return found
+
+
+async def _read(
+    shared: SharedClient,
+    config: RedisConfig,
+    which: Name,
+    entry: list[Any],
+    found: Contents,
+) -> None:
+    kind, name = which
+    title = repr(name) if kind == "semaphore" else f"the tiers {name!r}"
+    if not entry:
+        return  # the server knows nothing of it
+    if entry[0] == b"failed":
+        why = refused(shared.endpoint, Exception(_text(entry[1])))
+        found.errors.append(Refused(f"{title} can't be read: {why}"))
+        return
+    closed, reason, unfinished, go_on, *rest = entry
+    if unfinished:
+        record = shared.record(kind, config.namespace, name)
+        if isinstance(unfinished, bytes):
+            _log.reset(record, unfinished)
+        shared.continue_serving(record, shared.client())
+    closure = read_closed(closed, reason)
+    if kind == "semaphore":
+        active, waiting, value, _, paused_ms, frozen = rest
+        found.semaphores[name] = SemaphoreStats(
+            *(active, value, waiting),
+            *(closure is not None, None if closure is None else closure.reason),
+            scope="redis",
+            paused_for=paused_ms / 1000,
+            frozen=bool(frozen),
+        )
+        return
+    shape, declared, holders, waiters, drained, *nodes = rest
+    try:
+        specs = read_shape(shape.decode(), declared.decode())
+        paths = RedisBackend(specs, name=name, config=config)
+        if go_on:
+            stats = await paths.stats()
+        else:
+            texts, now_us, pauses, _, frozen, *records = nodes
+            stats = _inspect.read_tier_stats(
+                *(specs, texts, int(now_us), waiters),
+                *(dict(zip(records[::2], records[1::2], strict=True)), IdleKeys(specs)),
+                *(pauses, frozen),
+            )
+    except GARBAGE:
+        found.errors.append(not_ours(title))
+        return
+    found.tiers[name] = FoundTiers(
+        *(name, specs, paths, holders, waiters, closure), drained=bool(drained), stats=stats
+    )
+
+
+def _text(words: Any) -> str:
+    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
