@@ -48,7 +48,7 @@ for i = 2, #ARGV, 5 do
 end
 return replies
 """
-SOURCE = "".join((_FOLDER / f"base/{name}.lua").read_text() for name in ("window", "adaptation"))
+SOURCE = "".join((_FOLDER / f"rules/{name}.lua").read_text() for name in ("window", "adaptation"))
 
 
 def sample_of(held: int, outcome: str, retry_after: int) -> str:
@@ -138,7 +138,7 @@ def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  
 
 
 def test_the_script_has_the_constants_of_the_ledger() -> None:
-    source = (_FOLDER / "base/adaptation.lua").read_text()
+    source = (_FOLDER / "rules/adaptation.lua").read_text()
     found = {}
     for line in source.splitlines():
         if line.startswith("local ") and " = " in line and "{" not in line and "(" not in line:

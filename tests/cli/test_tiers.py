@@ -438,7 +438,8 @@ def test_tiers_that_were_closed_before_anybody_used_them_can_be_opened(redis_she
     with tiers_here(redis_shell, Tier("all", 1)) as tiers:
         tiers.close_everywhere_sync("not yet")
         assert redis_shell.here("ls").stdout.splitlines()[1].split()[0] == "api"
-        assert redis_shell.json("show", "api")["tiers"] == []
+        [shown] = redis_shell.json("show", "api")["tiers"]
+        assert (shown["name"], shown["held"]) == ("all", 0)
         assert redis_shell.here("open", "api").returncode == 0
         tiers.release_sync(tiers.acquire_sync(timeout=0))
 
@@ -460,6 +461,7 @@ def test_the_doctor_finds_keys_of_tiers_that_never_expire_and_dead_holders(
     with server.client() as client:
         client.zadd("adv-sem:tiers_holders:forgotten", {"somebody": 100})
         client.hset("adv-sem:tiers_state:bad", mapping=BAD)
+        client.zadd("adv-sem:names", {"adv-sem:tiers_state:bad": 9e12})
         ran = redis_shell.here("doctor")
         assert ran.returncode == 1
         assert "2 keys never expire: adv-sem:tiers_" in ran.stdout
@@ -515,12 +517,12 @@ def test_hostile_names_and_keys_are_shown_escaped_and_found(any_shell: Shell):
 def test_records_that_slotwise_did_not_write_hide_no_other_tiers(redis_shell: Shell, server: Any):
     with program(redis_shell, "acme"), server.client() as client:
         client.hset("adv-sem:tiers_state:bad", mapping=BAD)
-        client.zadd("adv-sem:tiers_holders:bad", {"x": 9e12})
+        client.zadd("adv-sem:names", {"adv-sem:tiers_state:bad": 9e12})
         ran = redis_shell.here("ls")
         assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
         assert "'bad' can't be read" in ran.stderr
         assert ran.stdout.splitlines()[1].startswith("api ")
-        client.delete("adv-sem:tiers_state:bad", "adv-sem:tiers_holders:bad")
+        client.delete("adv-sem:tiers_state:bad")
         with tiers_here(redis_shell, Tier("tenant", 1, keyed=True), name="odd") as odd:
             odd.acquire_sync(tenant="x")
             client.hset("adv-sem:tiers_state:odd", "0:y", "garbage")

@@ -1,4 +1,4 @@
-"""A process of its own that does with a RedisPaths what it is told, line by line.
+"""A process of its own that does with a RedisBackend what it is told, line by line.
 
     acquire USER   prints "acquired NUMBER", or "failed ERROR"; in the background
     release        gives the oldest back: "released True"
@@ -22,14 +22,14 @@ import redis.asyncio
 from slotwise import AcquireTimeout
 from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._backend import RedisBackend
 
 
 def say(*words: object) -> None:
     print(*words, flush=True)  # noqa: T201
 
 
-async def storm(paths: RedisPaths, tiers: list[TierSpec], url: str, seed: int) -> None:
+async def storm(paths: RedisBackend, tiers: list[TierSpec], url: str, seed: int) -> None:
     dice = random.Random(seed)
     counts = redis.asyncio.Redis.from_url(url, db=1)
     taken, worst = 0, -100
@@ -76,7 +76,7 @@ async def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     url = options.pop("url")
     tiers = [TierSpec(name, value, keyed) for name, value, keyed in options.pop("tiers")]
-    paths = RedisPaths(tiers, config=RedisConfig(url), **options)
+    paths = RedisBackend(tiers, config=RedisConfig(url), **options)
     held = []
     tasks = set()
 

@@ -22,7 +22,7 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from slotwise.redis import RedisConfig, _backend, _wait_for_grant
+from slotwise.redis import RedisConfig, _acquisition, _backend
 
 # How many times slower than an idle machine this one may be: runnable threads for each processor.
 LOAD = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -208,7 +208,7 @@ def patient_config(url: str, **options: Any) -> RedisConfig:
 
 def wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a server that lives more than a second to answer those who try or have a timeout."""
-    monkeypatch.setattr(_wait_for_grant, "TIMEOUT_LIMIT", 20.0 * LOAD)
+    monkeypatch.setattr(_acquisition, "TIMEOUT_LIMIT", 20.0 * LOAD)
     monkeypatch.setattr(_backend, "TRY_LIMIT", 20.0 * LOAD)
 
 

@@ -6,5 +6,5 @@ import struct
 
 
 def read_window(packed: str) -> tuple[int, ...]:
-    """Return mark, begin, ends, need, calls, succeeded, busy and failed, as lua/base/window.lua."""
+    """Return mark, begin, ends, need, calls, succeeded, busy and failed (lua/rules/window.lua)."""
     return struct.unpack("<B7q", packed.encode(errors="surrogateescape"))

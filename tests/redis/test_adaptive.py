@@ -23,8 +23,8 @@ ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
 def window_of(client: redis.Redis, name: str) -> dict[str, int]:
     """What is counted in the window of a semaphore."""
     names = ("mark", "begin", "ends", "need", "calls", "succeeded", "busy", "failed")
-    packed = client.hget(SemaphoreKeys(NAMESPACE, name).state, ".window")
-    return dict(zip(names, read_window(packed), strict=True))
+    adaptation = client.hget(SemaphoreKeys(NAMESPACE, name).state, "%0:")
+    return dict(zip(names, read_window(adaptation.split(";", 2)[2]), strict=True))
 
 
 async def outcome_of(limit: RedisSemaphore, client: redis.Redis, name: str) -> str:
@@ -151,7 +151,7 @@ async def test_a_release_of_another_process_counts_since_the_grant(
     acquired = await limit.acquire()
     holders = shared_of(limit).holders
     holder = holders.pop(acquired.acquisition_id)
-    monkeypatch.setattr("slotwise.redis._adaptive.has_issued", lambda _: False)
+    monkeypatch.setattr("slotwise.redis._shared_client.has_issued", lambda _: False)
     assert await limit.release(acquired.acquisition_id, outcome="dropped")
     holder.mark_ended()
     counted = window_of(client, "s")
@@ -230,12 +230,6 @@ async def test_it_can_be_frozen_and_a_resize_freezes_it(
     changes = [(each.old, each.new) for each in await limit.changes()]
     assert changes == [(10, 15), (15, 10), (10, 5)]
     assert client.ttl(SemaphoreKeys(NAMESPACE, "s").state) > 20 * 3600, "an operator's word is kept"
-    # By its name alone, as the command line does it.
-    found = RedisSemaphore(5, name="s", config=config)
-    await found.resize(6)
-    with pytest.raises(ValueConflict, match="adapts"):
-        await found.thaw()
-    assert (await found.changes())[-1].new == 6
 
 
 async def test_all_users_of_a_name_have_the_same_rules(config: RedisConfig) -> None:
@@ -270,33 +264,19 @@ async def test_moving_to_a_fleet_changes_a_url_and_nothing_else(config: RedisCon
         assert await limit.changes() == []
 
 
-async def test_what_was_lost_or_damaged_is_begun_anew(
-    config: RedisConfig, client: redis.Redis
+@pytest.mark.parametrize(
+    "window", ["", "x", "1;2", "1;x;y", b"1;2;\x01" + b"\x7f" * 56, b"\xff" * 57]
+)
+async def test_what_was_damaged_begins_anew(
+    config: RedisConfig, client: redis.Redis, window: str | bytes
 ) -> None:
     limit = RedisSemaphore(ERRORS, name="s", config=config)
-    keys = SemaphoreKeys(NAMESPACE, "s")
-    held = await limit.acquire()
     async with limit.cm() as acquired:
         acquired.dropped()
-    assert limit.value == 7
-    windows = ("", "1 2", b"\x03" + bytes(56), b"\x01" + b"\x7f" * 56, b"\xff" * 57)
-    damaged: list[dict[str, str | bytes]] = [{".window": window} for window in windows]
-    for facts in ({".adapt": "x"}, {".changes": "x\n1 2"}, {".value": "x"}, *damaged):
-        client.hset(keys.state, mapping=facts)
-        await limit.release(await limit.acquire())
-        assert limit.value == 7, facts
-    assert await limit.changes() == []
-    # Without its state, the documented key says how many slots there are.
-    client.delete(keys.state)
-    await limit.release(await limit.acquire())
-    assert limit.value == 7
+    client.hset(SemaphoreKeys(NAMESPACE, "s").state, "%0:", window)
     async with limit.cm() as acquired:
         acquired.dropped()
     assert limit.value == 4
-    client.delete(keys.state, keys.max)
-    await limit.release(await limit.acquire())
-    assert limit.value == 10
-    await limit.release(held)
     for key in client.keys("*"):
         assert client.pttl(key) > 0, f"{key} would stay forever"
 

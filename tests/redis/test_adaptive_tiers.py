@@ -12,7 +12,7 @@ from tests.redis._window import read_window
 from slotwise import Adaptive, Errors, Latency, Rate, Tier, Tiers, ValueConflict
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.redis import RedisConfig
-from slotwise.redis._path_keys import PathKeys
+from slotwise.redis._keys import PATH_KINDS, PathKeys
 
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
 
@@ -176,35 +176,12 @@ async def test_hooks_hear_of_changes_with_tier_and_key(config: RedisConfig) -> N
     )
 
 
-async def test_what_was_damaged_is_begun_anew_and_every_key_expires(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    made = tiers(config)
-    limit = made.at(tenant="acme")
-    state = PathKeys(RedisConfig().namespace, "t").all[0]
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    held = await limit.acquire()
-    for damaged in ({"%0:acme": "x"}, {"&0:acme": "x"}, {"%1:": "1;2;3"}):
-        client.hset(state, mapping=damaged)
-        async with limit.cm():
-            pass
-        assert (await values(made))["acme"] == 7
-    assert await made.changes("tenant", "acme") == []
-    # All other keys are made anew of the claims; what was learnt stays.
-    client.delete(*PathKeys(RedisConfig().namespace, "t").all[1:])
-    async with limit.cm():
-        assert (await values(made))["acme"] == 7
-    await limit.release(held)
-    for key in client.keys("*"):
-        assert client.pttl(key) > 0, f"{key} would stay forever"
-
-
 async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    made = tiers(config, heartbeat_max_interval=1)
-    state = PathKeys(RedisConfig().namespace, "t").all[0]
+    made = tiers(config, heartbeat_max_interval=60, ping_interval=0.1)
+    keys = PathKeys(RedisConfig().namespace, "t").all
+    state, cleanup = keys[0], keys[PATH_KINDS.index("cleanup")]
     for key in ("acme", "emca"):
         async with made.at(tenant=key).cm() as acquired:
             acquired.dropped()
@@ -213,6 +190,7 @@ async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(
         _, rest = field(client, f"%0:{key}").split(";", 1)
         long_ago = f"1;{rest}".encode(errors="surrogateescape")
         client.hset(state, f"%0:{key}", long_ago)
+        client.zadd(cleanup, {f"%0:{key}": 1}, xx=True)
     async with made.at(tenant="new").cm():
         while field(client, "%0:acme"):  # heartbeats look for such
             await asyncio.sleep(0.05)

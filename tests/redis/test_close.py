@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import redis
-from tests._inside import backend_of
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
+from tests.redis.faults._proxy import Freezes
 
 from slotwise import SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -138,7 +138,7 @@ async def test_it_is_remembered_for_30_days_after_the_last_call_that_met_it(
         await meet()
         for key in keys:
             assert 30 * DAYS - 60 <= client.ttl(key) <= 30 * DAYS
-    assert {*client.keys("own:*")} == {*keys}
+    assert {*client.keys("own:*")} == {*keys, "own:names"}
     stats = await RedisSemaphore.get_acquired_stats(config=config)
     assert (stats["s"].closed, stats["s"].reason, stats["s"].max_slots) == (True, "holidays", 3)
     await semaphore.reopen()
@@ -184,18 +184,23 @@ async def test_a_resize_of_before_is_remembered_after_a_reopen(
 
 
 async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
-    config: RedisConfig, client: redis.Redis
+    config: RedisConfig, server: Server, client: redis.Redis
 ) -> None:
     """The request is sent again over the next connection, and the server knows the holder."""
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    held = await semaphore.acquire()
-    await semaphore.close_everywhere()
-    again = backend_of(semaphore)._new_acquisition(1, None)
-    again._acquisition_id = held.acquisition_id
-    again.send_request(wait=True, again=True)
-    await asyncio.wait_for(again.future, 30)
-    assert again.slot_number == held.slot_number
-    assert await semaphore.release(held)
+    operator = RedisSemaphore(1, name="s", config=config)
+    with Freezes(server.port) as proxy:
+        semaphore = RedisSemaphore(1, name="s", config=RedisConfig(proxy.url))
+        await semaphore.stats()  # connected
+        proxy.freeze_replies()
+        acquiring = asyncio.create_task(semaphore.acquire())
+        await until(lambda: client.exists("adv-sem:semaphore_main:s"), "the grant")
+        await operator.close_everywhere()
+        proxy.drop()
+        proxy.thaw()
+        held = await asyncio.wait_for(acquiring, 30)
+        assert held.slot_number == 1
+        assert await semaphore.release(held)
+    await operator.reopen()
 
 
 async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) -> None:

@@ -9,77 +9,44 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._calls import Calls
 from tests.redis._eval import evaluate
 from tests.redis._server import FAKE_CLOCK, Server
 from tests.redis.conftest import listening
 
-from slotwise.redis._keys import KeySet, SemaphoreKeys
-from slotwise.redis._path_keys import PathKeys
+from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import load
 
 INTERVAL = 15.0
 
 
-class Queue:
-    """One name, a clock that the test sets, and claims by id."""
+class Queue(Calls):
+    """One limit with one slot, a clock that the test sets, and claims by id."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self.client = client
-        self.now = round(time.time(), 3)
+    now: float
 
-    keys: KeySet
-    beat_script = ""
-
-    def run(self, script: str, *args: object) -> Any:
-        given = (*self.keys.all, f"{self.now:.6f}", *map(str, args))
-        return evaluate(self.client, load(script).source, len(self.keys.all), *given)
+    def __init__(self, client: redis.Redis, kind: str) -> None:
+        tiers: Any = {"tiers": "user*,all", "values": "1,2"} if kind == "tiers" else {}
+        now = round(time.time(), 3)
+        super().__init__(client, FAKE_CLOCK, "s", interval=INTERVAL, now=now, **tiers)
 
     def ask(self, claim_id: str) -> str:
-        raise NotImplementedError
+        path = ("0:a,1:",) if self.tiers else ()
+        return str(self.request(claim_id, *path)[0])
 
-    def counts(self) -> list[int]:
+    def held_and_waiting(self) -> list[int]:
         """How many hold and wait, as the first look at it says."""
-        raise NotImplementedError
+        return self.counts("0:a,1:" if self.tiers else "0:")[:2]
 
     def beat(self, claim_id: str) -> list[str]:
         """Show that a waiter lives; what became of it."""
-        [[_, *outcomes]] = self.run(self.beat_script, "y", INTERVAL, "", 0, 1, claim_id)
+        _, outcomes = self.heartbeat((), (claim_id,), caller="y")
         return [outcome.rpartition(" ")[0] for outcome in outcomes]
 
 
-class SemaphoreQueue(Queue):
-    keys = SemaphoreKeys(FAKE_CLOCK, "s")
-    beat_script = "semaphore/heartbeat"
-
-    def ask(self, claim_id: str) -> str:
-        args = (claim_id, 1, INTERVAL, "", "wait", "", 0, "host 1 ", "", "")
-        return str(self.run("semaphore/request", *args)[0])
-
-    def counts(self) -> list[int]:
-        return [
-            int(each) for each in self.run("semaphore/inspect", "counts", "", INTERVAL, "")[1:3]
-        ]
-
-
-class PathQueue(Queue):
-    keys = PathKeys(FAKE_CLOCK, "t")
-    beat_script = "tiers/heartbeat"
-
-    def ask(self, claim_id: str) -> str:
-        args = ("user*,all", "1,2", INTERVAL, "-", "wait", "", "host 1 ", "", "", claim_id)
-        return str(self.run("tiers/request", *args, "0:a,1:")[0])
-
-    def counts(self) -> list[int]:
-        return [int(each) for each in self.run("tiers/inspect_path", "path", "0:a,1:")[4:6]] or [
-            0,
-            0,
-        ]
-
-
-@pytest.fixture(params=[SemaphoreQueue, PathQueue])
+@pytest.fixture(params=["semaphore", "tiers"])
 def queue(request: pytest.FixtureRequest, client: redis.Redis) -> Queue:
-    queue: Queue = request.param(client)
-    return queue
+    return Queue(client, request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -118,9 +85,9 @@ def test_the_first_look_after_the_interval_counts_nobody_of_a_dead_process(queue
     for n in range(1, 5):
         queue.now += 3
         assert queue.ask(f"sw-x-{n}") == "queued"
-    assert queue.counts() == [1, 4]
+    assert queue.held_and_waiting() == [1, 4]
     queue.now += INTERVAL + 0.001  # since the last sign of life of any of them
-    assert queue.counts() == [0, 0]
+    assert queue.held_and_waiting() == [0, 0]
 
 
 @pytest.mark.usefixtures("y_listens")
@@ -149,11 +116,11 @@ def test_a_process_that_may_not_be_back_yet_is_not_taken_for_dead(queue: Queue) 
     assert queue.beat("sw-x-1") == ["granted sw-x-1 1"]
 
 
-@pytest.mark.parametrize("kind", [SemaphoreQueue, PathQueue])
-def test_nobody_is_taken_for_dead_right_after_a_restart(kind: type[Queue], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
+def test_nobody_is_taken_for_dead_right_after_a_restart(kind: str, tmp_path: Path) -> None:
     """Its first claim falls silent just then, while it has yet to open its connection again."""
     with Server(tmp_path) as server, server.client(decode_responses=True) as client:
-        queue = kind(client)
+        queue = Queue(client, kind)
         with listening(client, "y"):
             assert queue.ask("sw-x-0") == "granted"
             queue.now += 12
@@ -178,16 +145,16 @@ def test_other_seats_of_a_dead_process_are_looked_at_too(queue: Queue) -> None:
 
 
 def test_thousands_of_dead_claims_go_a_bounded_number_at_a_time(client: redis.Redis) -> None:
-    queue = SemaphoreQueue(client)
+    queue = Queue(client, "semaphore")
     assert queue.ask("sw-x-0") == "granted"
     queue.now += 1
     for n in range(1, 1_000):
         queue.ask(f"sw-x-{n}")
-    waiting = queue.keys.all[3]
+    waiting = queue.key("waiting")
     queue.now += 14.5
     left = []
     while not left or left[-1]:
-        queue.run("semaphore/heartbeat", "", INTERVAL, "", 0, 0)
+        queue.heartbeat()
         left.append(client.zcard(waiting))
         queue.now += 0.2
     steps = [before - after for before, after in zip([999, *left], left, strict=False)]

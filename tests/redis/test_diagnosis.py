@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import redis
 from tests._fresh_processes import run_command
 from tests.redis._server import Server, free_port
 
@@ -174,16 +173,6 @@ async def test_a_read_only_replica_names_the_remedy(tmp_path: Path) -> None:
         complaint = await complaint_of(impatient(replica.url))
         assert f"Redis at 127.0.0.1:{replica.port} is a read-only replica" in complaint
         assert "primary" in complaint
-
-
-@pytest.mark.others_keys
-async def test_a_key_of_the_wrong_type_names_the_remedy(
-    server: Server, client: redis.Redis
-) -> None:
-    client.set("adv-sem:semaphore_main:s", "something else")
-    complaint = await complaint_of(impatient(server.url))
-    assert "a key of the wrong type" in complaint
-    assert "namespace=" in complaint
 
 
 async def test_an_eviction_policy_is_reported_once(

@@ -17,15 +17,15 @@ from tests.redis._document import SCRIPTS
 from tests.redis._eval import evaluate
 from tests.redis._inside import record_of, shared_of
 from tests.redis._server import BUSY, Server, until
-from tests.redis.test_scripts_against_ledger import taken_numbers
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import LimitFull
 from slotwise._core import unreachable
-from slotwise.redis import RedisConfig, RedisSemaphore, _name_checks
-from slotwise.redis._foreign_clients import NotificationLists
-from slotwise.redis._keys import PLACEHOLDER, SemaphoreKeys
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._keys import PLACEHOLDER
+from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._scripts import load
+from slotwise.redis._shared_client import NameRecord
 
 INTERVAL = 1.5
 PING = INTERVAL / 5
@@ -238,8 +238,8 @@ async def test_what_a_stranger_removed_is_mended(server: Server, client: redis.R
         await semaphore.release(holder.acquisition_id)
     await until(
         lambda: (
-            client.hlen("adv-sem:semaphore_state:s") < 10
-            and not taken_numbers(client, SemaphoreKeys("adv-sem", "s"))
+            not [field for field in client.hkeys("adv-sem:semaphore_state:s") if field[0] != "."]
+            and not client.exists("adv-sem:semaphore_numbers:s")
         ),
         "no claims and numbers of the dead",
     )
@@ -314,33 +314,17 @@ async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
     assert_nothing_left(client)
 
 
-async def test_a_push_to_its_list_wakes_a_waiter_of_ours(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unreachable, "_LONGEST_PING", NEVER)
-    monkeypatch.setattr(_name_checks, "_FOREIGN_CHECK_INTERVAL", NEVER)
-    semaphore, stranger = ours(server, 2, NEVER), Stranger(server, 2)
-    held = [await asyncio.to_thread(stranger.acquire) for _ in range(2)]
-    waiting = []
-    for n in range(2):  # the second joins while the first is blocked already
-        waiting.append(asyncio.create_task(semaphore.acquire()))
-        await in_line(semaphore, n + 1)
-    acquired = []
-    for claim_id, task in zip(held, waiting, strict=True):
-        stranger.ping(claim_id)
-        stranger.release(claim_id)
-        assert stranger.wake_up_nexts() == 1
-        acquired.append(await asyncio.wait_for(task, 20))
-    for each in acquired:
-        await semaphore.release(each)
-    assert_nothing_left(client)
-
-
 async def test_holders_of_several_slots_are_not_taken_for_strangers(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(NotificationLists, "seen", lambda _, record: seen.append(record))
+    schedule = NameChecks.schedule
+
+    def note(checks: NameChecks, record: NameRecord, ms: int) -> None:
+        seen.append((record, ms))
+        schedule(checks, record, ms)
+
+    monkeypatch.setattr(NameChecks, "schedule", note)
     config = RedisConfig(server.url)  # and a name that no stranger has used
     semaphore = RedisSemaphore(7, name="wide", heartbeat_max_interval=NEVER, config=config)
     held = [await semaphore.acquire(slots) for slots in (1, 3, 1, 2)]
@@ -351,72 +335,13 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
         before = waiter.alive_at
         waiter.confirm()
         await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
-    assert record_of(semaphore) not in seen
+    assert seen
+    assert (record_of(semaphore), -2) not in seen
     for each in held:
         await semaphore.release(each)
     for task in waiting:
         await semaphore.release(await asyncio.wait_for(task, 20))
     assert_nothing_left(client)
-
-
-def refusals(client: redis.Redis, command: str) -> int:
-    """How often somebody was told that he may not do that."""
-    counts = client.info("commandstats").get(f"cmdstat_{command}", {})
-    return int(counts.get("rejected_calls", 0))
-
-
-@pytest.mark.soak
-async def test_a_user_who_may_not_block_is_woken_all_the_same(
-    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.execute_command("ACL", "SETUSER", "meek", "on", ">x", "~*", "&*", "+@all", "-blpop")
-    config = RedisConfig(f"redis://meek:x@127.0.0.1:{server.port}")
-    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=NEVER, config=config)
-    stranger = Stranger(server, 1)
-    claim_id = await asyncio.to_thread(stranger.acquire)
-    waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    await until(lambda: refusals(client, "blpop"), "a refusal")
-    stranger.release(claim_id)
-    await semaphore.release(await asyncio.wait_for(waiting, 20))
-    client.execute_command("ACL", "DELUSER", "meek")
-    assert not caplog.records
-
-
-@pytest.mark.soak
-async def test_together_they_are_half_as_fast_as_strangers_alone_at_least(server: Server) -> None:
-    """With two slots, and a hold of 5 ms, at the heartbeat that is the default."""
-    ends_at = 0.0
-
-    def their_work() -> int:
-        stranger, done = Stranger(server, 2), 0
-        while time.monotonic() < ends_at:
-            claim_id = stranger.acquire()
-            time.sleep(0.005)
-            stranger.release(claim_id)
-            done += 1
-        return done
-
-    async def our_work() -> int:
-        semaphore, done = ours(server, 2, 15), 0
-        while time.monotonic() < ends_at:
-            async with semaphore:
-                await asyncio.sleep(0.005)
-            done += 1
-        return done
-
-    async def grants(strangers: int, own: int) -> tuple[int, int]:
-        nonlocal ends_at
-        ends_at = time.monotonic() + 4
-        theirs = asyncio.gather(*(asyncio.to_thread(their_work) for _ in range(strangers)))
-        done = await asyncio.gather(*(our_work() for _ in range(own)))
-        return sum(await theirs), sum(done)
-
-    alone, _ = await grants(4, 0)
-    theirs, own = await grants(2, 2)
-    shown = f"{alone / 4:.0f}/s alone, {theirs / 4:.0f}/s + {own / 4:.0f}/s together"
-    assert theirs + own >= 0.5 * alone, shown
-    assert min(theirs, own) > 0, shown
 
 
 async def test_max_waiting_counts_foreign_clients_and_refuses_none_of_them(server: Server) -> None:
@@ -460,28 +385,3 @@ async def test_head_starts_of_ours_and_foreign_clients_share_one_queue(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_a_lost_queue_is_rebuilt_with_its_head_starts(
-    server: Server, client: redis.Redis
-) -> None:
-    semaphore = ours(server, 1, 600)
-    held = await semaphore.acquire()
-    tasks = []
-    for count, (label, priority) in enumerate((("a", 0), ("b", -3600), ("c", 3600)), 1):
-        tasks.append(asyncio.create_task(semaphore.acquire(label=label, priority=priority)))
-        await in_line(semaphore, count)
-    assert client.delete(SemaphoreKeys("adv-sem", "s").waiting) == 1
-    tasks.append(asyncio.create_task(semaphore.acquire(label="d")))
-
-    async def all_wait() -> bool:
-        return len(await semaphore.waiters()) == 4
-
-    async with asyncio.timeout(30):
-        while not await all_wait():
-            await asyncio.sleep(0.01)
-    assert [waiter.label for waiter in await semaphore.waiters()] == ["c", "a", "d", "b"]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await semaphore.release(held)

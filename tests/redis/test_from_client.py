@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import redis
@@ -55,29 +54,6 @@ class AsyncTokens(Tokens):
     async def get_credentials_async(self) -> tuple[str, str]:
         await asyncio.sleep(0)
         return super().get_credentials()
-
-
-class Counts(redis.connection.Connection):
-    """A class of the user's own, with an argument of its own, that opens sockets in its own way."""
-
-    opened: ClassVar[list[str]] = []
-
-    def __init__(self, tunnel: str = "", **kwargs: Any) -> None:
-        self._tunnel = tunnel
-        super().__init__(**kwargs)
-
-    def _connect(self) -> socket.socket:
-        self.opened.append(self._tunnel)
-        return super()._connect()  # type: ignore[no-any-return]
-
-
-class OpensItself(redis.asyncio.connection.Connection):
-    async def _connect(self) -> None:
-        raise NotImplementedError
-
-
-class OnlyNamed(redis.asyncio.connection.Connection):
-    """Changes nothing about how connections are opened."""
 
 
 async def use(config: RedisConfig) -> None:
@@ -153,9 +129,6 @@ CLIENTS: dict[str, Callable[[Server], Any]] = {
     "pool": lambda server: redis.ConnectionPool(**plain(server)),
     "blocking pool": lambda server: redis.BlockingConnectionPool.from_url(server.url),
     "asyncio pool": lambda server: redis.asyncio.ConnectionPool(**plain(server)),
-    "asyncio class that only has another name": lambda server: redis.asyncio.Redis(
-        connection_pool=redis.asyncio.ConnectionPool(connection_class=OnlyNamed, **plain(server))
-    ),
 }
 
 
@@ -198,10 +171,6 @@ async def test_configurations_that_spell_out_the_defaults_share_thread_and_conne
     over_tls = RedisConfig.from_client(redis.Redis(**plain(server), ssl=True))
     by_url = RedisConfig(f"{server.url.replace('redis:', 'rediss:')}?ssl_cert_reqs=required")
     assert over_tls.endpoint == by_url.endpoint
-    # A greeting of the user's own is given the name as it stands.
-    client = redis.Redis(**plain(server), client_name="slotwise", redis_connect_func=print)
-    options = RedisConfig.from_client(client).endpoint.options
-    assert options.kwargs["client_name"] == "slotwise"
 
 
 async def test_a_user_without_a_password_is_that_user(cloud: Server) -> None:
@@ -211,79 +180,51 @@ async def test_a_user_without_a_password_is_that_user(cloud: Server) -> None:
     assert ("cloud", "slotwise") in users(cloud)
 
 
-# -------------------------------------------------------------- connection classes
+# ---------------------------------------------------------------- code of the user's own
 
 
-async def test_a_connection_class_of_the_users_own_opens_the_sockets(server: Server) -> None:
-    Counts.opened.clear()
-    pool = redis.ConnectionPool(connection_class=Counts, tunnel="via-bastion", **plain(server))
-    await use(RedisConfig.from_client(redis.Redis(connection_pool=pool)))
-    assert set(Counts.opened) == {"via-bastion"}
-    gc.collect()  # redis-py's connection objects are gone, and the sockets stay open
-    await use(RedisConfig.from_client(pool))
+class OpensItself(redis.connection.Connection):
+    """Opens its connections through a bastion, say."""
 
 
-async def test_an_asyncio_class_that_opens_connections_in_its_own_way_is_refused() -> None:
-    pool = redis.asyncio.ConnectionPool(connection_class=OpensItself)
-    with pytest.raises(TypeError, match=r"can't use OpensItself.*pass a plain sync client"):
-        RedisConfig.from_client(redis.asyncio.Redis(connection_pool=pool))
+class OpensItselfForAsyncio(redis.asyncio.connection.Connection):
+    """The same for asyncio."""
 
 
-async def test_a_sentinel_class_that_opens_connections_in_its_own_way_is_refused() -> None:
-    class Tunnels(redis.sentinel.SentinelManagedConnection):
-        def _connect(self) -> None:
-            raise NotImplementedError
-
-    manager = redis.sentinel.Sentinel([("127.0.0.1", 1)])
-    pool = redis.sentinel.SentinelConnectionPool("fleet", manager, connection_class=Tunnels)
-    with pytest.raises(TypeError, match="can't use Tunnels, a Sentinel connection class"):
-        RedisConfig.from_client(redis.Redis(connection_pool=pool))
+class OpensItselfBehindSentinels(redis.sentinel.SentinelManagedConnection):
+    """The same behind sentinels."""
 
 
-async def test_redis_connect_func_authenticates(cloud: Server) -> None:
-    tokens = Tokens(cloud)
-
-    def authenticate(connection: Any) -> None:
-        connection.on_connect()
-        connection.send_command("AUTH", *tokens.get_credentials())
-        assert connection.read_response() in (b"OK", "OK")
-
-    client = redis.Redis(**plain(cloud), redis_connect_func=authenticate)
-    await use(RedisConfig.from_client(client))
-    assert ("cloud", "slotwise") in users(cloud)
-    with pytest.raises(TypeError, match="use credential_provider="):
-        RedisConfig.from_client(redis.asyncio.Redis(redis_connect_func=authenticate))
+def greet(connection: Any) -> None:
+    connection.on_connect()
 
 
-async def test_a_refusal_by_redis_connect_func_is_explained(server: Server) -> None:
-    def authenticate(connection: Any) -> None:
-        connection.on_connect()
-        connection.send_command("AUTH", "nobody", "s3cr3t-token")
-        connection.read_response()
-
-    client = redis.Redis(**plain(server), redis_connect_func=authenticate)
-    with pytest.raises(BackendError, match="refuses the user or password") as caught:
-        await use(RedisConfig.from_client(client))
-    assert "s3cr3t" not in str(caught.value)
-
-
-async def test_an_error_in_redis_connect_func_is_raised_to_the_caller(server: Server) -> None:
-    def fail(connection: Any) -> None:
-        raise LookupError("no such vault")
-
-    client = redis.Redis(**plain(server), redis_connect_func=fail)
-    with pytest.raises(BackendError, match="can't be used: LookupError: no such vault"):
-        await use(RedisConfig.from_client(client))
-
-
-async def test_a_class_without_a_socket_is_named(server: Server) -> None:
-    class NoSocket(redis.connection.Connection):
-        def connect(self) -> None:
-            pass
-
-    pool = redis.ConnectionPool(connection_class=NoSocket, **plain(server))
-    with pytest.raises(BackendError, match="NoSocket opens no socket"):
-        await use(RedisConfig.from_client(pool))
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: redis.ConnectionPool(connection_class=OpensItself), "OpensItself"),
+        (
+            lambda: redis.asyncio.ConnectionPool(connection_class=OpensItselfForAsyncio),
+            "OpensItselfForAsyncio",
+        ),
+        (
+            lambda: redis.sentinel.SentinelConnectionPool(
+                "fleet",
+                redis.sentinel.Sentinel([("127.0.0.1", 1)]),
+                connection_class=OpensItselfBehindSentinels,
+            ),
+            "OpensItselfBehindSentinels",
+        ),
+        (lambda: redis.Redis(redis_connect_func=greet), "redis_connect_func"),
+        (lambda: redis.asyncio.Redis(redis_connect_func=greet), "redis_connect_func"),
+        (lambda: redis.Redis(ssl=True, ssl_validate_ocsp=True), "ssl_validate_ocsp"),
+    ],
+)
+def test_code_that_would_open_or_greet_by_itself_is_refused(
+    make: Callable[[], Any], what: str
+) -> None:
+    with pytest.raises(TypeError, match=f"can't use {what}: .*use credential_provider="):
+        RedisConfig.from_client(make())
 
 
 # ------------------------------------------------------------- credential providers

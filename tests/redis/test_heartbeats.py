@@ -18,7 +18,6 @@ from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._keys import SemaphoreKeys
-from slotwise.redis._semaphore_dialect import SEMAPHORE
 from slotwise.redis._shared_client import NameRecord
 from slotwise.testing import settle
 
@@ -153,8 +152,8 @@ async def test_thousands_of_heartbeats_are_a_few_calls(
 
 async def send_until_answered(shared: Any) -> Any:
     """Send heartbeats of one name over a client that is made up."""
-    sender = HeartbeatSender(shared, print, print, print, print)
-    record = NameRecord(SEMAPHORE, "adv-sem", SemaphoreKeys("adv-sem", "s"))
+    sender = HeartbeatSender(shared, print, print)
+    record = NameRecord("semaphore", "adv-sem", SemaphoreKeys("adv-sem", "s"))
     return await sender._send_until_answered([(record, 1.0, [], [])], [], [])
 
 

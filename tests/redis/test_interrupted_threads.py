@@ -14,7 +14,7 @@ from tests.redis._server import until
 
 from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._backend import RedisBackend
 
 pytestmark = pytest.mark.soak
 
@@ -27,9 +27,9 @@ HOLDERS = "adv-sem:tiers_holders:t"
 ALICE = ("alice", None)
 
 
-def uploads(config: RedisConfig) -> RedisPaths:
+def uploads(config: RedisConfig) -> RedisBackend:
     tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
-    return RedisPaths(tiers, name="t", config=config)
+    return RedisBackend(tiers, name="t", config=config)
 
 
 def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(

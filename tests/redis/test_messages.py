@@ -13,7 +13,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._backend import RedisBackend
 from slotwise.redis._shared_client import SharedClient
 
 MALFORMED = (
@@ -106,7 +106,7 @@ async def test_a_forged_grant_of_a_slot_is_not_believed(
 async def test_a_forged_grant_of_a_path_is_not_believed(
     config: RedisConfig, client: redis.Redis
 ) -> None:
-    paths = RedisPaths((TierSpec("all", 1, keyed=False),), name="p", config=config)
+    paths = RedisBackend((TierSpec("all", 1, keyed=False),), name="p", config=config)
     held = await paths.acquire((None,), timeout=None)
     waiting = asyncio.create_task(paths.acquire((None,), timeout=None))
     await until(lambda: client.zcard(record_of(paths).keys.all[2]) == 1, "a waiter")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import redis
+from tests.redis._calls import Calls
 from tests.redis._inside import shared_of
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._scripts import load
 
 
 def cpu_seconds(client: redis.Redis) -> float:
@@ -18,13 +18,12 @@ def cpu_seconds(client: redis.Redis) -> float:
 
 @pytest.mark.soak
 def test_dropping_one_of_many_slots_does_not_stop_the_server(client: redis.Redis) -> None:
-    slots, script = 1000, load("semaphore/inspect")
-    keys = [f"k{number}" for number in range(7)]
+    slots, scripts = 1000, Calls(client, "adv-sem", "s", values=2000)
     name = f"sw-dead-1*{slots}"
-    client.zadd("k0", {name: 1, **{f"{name}#{number}": 1 for number in range(2, slots + 1)}})
+    client.zadd(scripts.key("main"), {name: 1, **{f"{name}#{n}": 1 for n in range(2, slots + 1)}})
     before = cpu_seconds(client)
-    reply = client.eval(script.source.decode(), 7, *keys, "", "counts", "", 15, "")
-    assert reply[1] == 0
+    assert scripts.request("sw-x-1")[0] == "granted"
+    assert scripts.counts() == [1, 0]
     assert cpu_seconds(client) - before < 0.1  # each member once, not each for each
 
 
@@ -46,13 +45,13 @@ async def test_a_part_of_an_acquisition_is_not_released_by_itself(config: RedisC
 
 
 async def test_what_foreign_clients_left_of_a_dead_holder_is_dropped(client: redis.Redis) -> None:
-    members = [f"sw-dead-1*30#{n}" for n in range(12, 31)]  # they removed the others
-    client.zadd("k0", dict.fromkeys(members, 1))
-    keys = [f"k{number}" for number in range(7)]
-    reply = client.eval(
-        load("semaphore/inspect").source.decode(), 7, *keys, "", "counts", "", 15, ""
-    )
-    assert reply[1] == 0
+    scripts = Calls(client, "adv-sem", "s", values=40)
+    assert scripts.request("sw-dead-1*30")[0] == "granted"
+    members = dict.fromkeys(client.zrange(scripts.key("main"), 0, -1), 1)
+    client.zadd(scripts.key("main"), members)
+    client.zrem(scripts.key("main"), *[f"sw-dead-1*30#{n}" for n in range(2, 12)], "sw-dead-1*30")
+    assert scripts.request("sw-x-2")[:2] == ["granted", 1]
+    assert scripts.counts() == [1, 0]
 
 
 async def test_releasing_an_id_of_another_name_leaves_its_holder_alone(

@@ -1,4 +1,4 @@
-"""What RedisPaths does on a real server: taking, waiting, leaving, and what stays behind."""
+"""What RedisBackend does on a real server: taking, waiting, leaving, and what stays behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slotwise._core.limit import AcquisitionContext
 from slotwise._core.path_backend import PathBackend
 from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._backend import RedisBackend
 from slotwise.redis._scripts import OURS, load
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
@@ -29,8 +29,8 @@ THREE = (
 )
 
 
-def uploads(config: RedisConfig, **options: object) -> RedisPaths:
-    return RedisPaths(USER_AND_ALL, name="t", config=config, **options)  # type: ignore[arg-type]
+def uploads(config: RedisConfig, **options: object) -> RedisBackend:
+    return RedisBackend(USER_AND_ALL, name="t", config=config, **options)  # type: ignore[arg-type]
 
 
 def operator(config: RedisConfig, most: int = 2) -> Tiers:
@@ -54,14 +54,14 @@ def nodes(client: redis.Redis) -> dict[str, str]:
     return {field: text for field, text in state.items() if field[0].isdigit()}
 
 
-async def in_line(paths: RedisPaths, count: int) -> None:
+async def in_line(paths: RedisBackend, count: int) -> None:
     async def enough() -> bool:
         return (await paths.stats())["all"].waiting == count
 
     await until(enough, f"{count} in line")
 
 
-async def wait_for(paths: RedisPaths, user: str, count: int) -> asyncio.Task[str]:
+async def wait_for(paths: RedisBackend, user: str, count: int) -> asyncio.Task[str]:
     """A task that waits for a path, the ``count``-th to wait; it gives its id."""
 
     async def acquire() -> str:
@@ -133,13 +133,13 @@ async def test_a_free_path_is_one_command_to_acquire_and_one_to_release(
 ) -> None:
     # No heartbeat falls into the test.
     name = "one command"
-    paths = RedisPaths(tiers, name=name, config=config, heartbeat_max_interval=600)
+    paths = RedisBackend(tiers, name=name, config=config, heartbeat_max_interval=600)
     await paths.release((await paths.acquire(path, timeout=None)).acquisition_id)
     monitor.commands(name)
     acquired = await paths.acquire(path, timeout=5)
-    assert monitor.commands(name) == ["tiers/request"]
+    assert monitor.commands(name) == ["request"]
     assert await paths.release(acquired.acquisition_id) is True
-    assert monitor.commands(name) == ["tiers/release"]
+    assert monitor.commands(name) == ["release"]
 
 
 # ---------------------------------------------------------------------- serving
@@ -149,7 +149,7 @@ async def test_all_tiers_are_taken_or_none_and_others_pass_who_lacks_one(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     paths: PathBackend = uploads(config)
-    assert isinstance(paths, RedisPaths)
+    assert isinstance(paths, RedisBackend)
     alice = await paths.acquire(("alice", None), timeout=None)
     again = await wait_for(paths, "alice", 1)
     bob = await paths.acquire(("bob", None), timeout=5)
@@ -453,26 +453,26 @@ async def test_resize_serves_the_whole_fleet_and_one_key(
 async def test_objects_must_agree_about_tiers_in_use(config: RedisConfig) -> None:
     paths = uploads(config)
     held = await paths.acquire(("a", None), timeout=5)
-    larger = RedisPaths(
+    larger = RedisBackend(
         (TierSpec("user", 1, keyed=True), TierSpec("all", 9, keyed=False)), name="t", config=config
     )
     with pytest.raises(ValueConflict, match="the tiers of 't' are in use as all=2, not all=9"):
         await larger.acquire(("b", None), timeout=5)
     with pytest.raises(ValueConflict, match="in use as"):
-        await RedisPaths(THREE, name="t", config=config).acquire(("a", "b", None), timeout=5)
+        await RedisBackend(THREE, name="t", config=config).acquire(("a", "b", None), timeout=5)
     with pytest.raises(ValueConflict):
         await operator(config, most=9).resize("all", 3)
     await operator(config).resize("all", 9)
     await larger.release((await larger.acquire(("b", None), timeout=5)).acquisition_id)
     await paths.release(held.acquisition_id)
-    three = RedisPaths(THREE, name="t", config=config)
+    three = RedisBackend(THREE, name="t", config=config)
     await three.release((await three.acquire(("a", "b", None), timeout=5)).acquisition_id)
     assert (await three.stats())["all"].value == 4
 
 
 async def test_a_tier_without_a_limit_counts_and_never_blocks(config: RedisConfig) -> None:
     tiers = (TierSpec("user", 0, keyed=True), TierSpec("all", 0, keyed=False))
-    paths = RedisPaths(tiers, name="t", config=config)
+    paths = RedisBackend(tiers, name="t", config=config)
     held = [await paths.acquire(("a", None), timeout=30) for _ in range(30)]
     stats = await paths.stats()
     assert (stats["all"].active, stats["all"].value) == (30, 0)
@@ -542,7 +542,7 @@ async def test_later_calls_continue_what_one_call_cannot_finish(
     config: RedisConfig, client: redis.Redis
 ) -> None:
     """More heads to look at than one call examines: all are served without a heartbeat."""
-    paths = RedisPaths(
+    paths = RedisBackend(
         (TierSpec("user", 1, keyed=True), TierSpec("all", 1, keyed=False)),
         name="t",
         config=config,
@@ -582,7 +582,7 @@ async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: Red
     tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 0, keyed=False))
     # A busy machine may need long for all of them.
     patient = config.with_options(cleanup_timeout=90)
-    paths = RedisPaths(tiers, name="t", heartbeat_max_interval=120, config=patient)
+    paths = RedisBackend(tiers, name="t", heartbeat_max_interval=120, config=patient)
     users = [f"user {n}" for n in range(3000)]
     held = await asyncio.gather(*(paths.acquire((user, None), timeout=90) for user in users))
     stats = await paths.stats()

@@ -15,7 +15,7 @@ import redis
 from tests._stdlib import discard, leave
 from tests.redis._client import Worker
 from tests.redis._inside import shared_of
-from tests.redis._server import FAKE_CLOCK, LOAD, Server, until
+from tests.redis._server import LOAD, Server, until
 from tests.redis.faults._proxy import CutsAfterReply, LosesReply, LosesRequest, Proxy
 from tests.redis.test_paths import (
     USER_AND_ALL,
@@ -28,9 +28,7 @@ from tests.redis.test_paths import (
 
 from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._path_keys import KINDS
-from slotwise.redis._paths import RedisPaths
-from slotwise.redis._scripts import load
+from slotwise.redis._backend import RedisBackend
 
 # Of those who die; the others may be late, on a busy machine, and live.
 INTERVAL = 1.5
@@ -366,7 +364,7 @@ def forgetful_server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-async def line_up(paths: RedisPaths, order: list[int]) -> list[asyncio.Task[None]]:
+async def line_up(paths: RedisBackend, order: list[int]) -> list[asyncio.Task[None]]:
     async def wait(n: int) -> None:
         acquired = await paths.acquire(("a", None), timeout=None)
         order.append(n)
@@ -442,53 +440,3 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
     shared_of(paths).forget_closed_loops()
     await in_line(paths, 0)
     await paths.release(held.acquisition_id)
-
-
-async def test_tiers_that_lost_their_state_grant_again_when_all_holders_know_it(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """By their next heartbeats, or when they release: not only when their time is up."""
-    specs = (TierSpec("user", 2, keyed=True), TierSpec("all", 2, keyed=False))
-    paths = RedisPaths(
-        specs, name="t", config=config, heartbeat_max_interval=600, ping_interval=0.2
-    )
-    told, releasing = [await paths.acquire(("a", None), timeout=20) for _ in range(2)]
-    waiting = asyncio.create_task(paths.acquire(("b", None), timeout=None))
-    await until(lambda: client.zcard("adv-sem:tiers_waiters:t") == 1, "a waiter")
-    client.delete("adv-sem:tiers_state:t")
-    await asyncio.wait_for(told.lost, 30)
-    await paths.release(releasing.acquisition_id)
-    granted = await asyncio.wait_for(waiting, 30)
-    assert granted.slot_number == 1
-    assert releasing.lost.is_set() or not client.zscore(
-        "adv-sem:tiers_holders:t", releasing.acquisition_id
-    )
-    assert not [field for field in client.hkeys("adv-sem:tiers_state:t") if field[0] == "?"]
-    assert await paths.release(granted.acquisition_id)
-
-
-async def test_a_holder_that_died_keeps_tiers_without_their_state_closed_until_its_time_is_up(
-    client: redis.Redis,
-) -> None:
-    keys = [f"{FAKE_CLOCK}:tiers_{kind}:t" for kind in KINDS]
-
-    def run(name: str, now: float, *args: object) -> list[object]:
-        texts = (f"{now:.6f}", *map(str, args))
-        return client.eval(load(f"tiers/{name}").source, len(keys), *keys, *texts)
-
-    def request(now: float, claim_id: str, mode: str) -> list[object]:
-        args = ("s*,l", "2,2", 15, "-", mode, "", "host 1 ", "", "", claim_id, "0:a,1:")
-        return run("request", now, *args)
-
-    now = time.time()
-    assert request(now, "sw-x-1", "wait")[0] == "granted"
-    assert request(now, "sw-x-2", "wait")[0] == "granted"
-    client.delete(f"{FAKE_CLOCK}:tiers_state:t")
-    assert request(now + 1, "sw-x-3", "try")[0] == "busy"
-    # Its process releases it when it has read that.
-    assert run("heartbeat", now + 2, "", 15, "", 1, 0, "sw-x-1")[0][1:] == ["lost sw-x-1 kept"]
-    assert request(now + 3, "sw-x-3", "try")[0] == "busy", "the other one doesn't know"
-    assert request(now + 14, "sw-x-3", "wait")[0] == "queued"
-    run("heartbeat", now + 16, "", 15, "", 0, 1, "sw-x-3")
-    assert client.zrange(f"{FAKE_CLOCK}:tiers_holders:t", 0, -1) == ["sw-x-3"]
-    assert not [field for field in client.hkeys(f"{FAKE_CLOCK}:tiers_state:t") if field[0] == "?"]

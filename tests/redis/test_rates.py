@@ -10,14 +10,14 @@ import time
 
 import pytest
 import pytest_asyncio
+from tests.redis._calls import Calls
 from tests.redis._inside import shared_of
 
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
 from slotwise.redis import RedisConfig
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._name_checks import NameChecks
-from slotwise.redis._path_keys import PathKeys, write_path, write_value
-from slotwise.redis._scripts import load
+from slotwise.redis._writing import write_path, write_value
 
 _names = itertools.count(1)
 SLOW = Rate(1, per=3600, burst=5)  # nothing comes back while a test runs
@@ -279,61 +279,55 @@ def test_threads_wait_for_time_on_a_server_too(server):
     limit.close_sync()
 
 
-class Scripts:
+def rate_alone(client):
     """A rate of one a second, and its scripts with a clock of the test."""
+    value, now = write_value(Rate(1, per=1, burst=1)), round(time.time())
+    return Calls(client, "adv-sem", "t", tiers="tokens", values=value, interval=3600, now=now)
 
-    def __init__(self, client):
-        self.client = client
-        self.keys, self.rate = PathKeys("adv-sem", "t").all, Rate(1, per=1, burst=1)
-        self.now = round(time.time())
 
-    def run(self, script, *args):
-        given = (*self.keys, f"{self.now:.6f}", *map(str, args))
-        return self.client.eval(load(script).source, len(self.keys), *given)
+def request(scripts, acquisition_id):
+    return scripts.request(acquisition_id, write_path((None,)), due="due settle")
 
-    def request(self, acquisition_id):
-        own = ("wait", "", "host 1 x", "due", "", acquisition_id, write_path((None,)))
-        return self.run("tiers/request", "tokens", write_value(self.rate), 3600, "-", *own)
 
-    def come_back(self, *waiters):
-        args = ("y", 3600, "", 0, len(waiters), *waiters)
-        [[due_ms, *outcomes]] = self.run("tiers/heartbeat", *args)
-        return due_ms, [outcome.split()[0] for outcome in outcomes]
+def come_back(scripts, *waiters):
+    due_ms, outcomes = scripts.heartbeat((), waiters, caller="y")
+    return due_ms, [outcome.split()[0] for outcome in outcomes]
 
 
 def test_a_dead_head_delays_nobody_behind_it(client):
     """Whoever waits is told when the head's time has come, and has it served in its place."""
-    scripts = Scripts(client)
-    assert scripts.request("sw-x-1*1")[0] == "granted"
+    scripts = rate_alone(client)
+    assert request(scripts, "sw-x-1*1")[0] == "granted"
     told = "due sw-dead-2*1 1000000"
-    assert scripts.request("sw-dead-2*1") == ["queued", 1000, told]  # and it never comes back
-    assert scripts.request("sw-y-3*1") == ["queued", 1000]
+    assert request(scripts, "sw-dead-2*1") == ["queued", 1000, told]  # and it never comes back
+    assert request(scripts, "sw-y-3*1") == ["queued", 1000]
     scripts.now += 1
-    assert scripts.come_back("sw-y-3*1") == (1000, ["due"])  # it is next itself now
+    assert come_back(scripts, "sw-y-3*1") == (1000, ["due"])  # it is next itself now
     scripts.now += 1
-    assert scripts.come_back("sw-y-3*1")[1] == ["granted"]
+    assert come_back(scripts, "sw-y-3*1")[1] == ["granted"]
 
 
 def test_when_the_clock_of_the_server_steps_back_waiters_go_on_from_there(client):
-    scripts = Scripts(client)
-    assert scripts.request("sw-y-1*1")[0] == "granted"
-    assert scripts.request("sw-y-2*1")[:2] == ["queued", 1000]
+    scripts = rate_alone(client)
+    assert request(scripts, "sw-y-1*1")[0] == "granted"
+    assert request(scripts, "sw-y-2*1")[:2] == ["queued", 1000]
     scripts.now -= 600
-    assert scripts.come_back() == (1000, ["due"])
-    assert scripts.request("sw-y-3*1") == ["queued", 1000]
+    assert come_back(scripts) == (1000, ["due"])
+    assert request(scripts, "sw-y-3*1") == ["queued", 1000]
     scripts.now += 1
-    assert scripts.come_back() == (1000, ["granted", "due"])
+    assert come_back(scripts) == (1000, ["granted", "due"])
     scripts.now += 1
-    assert scripts.come_back() == (-1, ["granted"])
+    assert come_back(scripts) == (-1, ["granted"])
 
 
-def heartbeat_while_the_loop_reads_nothing(client, waiter):
+def heartbeat_while_the_loop_reads_nothing(client, limit, waiter):
     """Have a heartbeat of another thread find the waiter once the server has granted it."""
-    shared, keys = waiter.shared, waiter.record.keys
-    while not client.hexists(keys.all[0], f"${waiter.acquisition_id}"):
+    shared, taken = shared_of(limit), waiter.record.keys.all[-2:]
+    while not any(client.hexists(key, waiter.acquisition_id) for key in taken):
         time.sleep(0.001)
-    args = ("", waiter.client.token, 60, keys.notification, 0, 1, waiter.acquisition_id)
-    [[_, *outcomes]] = client.eval(load("tiers/heartbeat").source, len(keys.all), *keys.all, *args)
+    scripts = Calls(client, "adv-sem", limit.name, tiers="limit", interval=60)
+    _, outcomes = scripts.heartbeat((), (waiter.acquisition_id,), caller=waiter.client.token)
+    assert outcomes[0].startswith("granted")
     thread = threading.Thread(target=lambda: [shared.dispatch(each.encode()) for each in outcomes])
     thread.start()
     thread.join()
@@ -347,7 +341,7 @@ async def test_a_heartbeat_that_overtakes_the_reply_of_a_grant_takes_nothing_bac
     waiting = asyncio.create_task(limit.acquire())
     while not any(each.needs_heartbeat for each in waiters.values()):
         await asyncio.sleep(0)
-    heartbeat_while_the_loop_reads_nothing(client, *waiters.values())
+    heartbeat_while_the_loop_reads_nothing(client, limit, *waiters.values())
     async with asyncio.timeout(30):
         await waiting
     assert (await limit.stats()).acquired_slots == 2  # it was taken once
@@ -355,9 +349,9 @@ async def test_a_heartbeat_that_overtakes_the_reply_of_a_grant_takes_nothing_bac
 
 
 def test_a_heartbeat_says_of_a_rate_that_it_was_granted_until_that_is_forgotten(client):
-    scripts = Scripts(client)
-    assert scripts.request("sw-y-1*1")[0] == "granted"
-    assert scripts.come_back("sw-y-1*1") == (-1, ["granted"])
+    scripts = rate_alone(client)
+    assert request(scripts, "sw-y-1*1")[0] == "granted"
+    assert come_back(scripts, "sw-y-1*1") == (-1, ["granted"])
     scripts.now += 61
-    scripts.come_back()  # forgets it
-    assert scripts.come_back("sw-y-1*1") == (-1, ["gone"])
+    come_back(scripts)  # forgets it
+    assert come_back(scripts, "sw-y-1*1") == (-1, ["gone"])

@@ -76,7 +76,7 @@ async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
     late = [asyncio.create_task(semaphore.acquire()) for _ in range(5)]
     assert all(await asyncio.gather(*releases))
     # The requests first: they are queued while all slots are taken, which costs the server least.
-    assert sent == ["<Script semaphore/request_many>", "<Script semaphore/release_many>"]
+    assert sent == ["<Script request>", "<Script release>"]
     tokens = []
     for each in early + late:
         acquired = await asyncio.wait_for(each, 30)
@@ -157,7 +157,7 @@ async def test_a_cancelled_request_that_its_release_overtook_takes_no_slot(
             limit = Tiers(Tier("all", 1), name="x", url=proxy.url, **settings)
         held = await limit.acquire()
         client.script_flush()
-        client.script_load(load(f"{kind}/release").source)
+        client.script_load(load("release").source)
 
         def calls_of_scripts() -> int:
             return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
@@ -165,7 +165,6 @@ async def test_a_cancelled_request_that_its_release_overtook_takes_no_slot(
         proxy.freeze_replies()
         before = calls_of_scripts()
         cancelled = asyncio.create_task(limit.acquire())
-        # Background calls, such as the note of the name, may come at any time as well.
         await until(lambda: calls_of_scripts() >= before + 1, "the request was refused")
         cancelled.cancel()
         await until(lambda: calls_of_scripts() >= before + 2, "the release has overtaken it")

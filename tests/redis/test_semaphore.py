@@ -9,19 +9,17 @@ import time
 import pytest
 import redis
 from tests.redis._server import Server, until
-from tests.redis.test_scripts_against_ledger import taken_numbers
 
 from slotwise import (
     AcquireTimeout,
     BackendError,
 )
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import SemaphoreKeys
 
 
 def documented_keys(client: redis.Redis) -> list[str]:
     """What may not stay: everything but the facts that expire by themselves."""
-    facts = ("semaphore_state", "semaphore_max", "semaphore_numbers", ":names")
+    facts = ("semaphore_state", "semaphore_max", ":names")
     return [key for key in client.scan_iter() if not any(fact in key for fact in facts)]
 
 
@@ -31,8 +29,6 @@ def assert_nothing_left(client: redis.Redis) -> None:
         assert client.pttl(key) > 0, f"{key} would stay forever"
         if "state" in key:
             assert [field for field in client.hkeys(key) if not field.startswith(".")] == []
-        if "numbers" in key:
-            assert taken_numbers(client, SemaphoreKeys("adv-sem", key.rpartition(":")[2])) == set()
 
 
 async def in_line(semaphore: RedisSemaphore, count: int) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import select
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +21,6 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._net.opening import close_abandoned
-from slotwise.redis._net.preparation import open_connection
 
 
 class TlsServer(Server):
@@ -50,11 +45,7 @@ class EndsTls(Proxy):
         super().__init__(port)
 
     def welcome(self, client: socket.socket) -> socket.socket:
-        try:
-            return self._context.wrap_socket(client, server_side=True)
-        except OSError as error:  # the client has reset it, for example
-            close_abandoned(error)
-            raise
+        return self._context.wrap_socket(client, server_side=True)
 
 
 class Certificate:
@@ -212,33 +203,3 @@ async def test_a_host_name_that_the_certificate_does_not_have_is_refused(
         for option in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
             semaphore = RedisSemaphore(value=1, config=RedisConfig(f"{by_name}&{option}"))
             assert await semaphore.release(await semaphore.acquire())
-
-
-def test_a_connection_that_is_reset_just_before_the_tls_handshake_leaves_no_socket_open(
-    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect = redis.connection.Connection._connect
-    reset = []
-
-    def connect_and_be_reset(self: redis.connection.Connection) -> socket.socket:
-        client = connect(self)
-        accepted, _ = listener.accept()
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        accepted.close()
-        reset.append(select.select([client], [], [], 10)[0] == [client])
-        return client
-
-    monkeypatch.setattr(redis.connection.Connection, "_connect", connect_and_be_reset)
-    before = open_tls_sockets()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        config = RedisConfig(url(port, certificate, certificate))
-        with pytest.raises(BackendError, match=f"127.0.0.1:{port}"):
-            open_connection(config, None, None)
-    assert reset == [True]
-    assert open_tls_sockets() <= before
-
-
-def open_tls_sockets() -> set[ssl.SSLSocket]:
-    gc.collect()
-    return {each for each in gc.get_objects() if type(each) is ssl.SSLSocket and each.fileno() >= 0}

@@ -1,46 +1,43 @@
-"""Thousands of holders and waiters are closed, resized and listed in calls of bounded cost."""
+"""Thousands of holders and waiters are served, closed, resized and listed in bounded calls."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import Any
 
 import pytest
 import redis
-from tests.redis._eval import evaluate
+from tests.redis._calls import Calls
 from tests.redis._server import until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import SemaphoreClosed, Tier, Tiers
+from slotwise import Adaptive, Rate, SemaphoreClosed, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import SemaphoreKeys
-from slotwise.redis._scripts import load
 
-KEYS = SemaphoreKeys("adv-sem", "s")
-# What lua/base/base.lua calls AT_ONCE and PAGE.
-AT_ONCE, PAGE = 100, 500
+# As in lua/rules/base.lua.
+AT_ONCE, PAGE = 100, 250
 
 
-def run(client: redis.Redis, name: str, *args: object) -> Any:
-    return evaluate(client, load(name).source, len(KEYS.all), *KEYS.all, "", *map(str, args))
+@pytest.fixture
+def scripts(client: redis.Redis) -> Calls:
+    """Those of a semaphore of three slots."""
+    return Calls(client, "adv-sem", "s", values=3, interval=60)
 
 
-def queue(client: redis.Redis, count: int, *, slots: int = 1) -> list[str]:
-    """Fill a semaphore of 3 slots and queue that many behind that, in one write."""
-    args = ("sw-x-0*3", 3, 60, "", "wait", "", "host 1 ", "", "")
-    assert run(client, "semaphore/request", *args)[0] == "granted"
+def queue(scripts: Calls, count: int, *, slots: int = 1) -> list[str]:
+    """Fill a semaphore of 3 slots and queue that many behind that."""
+    assert scripts.request("sw-x-0*3")[0] == "granted"
     several = "" if slots == 1 else f"*{slots}"
     ids = [f"sw-x-{n}{several}" for n in range(1, count + 1)]
-    now = time.time()
-    tickets = [f"{now + n / 1000:.6f}" for n in range(count)]
-    claims = (f"60 - {ticket} 0 0 0 host 1 " for ticket in tickets)
-    client.zadd(KEYS.waiting, dict(zip(ids, map(float, tickets), strict=True)))
-    client.zadd(KEYS.waiting_heartbeat, dict.fromkeys(ids, now + 60))
-    client.hset(KEYS.state, mapping=dict(zip(ids, claims, strict=True)))
-    for key in (KEYS.waiting, KEYS.waiting_heartbeat):
-        client.expire(key, 60)
+    for at in range(0, count, AT_ONCE):
+        scripts.request(*ids[at : at + AT_ONCE])
     return ids
+
+
+def calls(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
 def commands(client: redis.Redis) -> int:
@@ -48,48 +45,54 @@ def commands(client: redis.Redis) -> int:
     return sum(each["calls"] for each in client.info("commandstats").values())
 
 
-def test_a_heartbeat_needs_few_commands_whatever_became_of_those_it_names(
-    client: redis.Redis,
+def test_a_heartbeat_needs_few_commands_however_many_it_names(client: redis.Redis) -> None:
+    """Those of holders, and of waiters that were granted without having heard of it."""
+    scripts = Calls(client, "adv-sem", "s", values=2_000, interval=60)
+    ids = [f"sw-x-{n}" for n in range(1_000)]
+    for at in range(0, 1_000, AT_ONCE):
+        scripts.request(*ids[at : at + AT_ONCE])
+    renewed = f"({time.time() + 60}"
+    before = commands(client)
+    _, outcomes = scripts.heartbeat(ids[:500], ids[500:])
+    assert commands(client) - before < 100
+    assert [each.rpartition(" ")[0] for each in outcomes] == [
+        f"granted {each} {n + 501}" for n, each in enumerate(ids[500:])
+    ]
+    assert client.zcount(scripts.key("main"), renewed, "inf") == 1_000
+
+
+def test_one_call_grants_a_bounded_number_and_says_that_there_is_more(
+    scripts: Calls, client: redis.Redis
 ) -> None:
-    now, count = time.time(), 1000
-    ids = [f"sw-x-{n}" for n in range(count)]
-    run(client, "semaphore/request", "sw-x-first", 2 * count, 60, "", "try", "", "host 1 ", "", "")
-
-    def heartbeat(*named: object) -> tuple[list[str], int]:
-        before = commands(client)
-        [[_, *outcome]] = run(client, "semaphore/heartbeat", "x", 60, "", *named)
-        return outcome, commands(client) - before
-
-    client.zadd(KEYS.ttl, dict.fromkeys(ids, now + 60))
-    outcome, needed = heartbeat(count, 0, *ids)
-    assert outcome == [f"lost {each}" for each in ids]
-    assert needed < 100
-    assert client.zcard(KEYS.ttl) == 0
-    # Waiters that were granted without having heard of it.
-    claims = {each: f"60 - {now:.6f} {now:.6f} {n + 2} {n} host 1 " for n, each in enumerate(ids)}
-    client.hset(KEYS.state, mapping=claims)
-    client.zadd(KEYS.main, dict.fromkeys(ids, now + 20))
-    outcome, needed = heartbeat(0, count, *ids)
-    assert outcome == [f"granted {each} {n + 2} {n}" for n, each in enumerate(ids)]
-    assert needed < 100
-    assert client.zcount(KEYS.main, now + 50, "inf") == count + 1, "they are renewed"
+    """Also one that serves twice, as a resize does."""
+    queue(scripts, 3 * AT_ONCE)
+    held = [3]
+    assert scripts.control("resize", 0, "", 1_000, 60, "", caller="x")[-1] == "unfinished"
+    held.append(client.zcard(scripts.key("main")))
+    while held[-1] < 3 + 3 * AT_ONCE:
+        scripts.heartbeat()
+        held.append(client.zcard(scripts.key("main")))
+    steps = [after - before for before, after in itertools.pairwise(held)]
+    assert AT_ONCE / 2 < max(steps) <= AT_ONCE
 
 
 def test_one_call_of_close_refuses_a_bounded_number_and_heartbeats_the_rest(
-    client: redis.Redis,
+    scripts: Calls, client: redis.Redis
 ) -> None:
-    ids = queue(client, 3 * AT_ONCE)
-    told = run(client, "semaphore/close", "x", 3, "moved")
-    assert told == [*(f"closed {each} moved" for each in ids[:AT_ONCE]), "unfinished"]
+    ids = queue(scripts, 3 * AT_ONCE)
+    told = scripts.control("close", "moved", caller="x")[1:]
+    assert told.pop() == "unfinished"
     # One that is asked again meanwhile is refused, and leaves the queue.
-    args = (ids[-1], 3, 60, "", "wait", "again", "host 1 ", "", "")
-    assert run(client, "semaphore/request", *args) == ["closed", "moved"]
-    [[due, *second]] = run(client, "semaphore/heartbeat", "x", 60, "", 0, 0)
-    assert (due, second) == (0, [f"closed {each} moved" for each in ids[AT_ONCE : 2 * AT_ONCE]])
-    [[due, *third]] = run(client, "semaphore/heartbeat", "x", 60, "", 0, 0)
-    assert (due, third) == (-1, [f"closed {each} moved" for each in ids[2 * AT_ONCE : -1]])
-    assert client.hkeys(KEYS.state).count("sw-x-0*3") == 1
-    assert not any(client.hexists(KEYS.state, each) for each in ids)
+    assert scripts.request(ids[-1], again=True) == ["closed", "moved"]
+    due_ms, steps = 0, [len(told)]
+    while due_ms == 0:
+        due_ms, outcomes = scripts.heartbeat(caller="x")
+        told += outcomes
+        steps.append(len(outcomes))
+    assert [*told] == [f"closed {each} moved" for each in ids]
+    assert max(steps) <= AT_ONCE
+    fields = client.hkeys(scripts.key("state"))
+    assert [field for field in fields if field.startswith("sw-")] == ["sw-x-0*3"]
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
@@ -111,48 +114,57 @@ async def test_closing_refuses_more_waiters_than_one_call_does(
 
     await until(all_wait, "all of them in the queue")
     await tiers.close_everywhere("for good")
-    assert (await limit.stats()).waiting == 0, "it returns when everybody has been refused"
     ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
     assert {(type(each), getattr(each, "reason", None)) for each in ended} == {
         (SemaphoreClosed, "for good")
     }
+    assert (await limit.stats()).waiting == 0
     assert await limit.release(held) is True
     await tiers.reopen()
 
 
 def test_one_call_of_resize_refuses_a_bounded_number_and_says_where_to_go_on(
-    client: redis.Redis,
+    scripts: Calls, client: redis.Redis
 ) -> None:
-    ids = queue(client, PAGE + AT_ONCE, slots=3)
-    args = ("x", 60, "", 3, 2, 60)
+    ids = queue(scripts, 2 * PAGE, slots=3)
     refused: list[str] = []
     go_on = ""
-    while True:
-        word, value, go_on, *told = run(client, "semaphore/resize", *args, go_on)
-        assert (word, value) == ("resized", 2)
-        assert len(told) <= AT_ONCE
+    for _ in range(20):
+        word, go_on, *told = scripts.control("resize", 0, "", 2, 60, go_on, caller="x")
+        assert word == "done"
+        assert len(told) < 1.5 * PAGE
         refused += told
         if not go_on:
             break
-    assert refused == [f"refused {each} 2" for each in ids]
-    assert client.exists(KEYS.waiting) == 0
+    assert go_on == ""
+    assert {*refused} == {f"refused {each} 2 0" for each in ids}
+    assert client.exists(scripts.key("waiting")) == 0
 
 
-def test_a_resize_that_goes_on_does_not_undo_a_later_one(client: redis.Redis) -> None:
-    ids = queue(client, 2 * AT_ONCE, slots=3)
-    _, _, go_on, *_ = run(client, "semaphore/resize", "x", 60, "", 3, 2, 60, "")
-    run(client, "semaphore/resize", "x", 60, "", 3, 5, 60, "")
-    assert run(client, "semaphore/resize", "x", 60, "", 3, 2, 60, go_on)[:3] == ["resized", 5, ""]
-    assert client.zrange(KEYS.waiting, 0, -1) == ids[AT_ONCE:]
+def test_a_resize_is_at_its_end_when_those_that_it_did_not_come_to_have_left(
+    scripts: Calls,
+) -> None:
+    """Or its caller would ask for the rest forever."""
+    ids = queue(scripts, 2 * PAGE, slots=3)
+    go_on = scripts.control("resize", 0, "", 2, 60, "", caller="x")[1]
+    assert go_on
+    for at in range(0, len(ids), AT_ONCE):
+        scripts.release(*ids[at : at + AT_ONCE])
+    assert scripts.control("resize", 0, "", 2, 60, go_on, caller="x")[1] == ""
 
 
 def test_one_that_a_resize_did_not_come_to_is_refused_at_the_head_of_the_queue(
-    client: redis.Redis,
+    scripts: Calls,
 ) -> None:
-    ids = queue(client, AT_ONCE + 1, slots=3)
-    run(client, "semaphore/resize", "x", 60, "", 3, 2, 60, "")  # and nobody looks on
-    reply = run(client, "semaphore/release", "sw-x-0*3", "x", 60, "", "")
-    assert reply == [3, 0, 0, f"refused {ids[-1]} 2"]
+    ids = queue(scripts, PAGE + AT_ONCE, slots=3)
+    *_, go_on = scripts.control("resize", 0, "", 2, 60, "", caller="x")[:2]
+    assert go_on, "and nobody looks on"
+    digits, *refused = scripts.release("sw-x-0*3", caller="x")
+    while refused[-1] == "unfinished":
+        refused[-1:] = scripts.heartbeat(caller="x")[1]
+    assert digits == "1"
+    assert {*refused} < {f"refused {each} 2 0" for each in ids}
+    assert scripts.counts() == [0, 0]
 
 
 async def test_shrinking_refuses_all_that_ask_for_too_much(
@@ -171,35 +183,26 @@ async def test_shrinking_refuses_all_that_ask_for_too_much(
     assert_nothing_left(client)
 
 
+@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
 async def test_long_lists_come_in_parts_and_are_complete(
-    config: RedisConfig, client: redis.Redis
+    config: RedisConfig, client: redis.Redis, kind: str
 ) -> None:
-    ids = queue(client, 2 * PAGE + 50)
-    now = time.time()
-    holders = [f"sw-x-h{n}" for n in range(2 * PAGE)]
-    client.zadd(KEYS.main, dict.fromkeys(holders, now + 60))
+    count = 2 * PAGE + 50
+    if kind == "semaphore":
+        scripts = Calls(client, "adv-sem", "s", values=count, interval=60)
+        limit: Any = RedisSemaphore(count, name="s", config=config)
+    else:
+        given: Any = {"tiers": "all", "values": f"{count}"}
+        scripts = Calls(client, "adv-sem", "s", interval=60, **given)
+        limit = Tiers(Tier("all", count), name="s", url=config)
+    ids = [f"sw-x-{n:04}" for n in range(2 * count)]
+    for at in range(0, len(ids), AT_ONCE):
+        some = ids[at : at + AT_ONCE]
+        scripts.request(*(some if kind == "semaphore" else [w for i in some for w in (i, "0:")]))
     for what in ("holders", "waiters"):
-        reply = run(client, "semaphore/inspect", what, "", 60, "")
-        assert reply[5] != "", "where to go on"
-        assert len(reply) < 6 + 3 * 1.5 * PAGE
-    semaphore = RedisSemaphore(3, name="s", config=config)
-    assert [each.acquisition_id for each in await semaphore.waiters()] == ids
-    listed = [each.acquisition_id for each in await semaphore.holders()]
-    assert sorted(listed) == sorted([*holders, "sw-x-0*3"])
-
-
-async def test_long_lists_of_tiers_come_in_parts_and_are_complete(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name="t", url=config)
-    held = await tiers.acquire(tenant="a")
-    claim = client.hget("adv-sem:tiers_state:t", held.acquisition_id)
-    ids = [f"sw-x-{n}" for n in range(2 * PAGE)]
-    client.zadd("adv-sem:tiers_holders:t", dict.fromkeys(ids, time.time() + 60))
-    client.hset("adv-sem:tiers_state:t", mapping=dict.fromkeys(ids, claim))
-    listed = [each.acquisition_id for each in await tiers.holders()]
-    assert sorted(listed) == sorted([*ids, held.acquisition_id])
-    assert await tiers.release(held) is True
+        assert len(scripts.inspect(what)) < 3 * 1.5 * PAGE
+    assert [each.acquisition_id for each in await limit.waiters()] == ids[count:]
+    assert [each.acquisition_id for each in await limit.holders()] == ids[:count]
 
 
 async def test_a_tier_with_very_many_waiting_keys_is_resized_in_parts(
@@ -221,31 +224,67 @@ async def test_a_tier_with_very_many_waiting_keys_is_resized_in_parts(
 
 
 def test_silent_holders_of_very_many_slots_are_dropped_a_few_in_a_call(client: redis.Redis) -> None:
-    past = time.time() - 5
+    scripts = Calls(client, "adv-sem", "s", values=6_000)
     for n in range(3):
-        wide = f"sw-dead-{n}*2000"
-        client.zadd(KEYS.main, {wide: past, **{f"{wide}#{i}": past for i in range(2, 2_001)}})
-    held = [run(client, "semaphore/inspect", "counts", "", 60, "")[1] for _ in range(3)]
-    assert held == [4_000, 2_000, 0]
+        assert scripts.request(f"sw-dead-{n}*2000")[0] == "granted"
+    main = scripts.key("main")
+    client.zadd(main, dict.fromkeys(client.zrange(main, 0, -1), time.time() - 5))
+    seen = [6_000]
+    while seen[-1]:
+        seen.append(scripts.counts()[0])
+    assert seen == [6_000, 4_000, 2_000, 0]
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_many_holders_are_not_kept_in_a_list_that_each_command_searches(
-    client: redis.Redis, config: RedisConfig, kind: str, at_once: bool
+# ------------------------------------------------------------------------ very many keys of tiers
+
+
+async def test_a_tier_of_very_many_keys_is_frozen_in_several_calls(
+    config: RedisConfig, client: redis.Redis
 ) -> None:
-    """A server keeps small sets as lists. See lua/base/lists.lua."""
-    limit = (
-        RedisSemaphore(name="s", value=100, config=config)
-        if kind == "semaphore"
-        else Tiers(Tier("all", 100), name="t", url=config).at()
-    )
-    if at_once:
-        held = await asyncio.gather(*[limit.acquire() for _ in range(40)])
-    else:
-        held = [await limit.acquire() for _ in range(40)]
-    sets = [key for key in client.scan_iter("*") if client.type(key) == "zset"]
-    [holders] = [key for key in sets if client.zcard(key) == 40]
-    assert client.object("encoding", holders) == "skiplist"
+    value = Adaptive(3, 1, 9)
+    tiers = Tiers(Tier("tenant", value, keyed=True), Tier("all", 5_000), name="t", url=config)
+    held = await asyncio.gather(*(tiers.acquire(tenant=f"t{n}") for n in range(200)))
+    before = calls(client)
+    await tiers.freeze("tenant", 5)
+    assert calls(client) - before > 3
+    assert {each.value for each in (await tiers.stats())["tenant"].keys.values()} == {5}
     for each in held:
-        await limit.release(each.acquisition_id)
+        await tiers.release(each)
+
+
+async def test_the_keys_of_a_tier_are_looked_at_in_parts_when_its_pause_ends(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5_000), name="t", url=config)
+    # That tier, with all its keys.
+    scripts = Calls(client, "adv-sem", "t", tiers="tenant*,all", values="1,5000", interval=60)
+    assert scripts.control("pause", "", "0", 600) == ["done"]
+    waiting = [asyncio.create_task(tiers.acquire(tenant=f"t{n}")) for n in range(300)]
+    await until(lambda: client.zcard(scripts.key("waiters")) == 300, "all of them in the queue")
+    before = calls(client)
+    await tiers.reopen()
+    held = await asyncio.wait_for(asyncio.gather(*waiting), 60)
+    assert calls(client) - before > 3
+    for each in held:
+        await tiers.release(each)
+
+
+async def test_the_buckets_of_a_tier_get_another_rate_in_several_calls(
+    config: RedisConfig, client: redis.Redis
+) -> None:
+    slow = Rate(10, per=360_000, burst=10)
+    tiers = Tiers(Tier("tenant", rate=slow, keyed=True), Tier("all", 5_000), name="t", url=config)
+    costs = [n % 10 + 1 for n in range(300)]
+    held = await asyncio.gather(
+        *(tiers.acquire(tenant=f"t{n}", costs={"tenant": cost}) for n, cost in enumerate(costs))
+    )
+    # Those that come meanwhile are served afterwards, by the new rate.
+    faster = Rate(30, per=360_000, burst=30)
+    resizing = asyncio.create_task(tiers.resize("tenant", faster))
+    newcomer = await tiers.acquire(tenant="t0", costs={"tenant": 2})
+    await resizing
+    left = (await tiers.stats())["tenant"].keys
+    expected = {f"t{n}": 10 - cost - 2 * (n == 0) for n, cost in enumerate(costs)}
+    assert {key: round(left[key].level or 0.0) for key in expected} == expected
+    for each in (*held, newcomer):
+        await tiers.release(each)

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from tests.redis._damage import drop_half, write_garbage
+import redis
 from tests.redis.faults._proxy import Freezes, GoesSilent, IsSlow, Proxy
 from tests.soak._deployments import BehindASentinel, Deployment, OnACluster, OneServer
 from tests.soak._objects import FILES, INTERVAL, REDIS, TIERS
@@ -198,22 +198,40 @@ class KeyReplaced(NamedFault):
             client.delete(key)
 
 
+def _write_garbage(client: redis.Redis, key: str) -> None:
+    """Other contents of the same type, in a key that lives as long."""
+    kind, life = client.type(key), client.pttl(key)
+    client.delete(key)
+    if kind == "hash":
+        client.hset(key, mapping={"garbage": "x", "1:": "y", ".values": "z"})
+    elif kind == "string":
+        client.set(key, "garbage")
+    else:
+        client.zadd(key, {"garbage": 1, "more of it": 2, "0:": 0})
+    client.pexpire(key, max(life, 20_000))
+
+
+def _drop_half(client: redis.Redis, key: str) -> None:
+    """Every other entry."""
+    kind = client.type(key)
+    if kind == "hash" and (fields := sorted(client.hkeys(key))[::2]):
+        client.hdel(key, *fields)
+    elif kind == "zset" and (members := client.zrange(key, 0, -1)[::2]):
+        client.zrem(key, *members)
+
+
 class KeyDamaged(NamedFault):
     """The contents of one key are replaced by others of its type, or half of them are gone."""
 
     def inject(self, stage: Stage) -> None:
         name, key = _some_key(stage)
-        damage = stage.dice.choice((write_garbage, drop_half))
-        # It is found by a search that takes some heartbeats.
+        damage = stage.dice.choice((_write_garbage, _drop_half))
         within = 1.0
         with (
             stage.fault(f"{self.name} {key}", "amnesia", within=within, objects=(name,)),
             stage.server.client(decode_responses=True) as client,
         ):
-            damage(client, key.encode())
-        time.sleep(
-            INTERVAL + 1
-        )  # one at a time: what is left of the others is what it is made anew of
+            damage(client, key)
 
 
 # ------------------------------------------------------------------------------ connections
@@ -229,20 +247,12 @@ class ClientsKilled(NamedFault):
                     client.client_kill_filter(_id=other["id"])
 
 
-class _Drops(Proxy):
-    def drop(self) -> None:
-        for pair in self._pairs:
-            self._cut(*pair)
-        self._pairs.clear()
-
-
 class ConnectionsDropped(NamedFault):
     """All are cut amid whatever they do."""
 
-    proxy = _Drops
+    proxy = Proxy
 
     def inject(self, stage: Stage) -> None:
-        assert isinstance(stage.proxy, _Drops)
         with stage.fault(self.name, "none", objects=ON_SERVER):
             stage.proxy.drop()
 

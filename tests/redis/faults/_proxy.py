@@ -89,6 +89,12 @@ class Proxy:
                 pass
             sock.close()
 
+    def drop(self) -> None:
+        """Cut all connections, whatever is on its way; new ones work."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            self._cut(*pair)
+
     def break_again(self) -> None:
         """Break the next connection, too, after one that was broken."""
         self.broken.clear()

@@ -16,8 +16,8 @@ from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._backend import RedisBackend
 from slotwise.redis._keys import SemaphoreKeys
-from slotwise.redis._paths import RedisPaths
 from slotwise.redis._scripts import load
 
 INTERVAL = 1.0
@@ -104,7 +104,7 @@ def warnings(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
 async def test_a_full_server_loses_no_path_and_no_place_in_line(
     own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    paths = RedisPaths(
+    paths = RedisBackend(
         (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False)),
         name="t",
         heartbeat_max_interval=INTERVAL,

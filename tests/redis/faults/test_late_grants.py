@@ -16,7 +16,7 @@ from tests.redis.faults._proxy import Freezes
 from slotwise._core.paths import TierSpec
 from slotwise._core.results import AcquisitionResult
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._backend import RedisBackend
 
 pytestmark = pytest.mark.soak
 
@@ -35,7 +35,7 @@ class SemaphoreOfOne:
         )
         self.release = self.limit.release
         self.process, record = shared_of(self.limit), record_of(self.limit)
-        self.holding, self.waiting = record.keys.all[0], record.keys.all[3]
+        self.holding, self.waiting = record.keys.all[1], record.keys.all[4]
 
     async def acquire(self) -> AcquisitionResult:
         return await self.limit.acquire()
@@ -59,7 +59,7 @@ class PathOfOne:
     worker = "tests.redis._path_worker"
 
     def __init__(self, url: str) -> None:
-        self.limit = RedisPaths(
+        self.limit = RedisBackend(
             TIERS, name="s", heartbeat_max_interval=INTERVAL, config=RedisConfig(url)
         )
         self.process, record = shared_of(self.limit), record_of(self.limit)

@@ -25,10 +25,10 @@ from tests.redis.test_semaphore import in_line
 from slotwise import Tier, Tiers
 from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
-from slotwise.redis import RedisConfig, RedisSemaphore, _namespace
+from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.redis._backend import RedisBackend
 from slotwise.redis._keys import SemaphoreKeys
-from slotwise.redis._namespace import NamespaceReader
-from slotwise.redis._paths import RedisPaths
+from slotwise.redis._survey import Contents, survey_sync
 
 SLOTS = 16384
 
@@ -130,7 +130,7 @@ async def test_semaphores_live_on_all_nodes_of_a_cluster(cluster: list[Server]) 
     for node in cluster:
         with node.client(decode_responses=True) as client:
             found = client.keys("everywhere:*")  # other tests use this cluster, too
-            # Notes of the names in use are written when there is time, one set for each node.
+            # Names are noted on each node.
             keys = [key for key in found if not key.startswith("everywhere:names:")]
             written.append(len(keys))
             assert [key for key in keys if "{s" not in key] == []
@@ -150,38 +150,30 @@ async def test_statistics_and_sync_calls_on_a_cluster(cluster: list[Server]) -> 
         assert await semaphore.release(await waiting)
 
 
-@pytest.mark.soak
-async def test_a_look_at_a_cluster_is_one_script_on_each_node(
-    cluster: list[Server], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("namespace", ["looks", "looks{tag}"])
+async def test_all_names_on_a_cluster_are_found_after_their_first_use_by_no_scan(
+    cluster: list[Server], namespace: str
 ) -> None:
-    config = RedisConfig(cluster_url(cluster), namespace="looks")
-    reader = NamespaceReader(config)
-    found = await asyncio.to_thread(reader.read)
-    assert found.semaphores.keys() | found.tiers.keys() == set()
+    config = RedisConfig(cluster_url(cluster), namespace=namespace)
+    assert await asyncio.to_thread(survey_sync, config) == Contents()
     semaphores = [RedisSemaphore(2, name=f"n{n}", config=config) for n in range(12)]
     held = [await semaphore.acquire() for semaphore in semaphores]
     tiers = Tiers(Tier("tenant", 1, keyed=True), name="model", url=config)
     path = await tiers.acquire(tenant="acme")
+    await RedisSemaphore(1, name="shut", config=config).close_everywhere("moved")
 
-    def scripts() -> list[int]:
+    def scans() -> list[int]:
         stats = [node.client().info("commandstats") for node in cluster]
-        return [each.get("cmdstat_evalsha", {}).get("calls", 0) for each in stats]
+        return [each.get("cmdstat_scan", {}).get("calls", 0) for each in stats]
 
-    async def all_are_seen() -> bool:
-        found = await asyncio.to_thread(reader.read)
-        return len(found.semaphores) == 12 and "model" in found.tiers
-
-    await until(all_are_seen, "the notes of all nodes")
-    for node in cluster:
-        node.client().config_resetstat()
-    found = await asyncio.to_thread(reader.read)
-    assert {each.acquired_slots for each in found.semaphores.values()} == {1}
-    assert found.tiers["model"].stats == await tiers.stats()
+    before = scans()
+    found = await asyncio.to_thread(survey_sync, config)
     assert found.errors == []
-    assert max(scripts()) <= 3  # one for the look, one for the statistics, perhaps a heartbeat
-    assert not any(node.client().info("commandstats").get("cmdstat_scan") for node in cluster)
-    monkeypatch.setattr(_namespace, "_SCAN_EVERY", 0.0)
-    assert len((await asyncio.to_thread(reader.read)).semaphores) == 12
+    assert found.semaphores.keys() == {*(f"n{n}" for n in range(12)), "shut"}
+    assert [found.semaphores[f"n{n}"].acquired_slots for n in range(12)] == [1] * 12
+    assert found.semaphores["shut"].reason == "moved"
+    assert found.tiers["model"].stats == await tiers.stats()
+    assert scans() == before
     for semaphore, each in zip(semaphores, held, strict=True):
         await semaphore.release(each)
     await tiers.release(path)
@@ -194,7 +186,7 @@ async def test_paths_live_on_one_shard_of_a_cluster(cluster: list[Server]) -> No
 
     async def work(n: int) -> None:
         nonlocal inside
-        paths = RedisPaths(tiers, name=f"t{n % 6}", config=config)
+        paths = RedisBackend(tiers, name=f"t{n % 6}", config=config)
         acquired = await paths.acquire((f"{{{n % 5}}}", None), timeout=20)
         inside += 1
         await asyncio.sleep(0.002)
@@ -405,7 +397,7 @@ async def test_a_node_that_is_gone_costs_no_holder_on_another_node_its_slot(
                 break
         _, lost = held[0]
         semaphore, kept = held[1]
-        main = record_of(semaphore).keys.all[0]
+        main = record_of(semaphore).keys.all[1]
 
         def deadline() -> float:
             return clients[1].zscore(main, kept.acquisition_id) or 0.0
