@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,7 @@ import redis
 
 from benchmarks._race import report, start
 from benchmarks.bench_redis import running_server
-from slotwise.redis._keys import SemaphoreKeys
-from slotwise.redis._path_keys import PathKeys
+from slotwise.redis._keys import KeySet, PathKeys, SemaphoreKeys
 from slotwise.redis._scripts import load
 
 QUICK = "--quick" in sys.argv
@@ -34,13 +33,69 @@ SLOTS, WIDE = 1_000_000 // PART, 10_000
 INTERVAL, BAR_MS = 600, 5.0
 PROCESSES = 500
 OWNER = "!0123456789abcdef host 1 label"
-SEMAPHORE, TIERS = SemaphoreKeys("b", "s"), PathKeys("b", "t")
+NAMES_KEY = "b:names"
+AT_ONCE = 100  # requests or releases that one call carries
+AT_ONE_LOOK = 20  # names that one call reads, as slotwise.redis._survey has it
 # What is one call by its nature: docs/guarantees.md has the reasons.
 WHOLE = ("one acquisition of",)
+
+Ids = Iterable[str]
 
 
 def id_of(number: int, needs: str = "") -> str:
     return f"sw-{number % PROCESSES:04}x1-{number}{needs}"
+
+
+def ids_of(first: int, count: int) -> list[str]:
+    return [id_of(n) for n in range(first, first + count)]
+
+
+@dataclass
+class Limit:
+    """The keys of a limit, and the arguments of calls for it; lua/*.lua has what they mean."""
+
+    keys: KeySet
+    values: str
+    shape: str = ""
+    pattern: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "tiers" if self.shape else "semaphore"
+
+    def path_of(self, number: int) -> str:
+        return f"0:t{number % TENANTS},1:" if self.shape else "0:"
+
+    def request(
+        self, *claims: tuple[str, str], word: str = "wait", ttl: Any = "-", again: str = ""
+    ) -> Any:
+        told = self.pattern
+        if "=" in self.shape:
+            told = " ".join(f"{path.split(',')[0]}|1" for _, path in claims)
+        words = (self.shape, self.values, INTERVAL, ttl, word, again, OWNER, "due", told)
+        return (*words, *(word for each in claims for word in each))
+
+    def release(self, *ids: str, count: str = "") -> Any:
+        return ("", self.pattern, count, *ids)
+
+    def heartbeat(self, holders: Ids = (), waiters: Ids = ()) -> Any:
+        both = [*holders], [*waiters]
+        return (INTERVAL, self.pattern, *map(len, both), *both[0], *both[1])
+
+    def control(self, verb: str, *words: object) -> Any:
+        return ("", self.pattern, INTERVAL, self.shape, self.values, verb, *words)
+
+    def inspect(self, what: str, start: object = "") -> Any:
+        return ("", self.pattern, what, start)
+
+
+def semaphore(name: str, value: int) -> Limit:
+    keys = SemaphoreKeys("b", name)
+    return Limit(keys, str(value), pattern=keys.notification.decode())
+
+
+def tiers(name: str, shape: str, values: str) -> Limit:
+    return Limit(PathKeys("b", name), values, shape)
 
 
 @dataclass
@@ -89,32 +144,53 @@ class Bench:
             taken.append(self.cpu() - before)
         self.idle = sorted(taken)[100]
 
-    def call(self, name: str, *args: object, keys: Any = None) -> Any:
-        """Call a script as `name`, measured; again as long as it is busy with repairs."""
-        keys = keys or (SEMAPHORE if name.startswith("semaphore") else TIERS).all
+    def run(self, title: str, name: str, keys: Any, *args: object) -> Any:
+        """Call a script, measured."""
         sha = self.sha(name)
-        while True:
-            before = self.cpu()
-            try:
-                reply = self.client.evalsha(sha, len(keys), *keys, *map(str, args))
-            except redis.ResponseError as error:
-                if not str(error).startswith("REPAIRING"):
-                    raise
-                reply = None
-            took = self.cpu() - before - self.idle
-            row = self.rows.setdefault((name, self.row), Row(name, self.row))
-            row.times.append(took)
-            if reply is not None:
-                return reply
+        before = self.cpu()
+        reply = self.client.evalsha(sha, len(keys), *keys, *map(str, args))
+        took = self.cpu() - before - self.idle
+        row = self.rows.setdefault((title, self.row), Row(title, self.row))
+        row.times.append(took)
+        return reply
 
-    def fill(self, name: str, keys: Any, argument_lists: Iterator[list[object]]) -> None:
+    def call(self, limit: Limit, name: str, *given: Any, later: float = 0, **options: Any) -> Any:
+        """Call one of the five scripts for a limit, measured."""
+        args = getattr(limit, name)(*given, **options)
+        first = [f"{self.now + later:.6f}", NAMES_KEY]
+        if name == "heartbeat":
+            first.append("")
+        return self.run(f"{limit.kind} {name}", name, limit.keys.all, *first, *args)
+
+    def beat_until_done(self, limit: Limit, later: float = 0) -> None:
+        for _ in range(20_000):
+            [reply] = self.call(limit, "heartbeat", later=later)
+            if reply[0] != 0:
+                return
+        raise AssertionError("it does not end")
+
+    def fill(self, limit: Limit, name: str, argument_lists: Iterable[Any]) -> None:
         """Call a script very often, unmeasured."""
         sha, pipeline = self.sha(name), self.client.pipeline(transaction=False)
         for number, args in enumerate(argument_lists):
-            pipeline.evalsha(sha, len(keys.all), *keys.all, *map(str, args))
+            at = f"{self.now + number * 1e-5:.6f}"
+            keys = limit.keys.all
+            pipeline.evalsha(sha, len(keys), *keys, at, NAMES_KEY, *map(str, args))
             if number % 200 == 199:
                 pipeline.execute()
         pipeline.execute()
+
+    def request_all(
+        self, limit: Limit, first: int, count: int, needs: str = "", ttl: Any = "-"
+    ) -> None:
+        """As many requests as that, unmeasured."""
+        claims = [(id_of(n, needs), limit.path_of(n)) for n in range(first, first + count)]
+        calls = (claims[at : at + AT_ONCE] for at in range(0, count, AT_ONCE))
+        self.fill(limit, "request", (limit.request(*some, ttl=ttl) for some in calls))
+
+    def release_all(self, limit: Limit, ids: list[str]) -> None:
+        calls = (ids[at : at + AT_ONCE] for at in range(0, len(ids), AT_ONCE))
+        self.fill(limit, "release", (limit.release(*some) for some in calls))
 
     def keep(self, stage: str) -> None:
         found = self.client.keys("*")
@@ -130,251 +206,172 @@ class Bench:
 
 # ------------------------------------------------------------------ semaphores
 
-
-def request_semaphore(now: float, claim: str, value: int, word: str = "wait") -> list[object]:
-    return [f"{now:.6f}", claim, value, INTERVAL, "", word, "", OWNER, "", ""]
-
-
-def wait_in_line(now: float, first: int, count: int, value: int, needs: str = "") -> Any:
-    for at in range(first, first + count, 200):
-        ids = [id_of(n, needs) for n in range(at, min(at + 200, first + count))]
-        yield [f"{now:.6f}", value, INTERVAL, "", "", OWNER, "", "", "wait", *ids]
+FULL, HUGE = semaphore("s", HOLDERS), semaphore("s", SLOTS)
+SCATTERED, THREE = semaphore("s", 2 * WIDE), semaphore("s", 3)
 
 
 def crowd(bench: Bench) -> None:
     """All slots are held, and very many wait."""
-    now = bench.now
-    bench.fill(
-        "semaphore/request",
-        SEMAPHORE,
-        (request_semaphore(now + n * 1e-5, id_of(n), HOLDERS) for n in range(HOLDERS)),
-    )
-    bench.fill("semaphore/request_many", SEMAPHORE, wait_in_line(now, HOLDERS, WAITERS, HOLDERS))
+    bench.request_all(FULL, 0, HOLDERS + WAITERS)
 
 
 def with_ttl(bench: Bench) -> None:
     """Likewise, and all end at the same time."""
-    bench.fill(
-        "semaphore/request",
-        SEMAPHORE,
-        (
-            [f"{bench.now:.6f}", id_of(n), HOLDERS, INTERVAL, 100, "wait", "", OWNER, "", ""]
-            for n in range(HOLDERS)
-        ),
-    )
-    bench.fill(
-        "semaphore/request_many", SEMAPHORE, wait_in_line(bench.now, HOLDERS, WAITERS, HOLDERS)
-    )
+    bench.request_all(FULL, 0, HOLDERS, ttl=100)
+    bench.request_all(FULL, HOLDERS, WAITERS)
 
 
 def wide(bench: Bench) -> None:
     """A million slots, held in acquisitions of 10,000 each, but for the last of them."""
-    ids = [id_of(n, f"*{WIDE}") for n in range(SLOTS // WIDE - 1)]
-    bench.fill(
-        "semaphore/request", SEMAPHORE, (request_semaphore(bench.now, each, SLOTS) for each in ids)
-    )
+    claims = [(id_of(n, f"*{WIDE}"), "0:") for n in range(SLOTS // WIDE - 1)]
+    bench.fill(HUGE, "request", (HUGE.request(each) for each in claims))
 
 
 def scattered(bench: Bench) -> None:
     """Every other slot is free."""
-    crowd_of = (request_semaphore(bench.now, id_of(n), 2 * WIDE) for n in range(2 * WIDE))
-    bench.fill("semaphore/request", SEMAPHORE, crowd_of)
-    released = ([f"{bench.now:.6f}", id_of(n), "", INTERVAL, "", ""] for n in range(0, 2 * WIDE, 2))
-    bench.fill("semaphore/release", SEMAPHORE, released)
+    bench.request_all(SCATTERED, 0, 2 * WIDE)
+    bench.release_all(SCATTERED, [id_of(n) for n in range(0, 2 * WIDE, 2)])
 
 
 def wide_waiters(bench: Bench) -> None:
-    now = bench.now
-    bench.fill(
-        "semaphore/request",
-        SEMAPHORE,
-        (request_semaphore(now, id_of(n, "*3"), 3) for n in range(WAITERS // 5)),
-    )
-
-
-def beat(bench: Bench, name: str, holders: list[str], waiters: list[str]) -> Any:
-    counts = [len(holders), len(waiters)]
-    args = [f"{bench.now:.6f}", "", INTERVAL, "p:@@@ACQUISITION_ID@@@", *counts]
-    return bench.call(name, *args, *holders, *waiters)
-
-
-def beat_until_done(bench: Bench, name: str) -> None:
-    for _ in range(20_000):
-        [reply] = beat(bench, name, [], [])
-        if reply[0] != 0:
-            return
-    raise AssertionError("it does not end")
+    bench.request_all(THREE, 0, WAITERS // 5, "*3")
 
 
 def semaphore_calls(bench: Bench) -> None:
-    now, first_waiter = f"{bench.now:.6f}", HOLDERS
-
     def stage(row: str, name: str = "crowd") -> None:
         bench.restore(name)
         bench.row = row
 
+    def claims(prefix: str, count: int = AT_ONCE) -> list[tuple[str, str]]:
+        return [(f"sw-{prefix}-{n}", "0:") for n in range(count)]
+
     stage(f"{HOLDERS:,} holders, {WAITERS:,} waiters")
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-1", HOLDERS))
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-2", HOLDERS, "try"))
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-3", HOLDERS, "replace"))
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-4^7*1", HOLDERS))
-    shed = "wait - shed 5"
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-5", HOLDERS, shed))
-    bench.call("semaphore/request_many", *next(wait_in_line(bench.now, 10**7, 200, HOLDERS)))
-    again = [*next(wait_in_line(bench.now, first_waiter, 200, HOLDERS))]
-    again[4] = "again"
-    bench.call("semaphore/request_many", *again)
-    bench.call("semaphore/release", now, id_of(1), "", INTERVAL, "", "")
-    bench.call("semaphore/release", now, id_of(first_waiter + 5), "", INTERVAL, "", "count")
-    some = [id_of(n) for n in range(100, 300)]
-    bench.call("semaphore/release_many", now, "", INTERVAL, "", *some)
-    some = [id_of(n) for n in range(first_waiter + 1_000, first_waiter + 1_200)]
-    bench.call("semaphore/release_many", now, "", INTERVAL, "", *some)
-    beat(bench, "semaphore/heartbeat", [id_of(n) for n in range(1_000, 2_000)], [])
-    waiters = [id_of(n) for n in range(first_waiter + 2_000, first_waiter + 3_000)]
-    beat(bench, "semaphore/heartbeat", [], waiters)
-    beat(bench, "semaphore/heartbeat", [f"sw-q-{n}" for n in range(1_000)], [])
-    beat(bench, "semaphore/heartbeat", [], [f"sw-q-{n}" for n in range(1_000)])
-    for what, go_on in (("counts", ""), ("estimate", "1"), ("changes", "")):
-        bench.call("semaphore/inspect", now, what, "", INTERVAL, go_on)
-    for what in ("holders", "waiters"):
-        go_on = ""
-        while True:
-            reply = bench.call("semaphore/inspect", now, what, "", INTERVAL, go_on)
-            go_on = reply[5].decode() if isinstance(reply[5], bytes) else reply[5]
-            if not go_on:
-                break
-    bench.call("semaphore/kick", now, id_of(5_00), "", INTERVAL, "")
-    bench.call("semaphore/pause", now, "", INTERVAL, "", HOLDERS, 5)
-    bench.call("semaphore/reopen", now, "", INTERVAL, "")
-    bench.call("semaphore/forget", now)
+    bench.call(FULL, "request", ("sw-y-1", "0:"))
+    bench.call(FULL, "request", ("sw-y-2", "0:"), word="try")
+    bench.call(FULL, "request", ("sw-y-3", "0:"), word="replace")
+    bench.call(FULL, "request", ("sw-y-4^7*1", "0:"))
+    bench.call(FULL, "request", ("sw-y-5", "0:"), word="wait - shed 5")
+    bench.call(FULL, "request", *claims("z"))
+    bench.call(FULL, "request", *[(each, "0:") for each in ids_of(HOLDERS, AT_ONCE)], again="again")
+    bench.call(FULL, "release", id_of(1))
+    bench.call(FULL, "release", id_of(HOLDERS + 5), count="count")
+    bench.call(FULL, "release", *ids_of(100, AT_ONCE))
+    bench.call(FULL, "release", *ids_of(HOLDERS + 1_000, AT_ONCE))
+    bench.call(FULL, "heartbeat", ids_of(1_000, 1_000))
+    bench.call(FULL, "heartbeat", (), ids_of(HOLDERS + 2_000, 1_000))
+    bench.call(FULL, "heartbeat", [f"sw-q-{n}" for n in range(1_000)])
+    bench.call(FULL, "heartbeat", (), [f"sw-q-{n}" for n in range(1_000)])
+    for what, start_at in (("path", "0:"), ("estimate", "0:"), ("changes", "0:")):
+        bench.call(FULL, "inspect", what, start_at)
+    list_all(bench, FULL)
+    bench.call(FULL, "control", "kick", id_of(500))
+    bench.call(FULL, "control", "pause", "", "0:", 5)
+    bench.call(FULL, "control", "reopen")
+    bench.call(FULL, "control", "forget")
 
     bench.client.flushall()
-    bench.row = "200 requests at once, for all of which there is room"
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-1", SLOTS))
-    bench.call("semaphore/request_many", *next(wait_in_line(bench.now, 10**7, 200, SLOTS)))
+    bench.row = f"{AT_ONCE} requests at once, for all of which there is room"
+    bench.call(HUGE, "request", ("sw-y-1", "0:"))
+    bench.call(HUGE, "request", *claims("z"))
     stage("closed, then reopened")
-    reply = bench.call("semaphore/close", now, "", HOLDERS, "why")
-    beat_until_done(bench, "semaphore/heartbeat")
-    bench.call("semaphore/reopen", now, "", INTERVAL, "")
+    bench.call(FULL, "control", "close", "why")
+    bench.beat_until_done(FULL)
+    bench.call(FULL, "control", "reopen")
 
     stage(f"{WAITERS:,} waiters are granted at once")
-    bench.call("semaphore/resize", now, "", INTERVAL, "", HOLDERS, SLOTS, 60, "")
-    beat_until_done(bench, "semaphore/heartbeat")
+    bench.call(FULL, "control", "resize", 0, "", SLOTS, 60, "")
+    bench.beat_until_done(FULL)
 
     stage(f"{WAITERS // 5:,} waiters can't be granted any more", "wide waiters")
-    go_on = ""
-    while True:
-        reply = bench.call("semaphore/resize", now, "", INTERVAL, "", 3, 2, 60, go_on)
-        go_on = reply[2].decode()
-        if not go_on:
-            break
+    resize(bench, THREE, 0, 2)
 
-    for title, name in (("are silent", "crowd"), ("end by their ttl", "ttl")):
+    for title, name, later in (("are silent", "crowd", 1000), ("end by their ttl", "ttl", 200)):
         stage(f"{HOLDERS:,} holders {title}", name)
-        later = bench.now + (1000 if name == "crowd" else 200)
-        bench.now, before = later, bench.now
         for _ in range(HOLDERS // 100):
-            beat(bench, "semaphore/heartbeat", [], [])
+            bench.call(FULL, "heartbeat", later=later)
         stage(f"{HOLDERS:,} holders {title}", name)
-        later_text = f"{later:.6f}"
-        bench.call("semaphore/request", *request_semaphore(later, "sw-y-1", HOLDERS))
-        bench.call("semaphore/request_many", *next(wait_in_line(later, 10**7, 200, HOLDERS)))
-        bench.call("semaphore/release", later_text, id_of(700), "", INTERVAL, "", "count")
-        bench.call("semaphore/inspect", later_text, "counts", "", INTERVAL, "")
-        bench.call("semaphore/inspect", later_text, "holders", "", INTERVAL, "")
-        bench.call("semaphore/kick", later_text, id_of(10_05), "", INTERVAL, "")
-        beat(bench, "semaphore/heartbeat", [id_of(n) for n in range(2_000, 3_000)], [])
-        bench.now = before
+        bench.call(FULL, "request", ("sw-y-1", "0:"), later=later)
+        bench.call(FULL, "request", *claims("z"), later=later)
+        bench.call(FULL, "release", id_of(700), count="count", later=later)
+        bench.call(FULL, "inspect", "path", "0:", later=later)
+        bench.call(FULL, "inspect", "holders", later=later)
+        bench.call(FULL, "control", "kick", id_of(1_005), later=later)
+        bench.call(FULL, "heartbeat", ids_of(2_000, 1_000), later=later)
 
-    for lost in ("main", "ttl", "max", "waiting", "waiting_heartbeat", "state", "numbers"):
-        for kind in ("heartbeat", "release", "request", "inspect"):
-            stage(f"{lost} was lost", "ttl")
-            bench.client.delete(getattr(SEMAPHORE, lost))
-            if kind == "request":
-                bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-1", HOLDERS))
-            elif kind == "release":
-                bench.call("semaphore/release", now, id_of(7), "", INTERVAL, "", "")
-            elif kind == "inspect":
-                bench.call("semaphore/inspect", now, "counts", "", INTERVAL, "")
-            ids = [id_of(n) for n in range(1_000)]
-            for at in range(0, 5_000, 1_000):
-                ids = [id_of(n) for n in range(at, at + 1_000)]
-                beat(bench, "semaphore/heartbeat", ids, [])
-                beat_until_done(bench, "semaphore/heartbeat")
+    for script in ("heartbeat", "release", "request", "inspect"):
+        stage("the state was lost", "ttl")
+        bench.client.delete(FULL.keys.all[0])
+        given: dict[str, tuple[Any, ...]] = {
+            "heartbeat": (ids_of(0, 1_000),),
+            "release": (id_of(7),),
+            "request": (("sw-y-1", "0:"),),
+            "inspect": ("path", "0:"),
+        }
+        bench.call(FULL, script, *given[script])
 
     stage(f"most of {HOLDERS:,} numbers are free")
-    bench.fill(
-        "semaphore/release_many",
-        SEMAPHORE,
-        (
-            [now, "", INTERVAL, "", *(id_of(n) for n in range(at, at + 200) if n % 50)]
-            for at in range(HOLDERS, HOLDERS + WAITERS, 200)
-        ),
-    )
-    bench.fill(
-        "semaphore/release_many",
-        SEMAPHORE,
-        (
-            [now, "", INTERVAL, "", *(id_of(n) for n in range(at, at + 200) if n % 50)]
-            for at in range(0, HOLDERS, 200)
-        ),
-    )
-    bench.client.hdel(SEMAPHORE.state, ".life")
-    bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-1", HOLDERS))
-    beat_until_done(bench, "semaphore/heartbeat")
+    for first, count in ((HOLDERS, WAITERS), (0, HOLDERS)):
+        bench.release_all(FULL, [id_of(n) for n in range(first, first + count) if n % 50])
+    bench.call(FULL, "request", ("sw-y-1", "0:"))
 
     stage(f"one acquisition of {WIDE:,} slots", "wide")
     last = id_of(SLOTS // WIDE - 1, f"*{WIDE}")
-    bench.call("semaphore/request", *request_semaphore(bench.now, last, SLOTS))
-    bench.call("semaphore/release", now, last, "", INTERVAL, "", "")
+    bench.call(HUGE, "request", (last, "0:"))
+    bench.call(HUGE, "heartbeat", [last])
+    bench.call(HUGE, "release", last)
     stage(f"one acquisition of {WIDE:,} slots that are scattered", "scattered")
-    bench.call("semaphore/request", *request_semaphore(bench.now, last, 2 * WIDE))
-    bench.call("semaphore/release", now, last, "", INTERVAL, "", "")
+    bench.call(SCATTERED, "request", (last, "0:"))
+    bench.call(SCATTERED, "release", last)
     stage(f"{SLOTS:,} slots in acquisitions of {WIDE:,}", "wide")
-    first = id_of(0, f"*{WIDE}")
-    parts = [f"{first}#{at}-{at + 999}" for at in range(1, 10_000, 1_000)]
-    for part in parts:
-        beat(bench, "semaphore/heartbeat", [part], [])
-    bench.call("semaphore/inspect", now, "counts", "", INTERVAL, "")
-    go_on = ""
-    for _ in range(40):
-        reply = bench.call("semaphore/inspect", now, "holders", "", INTERVAL, go_on)
-        go_on = reply[5].decode()
+    bench.call(HUGE, "inspect", "path", "0:")
+    list_all(bench, HUGE)
     stage(f"one acquisition of {WIDE:,} slots is over", "wide")
-    later, bench.now = bench.now, bench.now + 1000
     for _ in range(5):
-        beat(bench, "semaphore/heartbeat", [], [])
-    bench.now = later
-    for lost in ("main", "state", "numbers"):
-        stage(f"one acquisition of {WIDE:,} slots each, {lost} was lost", "wide")
-        bench.client.delete(getattr(SEMAPHORE, lost))
-        bench.call("semaphore/request", *request_semaphore(bench.now, "sw-y-1", SLOTS))
-        beat_until_done(bench, "semaphore/heartbeat")
+        bench.call(HUGE, "heartbeat", later=1000)
+
+
+def list_all(bench: Bench, limit: Limit) -> None:
+    for what in ("holders", "waiters"):
+        go_on = ""
+        for _ in range(100):
+            go_on = bench.call(limit, "inspect", what, go_on)[3].decode()
+            if not go_on:
+                break
+
+
+def resize(bench: Bench, limit: Limit, tier: int, value: object) -> None:
+    go_on = ""
+    for _ in range(10_000):
+        go_on = bench.call(limit, "control", "resize", tier, "", value, 60, go_on)[1].decode()
+        if not go_on:
+            return
 
 
 def many_names(bench: Bench) -> None:
     """As many names as one heartbeat carries, each with something to do."""
     bench.client.flushall()
-    bench.row = "as many names as one call carries"
-    names = [SemaphoreKeys("b", f"n{n}") for n in range(13)]
-    for keys in names:
-        requests = (request_semaphore(bench.now, id_of(n), 100) for n in range(200))
-        bench.fill("semaphore/request", keys, requests)
+    limits = [semaphore(f"n{n}", 100) for n in range(13)]
+    for limit in limits:
+        bench.request_all(limit, 0, 200)
+    keys = [key for limit in limits for key in limit.keys.all]
     for row, later in (("", 0), (", and all are silent", 1000)):
         bench.row = f"as many names as one call carries{row}"
-        given: list[object] = [f"{bench.now + later:.6f}", ""]
-        for number in range(len(names)):
-            given += [INTERVAL, "", 1, 0, id_of(number)]
+        given: list[object] = [f"{bench.now + later:.6f}", NAMES_KEY, ""]
+        for number, limit in enumerate(limits):
+            given += limit.heartbeat([id_of(number)])
         for _ in range(3):
-            bench.call("semaphore/heartbeat", *given, keys=[k for each in names for k in each.all])
+            bench.run("semaphore heartbeat", "heartbeat", keys, *given)
 
 
 def documented(bench: Bench) -> None:
-    keys = SEMAPHORE
+    keys: Any = FULL.keys
     now, later = f"{bench.now:.6f}", f"{bench.now + 1000:.6f}"
     line, main = (keys.waiting, keys.waiting_heartbeat), keys.main
     both = (main, keys.ttl, *line)
+
+    def run(script: str, its_keys: Any, args: list[Any]) -> None:
+        bench.run(f"documented {script}", f"documented/{script}", its_keys, *args)
+
     for title, name, at in (
         (f"{HOLDERS:,} holders, {WAITERS:,} waiters", "crowd", now),
         (f"{HOLDERS:,} holders are silent", "crowd", later),
@@ -390,11 +387,11 @@ def documented(bench: Bench) -> None:
             ("release", both, [id_of(1)]),
         ):
             bench.restore(name)
-            bench.call(f"documented/{script}", *args, keys=its_keys)
+            run(script, its_keys, args)
     bench.row = f"{WAITERS:,} waiters fit"
     bench.restore("crowd")
     args = [SLOTS, INTERVAL, "", now, "p:@@@ACQUISITION_ID@@@"]
-    bench.call("documented/wake_up_nexts", *args, keys=both)
+    run("wake_up_nexts", both, args)
     bench.row = f"one acquisition of {WIDE:,} slots"
     wide_id = id_of(0, f"*{WIDE}")
     for script, its_keys, args in (
@@ -403,191 +400,127 @@ def documented(bench: Bench) -> None:
         ("release", both, [wide_id]),
     ):
         bench.restore("wide")
-        bench.call(f"documented/{script}", *args, keys=its_keys)
+        run(script, its_keys, args)
 
 
 # ----------------------------------------------------------------------- tiers
 
-VALUES = {"fifo": "5,{all}", "fair": "5,{all}"}
 SHAPES = {"fifo": "user*,all", "fair": "user*=,all"}
 ADAPTIVE = "1_100_5_1000000_10"
 RATE = "1/1000000/5/5000000"
 
 
-def request_tiers(
-    now: float, shape: str, values: str, ids: list[tuple[str, str]], **own: str
-) -> list[object]:
-    weights = ""
-    if "=" in shape:
-        weights = " ".join(f"{path.split(',')[0]}|1" for _, path in ids)
-    words = [own.get("wait", "wait"), own.get("again", ""), OWNER, "due", weights]
-    ttl = own.get("ttl", "-")
-    return [f"{now:.6f}", shape, values, INTERVAL, ttl, *words, *(w for each in ids for w in each)]
-
-
-def tenants(bench: Bench, shape: str, values: str, count: int, ttl: str = "-") -> None:
-    pairs = [(id_of(n), f"0:t{n % TENANTS},1:") for n in range(count)]
-    bench.fill(
-        "tiers/request",
-        TIERS,
-        (
-            request_tiers(bench.now + at * 1e-5, shape, values, pairs[at : at + 60], ttl=ttl)
-            for at in range(0, count, 60)
-        ),
-    )
-
-
 def tiers_calls(bench: Bench, order: str) -> None:
-    shape, values = SHAPES[order], f"5,{HOLDERS}"
-    now = f"{bench.now:.6f}"
+    limit = tiers("t", SHAPES[order], f"5,{HOLDERS}")
 
     def stage(row: str, name: str = "tenants") -> None:
         bench.restore(f"{order} {name}")
         bench.row = f"{order}: {row}"
 
-    def ask(ids: list[tuple[str, str]], **own: str) -> Any:
-        at = float(own.pop("now", bench.now))
-        return bench.call("tiers/request", *request_tiers(at, shape, values, ids, **own))
-
-    several = [(f"sw-y-{n}", f"0:t{n},1:") for n in range(60)]
+    several = [(f"sw-y-{n}", limit.path_of(n)) for n in range(AT_ONCE)]
     stage(f"{HOLDERS:,} holders, {WAITERS:,} waiters, {TENANTS:,} tenants")
-    ask(several[:1])
-    ask([("sw-y-try", "0:t1,1:")], wait="try")
-    ask([("sw-y-shed", "0:t1,1:")], wait="wait - shed 1")
-    ask([("sw-y-large*2.3", "0:t1,1:")])
-    ask([(f"sw-z-{n}", f"0:t{n},1:") for n in range(60)])
-    ask([(id_of(n), f"0:t{n % TENANTS},1:") for n in range(100, 160)], again="again")
-    bench.call("tiers/release", now, "", id_of(1))
-    bench.call("tiers/release", now, "", *(id_of(n) for n in range(100, 160)))
-    bench.call("tiers/release", now, "", *(id_of(HOLDERS + n) for n in range(100, 160)))
+    bench.call(limit, "request", several[0])
+    bench.call(limit, "request", ("sw-y-try", "0:t1,1:"), word="try")
+    bench.call(limit, "request", ("sw-y-shed", "0:t1,1:"), word="wait - shed 1")
+    bench.call(limit, "request", ("sw-y-large*2.3", "0:t1,1:"))
+    bench.call(limit, "request", *[(f"sw-z-{n}", limit.path_of(n)) for n in range(AT_ONCE)])
+    known = [(id_of(n), limit.path_of(n)) for n in range(100, 100 + AT_ONCE)]
+    bench.call(limit, "request", *known, again="again")
+    bench.call(limit, "release", id_of(1))
+    bench.call(limit, "release", *ids_of(100, AT_ONCE))
+    bench.call(limit, "release", *ids_of(HOLDERS + 100, AT_ONCE))
     for _ in range(3):
-        beat(bench, "tiers/heartbeat", [id_of(n) for n in range(1_000, 2_000)], [])
-    beat(bench, "tiers/heartbeat", [], [id_of(HOLDERS + n) for n in range(2_000, 3_000)])
-    beat(bench, "tiers/heartbeat", [f"sw-q-{n}" for n in range(1_000)], [])
-    beat(bench, "tiers/heartbeat", [], [f"sw-q-{n}" for n in range(1_000)])
-    bench.call("tiers/describe", now)
-    cursor = "0"
-    for _ in range(100):
-        cursor = bench.call("tiers/inspect", now, cursor)[0].decode()
-        if cursor == "0":
-            break
-    bench.call("tiers/inspect_path", now, "path", "0:t1,1:")
-    bench.call("tiers/inspect_path", now, "estimate", "0:t1,1:")
-    for what in ("holders", "waiters"):
-        go_on = ""
-        for _ in range(100):
-            go_on = bench.call("tiers/inspect_path", now, what, go_on)[3].decode()
-            if not go_on:
-                break
-    bench.call("tiers/kick", now, id_of(300), "")
-    bench.call("tiers/settle", now, "", id_of(301), "")
-    bench.call("tiers/forget", now)
-    bench.call("tiers/pause", now, "", INTERVAL, shape, values, "0", 50)
-    bench.call("tiers/reopen", now, "")
-    beat_until_done(bench, "tiers/heartbeat")
-    bench.call("tiers/pause", now, "", INTERVAL, shape, values, "1", 50)
-    bench.call("tiers/reopen", now, "")
-
-    stage("closed, then reopened")
-    bench.call("tiers/close", now, "", "why")
-    beat_until_done(bench, "tiers/heartbeat")
-    bench.call("tiers/reopen", now, "")
-
-    stage("waiters of all tenants are granted at once")
-    bench.call("tiers/resize", now, "", INTERVAL, shape, values, 1, "", SLOTS, 60, "")
+        bench.call(limit, "heartbeat", ids_of(1_000, 1_000))
+    bench.call(limit, "heartbeat", (), ids_of(HOLDERS + 2_000, 1_000))
+    bench.call(limit, "heartbeat", [f"sw-q-{n}" for n in range(1_000)])
+    bench.call(limit, "heartbeat", (), [f"sw-q-{n}" for n in range(1_000)])
+    bench.call(limit, "inspect", "tiers")
     go_on = ""
-    while True:
-        reply = bench.call("tiers/resize", now, "", INTERVAL, shape, values, 0, "", 100, 60, go_on)
-        go_on = reply[1].decode()
+    for _ in range(100):
+        go_on = bench.call(limit, "inspect", "nodes", go_on)[3].decode()
         if not go_on:
             break
-    beat_until_done(bench, "tiers/heartbeat")
+    bench.call(limit, "inspect", "path", "0:t1,1:")
+    bench.call(limit, "inspect", "estimate", "0:t1,1:")
+    list_all(bench, limit)
+    bench.call(limit, "control", "kick", id_of(300))
+    bench.call(limit, "control", "settle", id_of(301), "")
+    bench.call(limit, "control", "forget")
+    bench.call(limit, "control", "pause", "", "0", 50)
+    bench.call(limit, "control", "reopen")
+    bench.beat_until_done(limit)
+    bench.call(limit, "control", "pause", "", "1", 50)
+    bench.call(limit, "control", "reopen")
+
+    stage("closed, then reopened")
+    bench.call(limit, "control", "close", "why")
+    bench.beat_until_done(limit)
+    bench.call(limit, "control", "reopen")
+
+    stage("waiters of all tenants are granted at once")
+    resize(bench, limit, 1, SLOTS)
+    resize(bench, limit, 0, 100)
+    bench.beat_until_done(limit)
 
     stage("the wide tier is full, and grows")
-    bench.call("tiers/resize", now, "", INTERVAL, shape, values, 0, "", 100, 60, "")
-    beat_until_done(bench, "tiers/heartbeat")
-    bench.call("tiers/resize", now, "", INTERVAL, shape, values, 1, "", SLOTS, 60, "")
-    beat_until_done(bench, "tiers/heartbeat")
+    bench.call(limit, "control", "resize", 0, "", 100, 60, "")
+    bench.beat_until_done(limit)
+    bench.call(limit, "control", "resize", 1, "", SLOTS, 60, "")
+    bench.beat_until_done(limit)
 
     for title, name, later in (("are silent", "tenants", 1000), ("end by their ttl", "ttl", 200)):
-        before, bench.now = bench.now, bench.now + later
-        at = f"{bench.now:.6f}"
         stage(f"{HOLDERS:,} holders {title}", name)
         for _ in range(HOLDERS // 60):
-            beat(bench, "tiers/heartbeat", [], [])
+            bench.call(limit, "heartbeat", later=later)
         stage(f"{HOLDERS:,} holders {title}", name)
-        ask(several)
-        bench.call("tiers/release", at, "", *(id_of(n) for n in range(1_000, 1_060)))
-        beat(bench, "tiers/heartbeat", [id_of(n) for n in range(2_000, 3_000)], [])
-        bench.now = before
+        bench.call(limit, "request", *several, later=later)
+        bench.call(limit, "release", *ids_of(1_000, AT_ONCE), later=later)
+        bench.call(limit, "heartbeat", ids_of(2_000, 1_000), later=later)
 
-    for lost, key in zip(
-        ("state", "holders", "waiters", "ttls", "queue", "parked", "unfinished", "numbers"),
-        TIERS.all,
-        strict=False,
-    ):
-        for kind in ("heartbeat", "release", "request"):
-            stage(f"{lost} was lost", "ttl")
-            if lost == "numbers":
-                bench.call("tiers/release", now, "", *(id_of(n) for n in range(100, 160)))
-            bench.client.delete(key)
-            if kind == "request":
-                ask(several)
-            elif kind == "release":
-                bench.call("tiers/release", now, "", id_of(7))
-            for at_id in range(0, 3_000, 1_000):
-                beat(bench, "tiers/heartbeat", [id_of(n) for n in range(at_id, at_id + 1_000)], [])
-            beat_until_done(bench, "tiers/heartbeat")
+    for script in ("heartbeat", "release", "request"):
+        stage("the holders were lost", "ttl")
+        bench.client.delete(limit.keys.all[1])
+        given: dict[str, tuple[Any, ...]] = {
+            "heartbeat": (ids_of(0, 1_000),),
+            "release": (id_of(7),),
+            "request": (*several,),
+        }
+        bench.call(limit, script, *given[script])
 
 
 def special_tiers(bench: Bench) -> None:
     """Tiers that adapt, and rates, of very many keys."""
-    now = f"{bench.now:.6f}"
-    shape, values = "user*,all", f"{ADAPTIVE},{HOLDERS}"
+    shape = "user*,all"
     bench.client.flushall()
     bench.row = f"{TENANTS:,} tenants whose values adapt"
-    tenants(bench, shape, values, 3 * TENANTS)
-    own = [shape, values, 0, ""]
-    for word, value in (("freeze", 7), ("thaw", "")):
-        bench.call("tiers/freeze", now, "", INTERVAL, *own, word, value, 60)
-        beat_until_done(bench, "tiers/heartbeat")
-    values = f"{RATE},{HOLDERS}"
+    limit = tiers("t", shape, f"{ADAPTIVE},{HOLDERS}")
+    bench.request_all(limit, 0, 3 * TENANTS)
+    for verb, value in (("freeze", 7), ("thaw", "")):
+        go_on = ""
+        for _ in range(10_000):
+            go_on = bench.call(limit, "control", verb, 0, "", value, 60, go_on)[2].decode()
+            if not go_on:
+                break
+        bench.beat_until_done(limit)
+    limit = tiers("t", shape, f"{RATE},{HOLDERS}")
     bench.client.flushall()
     bench.row = f"{TENANTS:,} tenants with a rate"
-    pairs = [(id_of(n, "*1.1"), f"0:t{n % TENANTS},1:") for n in range(8 * TENANTS)]
-    bench.fill(
-        "tiers/request",
-        TIERS,
-        (
-            request_tiers(bench.now, shape, values, pairs[at : at + 60])
-            for at in range(0, len(pairs), 60)
-        ),
-    )
-    new = "3/1000000/7/5000000"
-    go_on = ""
-    for _ in range(1_000):
-        resized = bench.call(
-            "tiers/resize", now, "", INTERVAL, shape, values, 0, "", new, 60, go_on
-        )
-        go_on = resized[1].decode()
-        if not go_on:
-            break
-    beat_until_done(bench, "tiers/heartbeat")
+    bench.request_all(limit, 0, 8 * TENANTS, "*1.1")
+    resize(bench, limit, 0, "3/1000000/7/5000000")
+    bench.beat_until_done(limit)
     bench.row = f"{TENANTS:,} tenants with a rate, all refilled"
     for later in (2, 100, 1000):
-        bench.now += later
         for _ in range(100):
-            beat(bench, "tiers/heartbeat", [], [])
-        bench.now -= later
+            bench.call(limit, "heartbeat", later=later)
     bench.row = f"{TENANTS:,} tenants with other values than before"
     bench.client.flushall()
-    pairs = [(id_of(n), f"0:t{n % TENANTS},1:") for n in range(TENANTS)]
-    values = f"5,{HOLDERS}"
-    tenants(bench, shape, values, TENANTS)
+    limit = tiers("t", shape, f"5,{HOLDERS}")
+    bench.request_all(limit, 0, TENANTS)
     for n in range(TENANTS):
-        bench.client.hset(TIERS.all[0], f"0:t{n}", "1 0 7 - 0")
-    bench.fill("tiers/release", TIERS, ([now, "", each] for each, _ in pairs))
-    bench.call("tiers/request", *request_tiers(bench.now, shape, f"6,{HOLDERS}", pairs[:1]))
+        bench.client.hset(limit.keys.all[0], f"0:t{n}", "1 0 7 - 0")
+    bench.release_all(limit, ids_of(0, TENANTS))
+    other = tiers("t", shape, f"6,{HOLDERS}")
+    bench.call(other, "request", (id_of(0), other.path_of(0)))
 
 
 # ----------------------------------------------------------------------- names
@@ -595,49 +528,29 @@ def special_tiers(bench: Bench) -> None:
 
 def names(bench: Bench) -> None:
     bench.client.flushall()
-    now, key = f"{bench.now:.6f}", b"b:names"
-    members = []
-    for n in range(NAMES):
-        keys = SemaphoreKeys("b", f"n{n}")
-        bench.fill("semaphore/request", keys, iter([request_semaphore(bench.now, id_of(n), 3)]))
-        members.append(f"semaphore n{n}")
+    limits = [semaphore(f"n{n}", 3) for n in range(NAMES)]
+    for n, limit in enumerate(limits):
+        bench.fill(limit, "request", [limit.request((id_of(n), "0:"))])
     bench.row = f"{NAMES:,} names"
-    for at in range(0, NAMES, 500):
-        bench.call("names/note", now, 120, *members[at : at + 500], keys=[key])
-
-    def survey(scanned: list[str]) -> None:
-        go_on = ""
-        while True:
-            args = [now, "b", "0", go_on, *([] if go_on else scanned)]
-            go_on = bench.call("names/survey", *args, keys=[key])[0].decode()
-            if not go_on:
-                break
-        if scanned:
-            bench.call("names/survey", now, "b", "0", "-", *scanned, keys=[key])
-
-    survey([])
-    bench.row = f"{NAMES:,} names, others found by SCAN"
-    survey(members[:NAMES_AT_ONCE])
-    bench.row = f"{NAMES:,} names are forgotten"
-    bench.call("names/note", f"{bench.now + 1000:.6f}", 120, "semaphore x", keys=[key])
+    look_at_all(bench, limits)
+    bench.row = f"{NAMES:,} names are forgotten, by who needs the next one"
+    new = semaphore("new", 3)
+    for _ in range(3):
+        bench.call(new, "request", ("sw-x-1", "0:"), later=10_000)
     bench.client.flushall()
     bench.row = "200 names of tiers, each with 900 tenants"
-    for n in range(200):
-        tiers = PathKeys("b", f"t{n}")
-        pairs = [(id_of(i), f"0:t{i},1:") for i in range(900)]
-        bench.fill(
-            "tiers/request",
-            tiers,
-            (
-                request_tiers(bench.now, "user*,all", "5,5000", pairs[at : at + 60])
-                for at in range(0, 900, 60)
-            ),
-        )
-        bench.client.zadd(key, {f"tiers t{n}": bench.now})
-    survey([])
+    limits = [tiers(f"t{n}", "user*,all", "5,5000") for n in range(200)]
+    for limit in limits:
+        bench.request_all(limit, 0, 900)
+    look_at_all(bench, limits)
 
 
-NAMES_AT_ONCE = 500  # what slotwise.redis._namespace sends
+def look_at_all(bench: Bench, limits: list[Limit]) -> None:
+    for at in range(0, len(limits), AT_ONE_LOOK):
+        some = limits[at : at + AT_ONE_LOOK]
+        keys = [key for limit in some for key in limit.keys.all]
+        counts = [len(limit.keys.all) for limit in some]
+        bench.run("survey", "inspect", keys, f"{bench.now:.6f}", "", "", "", "survey", *counts)
 
 
 def main() -> int:
@@ -670,7 +583,8 @@ def main() -> int:
         for order in {"fifo", "fair"} & {*wanted}:
             for stage, ttl in (("tenants", "-"), ("ttl", "100")):
                 bench.client.flushall()
-                tenants(bench, SHAPES[order], f"5,{HOLDERS}", HOLDERS + WAITERS, ttl)
+                limit = tiers("t", SHAPES[order], f"5,{HOLDERS}")
+                bench.request_all(limit, 0, HOLDERS + WAITERS, ttl=ttl)
                 bench.keep(f"{order} {stage}")
         best: dict[tuple[str, str], Row] = {}
         for part in wanted:
