@@ -65,6 +65,9 @@ def _request(
     client: LoopClient, record: NameRecord, batch: list[RedisAcquisition], *, again: bool
 ) -> None:
     first = batch[0]
+    if any(each.settles for each in batch):  # the server is told so of all, and remembers all
+        for each in batch:
+            each.settles = True
     due, wait = _due(first), first.waits
 
     def answered(call: Call, reply: Any) -> None:

@@ -64,13 +64,13 @@ class LoopClient:
         self._listens = listens
         self._reconnectors: dict[Address | None, Reconnector] = {}
         self._cluster = cluster
-        # How many waiters this loop has, by name record; see `_request_batching`.
+        # How many waiters this loop has, by name record; see `_batching`.
         self.queued_by_name: Counter[Any] = Counter()
         # The ids that hold slots here, by name record: a hint, for the same.
         self.holding: dict[Any, set[str]] = {}
         # Requests that wait a moment to be sent with others, by name record.
         self.pending_requests: dict[Any, list[Any]] = {}
-        # Releases that wait for the end of this tick; see `_release_batching`.
+        # Releases that wait for the end of this tick; see `_batching`.
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         # Names for which a call is under way that serves waiters; see `continue_serving`.
         self.serving: set[Any] = set()

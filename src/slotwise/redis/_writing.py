@@ -55,7 +55,7 @@ def read_needs(acquisition_id: str, tiers: int) -> tuple[int, ...] | None:
 
 
 def write_value(value: int | Rate) -> str:
-    """Return a value, or a rate, as lua/tiers/state.lua has it."""
+    """Return a value, or a rate, as lua/rules/state.lua has it."""
     if isinstance(value, int):
         return str(value)
     return f"{value.gain}/{value.unit}/{value.burst}/{round(value.per * 1_000_000)}"
