@@ -108,8 +108,6 @@ async def test_damage_of_any_key_of_a_name_costs_nobody_else_anything(
 ) -> None:
     other = as_another_process(config)
     kinds = KINDS if kind == "semaphore" else PATH_KINDS
-    if damage is overwrite:  # nothing there is read, or counted, that isn't looked for
-        kinds = tuple(each for each in kinds if each != "parked")
     holders = "main" if kind == "semaphore" else "holders"
     damaged = [Users(kind, each, config, other) for each in kinds]
     sound = [Users(each, "sound", config, other) for each in ("semaphore", "tiers")]

@@ -8,7 +8,10 @@ local is_finished    -- whether it is known that no node has to be looked at
 -- While it serves: the nodes to be looked at first, by turn and name, the next one last.
 local work
 
-local function count_keys() return redis.call('EXISTS', keys.parked, keys.unfinished, keys.refills, keys.passed, keys.shares) end
+-- How many groups are parked, and how many of the keys there are that none is needed for.
+local function count_keys()
+  return redis.call('ZCARD', keys.parked) * 8 + redis.call('EXISTS', keys.unfinished, keys.refills, keys.passed, keys.shares)
+end
 
 function paths.open()
   work, is_finished = nil, false

@@ -42,8 +42,8 @@
 --   .ticket .token  the highest there have been
 --   .interval   the longest heartbeat_max_interval (s)
 --   .life       until when (us) all of this is kept
---   .held .waits .timed .keys   how many members of main are ours, how many wait, how many have a ttl, and how many of
---               some other keys there are: by that a lost key is noticed
+--   .held .waits .timed .keys   how many members of main are ours, how many wait, how many have a ttl, and how many
+--               groups are parked and other keys there are: by that a lost key is noticed
 --   .hold       "busy ended": the slot-seconds of recent holds, and how many slots those were; "all " in front: holds are
 --               timed although nobody waits
 --   .large      how many wait that need several slots of a node
