@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -124,7 +125,11 @@ async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
     options = [word for name in lacking for word in ("--rename-command", name, "")]
     with Server(tmp_path, *options) as server:
         complaint = await complaint_of(impatient(server.url))
-        assert any(f"lacks {name}, which our scripts call; remove" in complaint for name in lacking)
+        # Redis 7 doesn't tell which line of a script has failed.
+        named = any(
+            f"lacks {name}, which our scripts call; remove" in complaint for name in lacking
+        )
+        assert named or "lacks a command, which our scripts call; remove" in complaint
         assert "'slotwise doctor' lists all" in complaint
         assert await asyncio.to_thread(command_line, ["doctor", "--url", server.url]) == 1
     found = " ".join(capfd.readouterr().out.split())
@@ -137,7 +142,9 @@ async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
 async def test_a_command_that_only_tiers_call_and_the_server_lacks_is_named(tmp_path: Path) -> None:
     with Server(tmp_path, "--rename-command", "HSET", "") as server:
         config = RedisConfig(server.url, cleanup_timeout=1)
-        with pytest.raises(BackendError, match=r"lacks .*HSET.*, which our scripts call"):
+        with pytest.raises(
+            BackendError, match=r"lacks (.*HSET.*|a command), which our scripts call"
+        ):
             await Tiers(Tier("all", 1), name="t", url=config).at().acquire(timeout=5)
 
 
@@ -155,7 +162,7 @@ async def test_a_command_that_a_user_may_not_run_is_named_with_the_remedy(
             client.execute_command("ACL", "DELUSER", "guest")
     found = " ".join(capfd.readouterr().out.split())
     for text in (complaint, found.partition(" scripts ")[2]):
-        assert "doesn't give this user enough rights to run TIME" in text
+        assert re.search("doesn't give this user enough rights( to run TIME)?;? grant it", text)
         assert "grant it" in text
         assert "+time" in text
     assert "load-scripts" not in found
