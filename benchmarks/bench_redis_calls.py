@@ -21,7 +21,7 @@ import redis
 
 from benchmarks._race import report, start
 from benchmarks.bench_redis import running_server
-from slotwise.redis._keys import KeySet, PathKeys, SemaphoreKeys
+from slotwise.redis._keys import KeySet
 from slotwise.redis._scripts import load
 
 QUICK = "--quick" in sys.argv
@@ -90,12 +90,12 @@ class Limit:
 
 
 def semaphore(name: str, value: int) -> Limit:
-    keys = SemaphoreKeys("b", name)
+    keys = KeySet("b", "semaphore", name)
     return Limit(keys, str(value), pattern=keys.notification.decode())
 
 
 def tiers(name: str, shape: str, values: str) -> Limit:
-    return Limit(PathKeys("b", name), values, shape)
+    return Limit(KeySet("b", "tiers", name), values, shape)
 
 
 @dataclass

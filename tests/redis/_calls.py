@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 from tests.redis._eval import evaluate
+from tests.redis._keys import KINDS, PATH_KINDS, KeySet, PathKeys, SemaphoreKeys
 
-from slotwise.redis._keys import KINDS, PATH_KINDS, KeySet, PathKeys, SemaphoreKeys
 from slotwise.redis._scripts import load
 
 

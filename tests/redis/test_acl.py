@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import redis
 from tests.redis._inside import shared_of
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 
 from slotwise._cli.doctor_redis import examine
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore, _scripts
-from slotwise.redis._keys import SemaphoreKeys, hash_slot
+from slotwise.redis._keys import hash_slot
 
 WAITING = "adv-sem:semaphore_waiting:x"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._inside import shared_of
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._window import read_window
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ValueConflict
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import SemaphoreKeys
 
 NAMESPACE = RedisConfig().namespace
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._keys import PATH_KINDS, PathKeys
 from tests.redis._window import read_window
 
 from slotwise import Adaptive, Errors, Latency, Rate, Tier, Tiers, ValueConflict
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.redis import RedisConfig
-from slotwise.redis._keys import PATH_KINDS, PathKeys
 
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
 

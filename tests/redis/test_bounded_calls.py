@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._inside import record_of
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
@@ -18,7 +19,6 @@ from slotwise import Tier, Tiers
 from slotwise.errors import SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
 from slotwise.redis._heartbeats import _batches
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._shared_client import NameRecord
 
 

@@ -11,10 +11,10 @@ import pytest
 import redis
 from tests.redis._calls import Calls
 from tests.redis._eval import evaluate
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import FAKE_CLOCK, Server
 from tests.redis.conftest import listening
 
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import load
 
 INTERVAL = 15.0

@@ -16,13 +16,13 @@ import redis
 from tests.redis._document import SCRIPTS
 from tests.redis._eval import evaluate
 from tests.redis._inside import record_of, shared_of
+from tests.redis._keys import PLACEHOLDER
 from tests.redis._server import BUSY, Server, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise import LimitFull
 from slotwise._core import unreachable
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import PLACEHOLDER
 from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._scripts import load
 from slotwise.redis._shared_client import NameRecord

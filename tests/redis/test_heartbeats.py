@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._inside import shared_of, spawn, thread_of
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._heartbeats import HeartbeatSender
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._shared_client import NameRecord
 from slotwise.testing import settle
 

@@ -21,6 +21,8 @@ import redis
 from tests._effort import seeds
 from tests.redis._eval import evaluate, keys_that_stay, read_keys
 from tests.redis._inside import free, remove_waiter
+from tests.redis._keys import PATH_KINDS as KINDS
+from tests.redis._keys import KeySet, PathKeys, SemaphoreKeys
 from tests.redis._server import FAKE_CLOCK
 
 from slotwise._core.overload import Overload, overload_of
@@ -33,8 +35,6 @@ from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import Group, PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise.redis._keys import PATH_KINDS as KINDS
-from slotwise.redis._keys import KeySet, PathKeys, SemaphoreKeys
 from slotwise.redis._protocol import write_wait
 from slotwise.redis._scripts import load
 from slotwise.redis._writing import (

@@ -13,9 +13,8 @@ import pytest
 import redis
 from tests.redis._calls import Calls
 from tests.redis._eval import read_keys
+from tests.redis._keys import KINDS, PATH_KINDS
 from tests.redis._server import FAKE_CLOCK
-
-from slotwise.redis._keys import KINDS, PATH_KINDS
 
 pytestmark = pytest.mark.usefixtures("x_listens")
 

@@ -18,11 +18,11 @@ import pytest
 import redis
 from tests._effort import seeds
 from tests.redis._eval import evaluate, keys_that_stay
+from tests.redis._keys import KeySet, PathKeys, SemaphoreKeys
 from tests.redis._server import FAKE_CLOCK
 from tests.redis.test_paths_against_ledger import INTERVAL, Pair
 
 from slotwise._core.rates import Rate
-from slotwise.redis._keys import KeySet, PathKeys, SemaphoreKeys
 from slotwise.redis._scripts import load
 from slotwise.redis._writing import write_needs, write_path, write_value
 

@@ -27,7 +27,7 @@ from slotwise._cli.doctor import (
 from slotwise.errors import SlotwiseError
 from slotwise.redis import RedisConfig, RedisSemaphore, _diagnosis
 from slotwise.redis._endpoint import Address, show_address
-from slotwise.redis._keys import SemaphoreKeys
+from slotwise.redis._keys import KeySet
 from slotwise.redis._net.cluster import ask_cluster
 from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._net.preparation import open_connection
@@ -234,7 +234,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     if isinstance(known, list) and not all(known):  # else this user may not ask
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
-    keys = SemaphoreKeys(config.namespace, "slotwise-doctor", cluster=config.endpoint.cluster)
+    keys = KeySet(config.namespace, "semaphore", "slotwise-doctor", cluster=config.endpoint.cluster)
     look, words = load("inspect"), (b"", b"", b"", keys.notification, b"path", b"0:")
     reply = handshake.ask("EVALSHA", look.sha, len(keys.all), *keys.all, *words)
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster

@@ -13,73 +13,34 @@ PLACEHOLDER = "@@@ACQUISITION_ID@@@"
 
 # In the order in which our own scripts want them; see lua/rules/state.lua. Of semaphores, all but
 # state and numbers are documented.
-KINDS = ("state", "main", "waiting_heartbeat", "ttl", "waiting", "numbers", "max")
-PATH_KINDS = (
-    *("state", "holders", "waiters", "ttls", "queue", "numbers", "parked", "unfinished"),
-    *("refills", "cleanup", "passed", "shares", "taken0", "taken1"),
-)
+KINDS = {
+    "semaphore": ("state", "main", "waiting_heartbeat", "ttl", "waiting", "numbers", "max"),
+    "tiers": (
+        *("state", "holders", "waiters", "ttls", "queue", "numbers", "parked", "unfinished"),
+        *("refills", "cleanup", "passed", "shares", "taken0", "taken1"),
+    ),
+}
 
 
 class KeySet:
     """The keys of one name, as bytes, ready to be sent.
 
-    On Cluster the name is written with braces around it, which puts all keys of
-    a name into one hash slot.
+    On Cluster the name is written with braces around it, which puts all keys of a name into one
+    hash slot, and so on one shard.
     """
 
     __slots__ = ("all", "name", "notification", "slot")
 
-    def __init__(
-        self, namespace: str, family: str, kinds: tuple[str, ...], name: str, *, cluster: bool
-    ) -> None:
+    def __init__(self, namespace: str, kind: str, name: str, *, cluster: bool = False) -> None:
+        """``kind`` is "semaphore" or "tiers"."""
         if cluster and name.startswith("}"):
             raise ValueError(f"a name on Redis Cluster must not start with '}}', as {name!r} does")
         self.name = name
         written = f"{{{name}}}" if cluster else name
-        self.all = tuple(f"{namespace}:{family}_{kind}:{written}".encode() for kind in kinds)
+        self.all = tuple(f"{namespace}:{kind}_{each}:{written}".encode() for each in KINDS[kind])
         tag = f"{written}:" if cluster else ""
         self.notification = f"{namespace}:acquisition_notification:{tag}{PLACEHOLDER}".encode()
         self.slot = hash_slot(self.all[0]) if cluster else None
-
-
-def keys_of(kind: str, namespace: str, name: str, *, cluster: bool) -> KeySet:
-    """Return the keys of a semaphore, or of tiers."""
-    return (SemaphoreKeys if kind == "semaphore" else PathKeys)(namespace, name, cluster=cluster)
-
-
-class SemaphoreKeys(KeySet):
-    """The keys of one semaphore."""
-
-    __slots__ = (
-        "main",
-        "max",
-        "numbers",
-        "state",
-        "ttl",
-        "waiting",
-        "waiting_heartbeat",
-    )
-
-    def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
-        super().__init__(namespace, "semaphore", KINDS, name, cluster=cluster)
-        (
-            self.state,
-            self.main,
-            self.waiting_heartbeat,
-            self.ttl,
-            self.waiting,
-            self.numbers,
-            self.max,
-        ) = self.all
-
-
-class PathKeys(KeySet):
-    """The keys of one Tiers object: one hash slot, and so one shard, on Cluster."""
-
-    __slots__ = ()
-
-    def __init__(self, namespace: str, name: str, *, cluster: bool = False) -> None:
-        super().__init__(namespace, "tiers", PATH_KINDS, name, cluster=cluster)
 
 
 def names_key(namespace: str, shard: int | None) -> bytes:

@@ -35,7 +35,7 @@ from slotwise.redis._diagnosis import ClosedByUs, logger
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._heartbeats import COST_PER_CALL
-from slotwise.redis._keys import KeySet, keys_of, names_key
+from slotwise.redis._keys import KeySet, names_key
 from slotwise.redis._loop_client import LoopClient
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.cluster import ClusterMap
@@ -149,7 +149,7 @@ class SharedClient:
         with _lock:
             record = self._records.get((kind, namespace, name))
             if record is None:
-                keys = keys_of(kind, namespace, name, cluster=self.cluster is not None)
+                keys = KeySet(namespace, kind, name, cluster=self.cluster is not None)
                 record = NameRecord(kind, namespace, keys)
                 self._records[kind, namespace, name] = record
             return record

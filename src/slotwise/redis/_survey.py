@@ -18,7 +18,7 @@ from slotwise.errors import BackendError
 from slotwise.redis import _inspect, _log
 from slotwise.redis._backend import RedisBackend
 from slotwise.redis._diagnosis import GARBAGE, Refused, is_of_one_name, not_ours, refused
-from slotwise.redis._keys import KeySet, hash_slot, keys_of, names_key
+from slotwise.redis._keys import KINDS, KeySet, hash_slot, names_key
 from slotwise.redis._protocol import INSPECT, read_closed
 from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._shared_client import SharedClient, shared_client_for
@@ -32,7 +32,6 @@ _MOST_AT_ONCE = 20
 _CALLS_AT_ONCE = 10  # under way together
 _NAMES_A_PAGE = 500
 
-KINDS = ("semaphore", "tiers")
 Name = tuple[str, str]  # "semaphore" or "tiers", and the name
 
 
@@ -49,7 +48,7 @@ def survey_sync(
     config: RedisConfig,
     names: Iterable[Name] | None = None,
     *,
-    kinds: Collection[str] = KINDS,
+    kinds: Collection[str] = (*KINDS,),
     at_most: float | None = None,
 ) -> Contents:
     """Like `survey`, for a plain thread."""
@@ -63,7 +62,7 @@ async def survey(
     config: RedisConfig,
     names: Iterable[Name] | None = None,
     *,
-    kinds: Collection[str] = KINDS,
+    kinds: Collection[str] = (*KINDS,),
     at_most: float | None = None,
 ) -> Contents:
     """Return how full these are, as far as the server knows them; or all that are noted.
@@ -79,7 +78,7 @@ async def survey(
         names = [each for each in noted if each[0] in kinds]
     on_cluster = shared.cluster is not None
     keys = [
-        ((kind, name), keys_of(kind, config.namespace, name, cluster=on_cluster))
+        ((kind, name), KeySet(config.namespace, kind, name, cluster=on_cluster))
         for kind, name in dict.fromkeys(names)
     ]
     size = 1 if on_cluster else _MOST_AT_ONCE

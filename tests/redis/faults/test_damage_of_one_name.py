@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._keys import KINDS, PATH_KINDS
 from tests.redis._server import as_another_process, until
 
 from slotwise import Limit, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import KINDS, PATH_KINDS
 
 # A busy machine stands still for some seconds, which must cost no slot; heartbeats are frequent.
 HEARTBEATS: Any = {"heartbeat_max_interval": 60, "ping_interval": 0.2}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 
 from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers
@@ -17,7 +18,6 @@ from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._backend import RedisBackend
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._scripts import load
 
 INTERVAL = 1.0

@@ -22,13 +22,13 @@ from typing import Any
 import anyio
 import pytest
 import redis
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import BUSY, Server, free_port, until
 from tests.redis.faults._proxy import IsSlow
 
 from slotwise import AcquireTimeout, Rate, RateLimit
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._net.reconnector import Reconnector
 from slotwise.tiers import Tier, Tiers
 

@@ -18,6 +18,7 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 from tests.redis._inside import held_back, record_of, shared_of
+from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import GoesSilent
 from tests.redis.test_semaphore import in_line
@@ -27,7 +28,6 @@ from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._backend import RedisBackend
-from slotwise.redis._keys import SemaphoreKeys
 from slotwise.redis._survey import Contents, survey_sync
 
 SLOTS = 16384
