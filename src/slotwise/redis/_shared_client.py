@@ -438,11 +438,8 @@ _shared_clients: dict[Endpoint, SharedClient] = {}
 inherited: set[str] = set()
 
 
-class ForkEpoch:
-    """The time between two forks; what was cached in an earlier one is invalid."""
-
-
-fork_epoch = ForkEpoch()
+# The time between two forks: what was cached in an earlier one is invalid.
+fork_epoch = object()
 
 
 def shared_client_for(config: RedisConfig) -> SharedClient:
@@ -465,7 +462,7 @@ def has_issued(acquisition_id: str) -> bool:
 
 def _after_fork_in_child() -> None:
     global _shared_clients, fork_epoch
-    inherited_clients, _shared_clients, fork_epoch = _shared_clients, {}, ForkEpoch()
+    inherited_clients, _shared_clients, fork_epoch = _shared_clients, {}, object()
     for shared in inherited_clients.values():
         inherited.update(shared.holders)
         shared.close_sockets()
