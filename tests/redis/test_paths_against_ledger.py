@@ -897,9 +897,21 @@ def test_the_quick_halves_leave_behind_what_the_rules_do(
     found = []
     for quick in (True, False):
         found.append(played(client, monkeypatch, seed, calm=True, quick=quick).contents())
-        assert (int(client.get("quick") or 0) > 5) is quick
+        assert quick or client.get("quick") is None
         client.flushall()
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("played", [play, play_rates])
+def test_random_sequences_come_to_what_the_quick_halves_decide(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, played: Any
+) -> None:
+    decided = 0
+    for seed in (1, 3):
+        played(client, monkeypatch, seed, calm=True, quick=True)
+        decided += int(client.get("quick") or 0)
+        client.flushall()
+    assert decided > 10
 
 
 @pytest.mark.soak
