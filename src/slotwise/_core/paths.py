@@ -34,7 +34,6 @@ class RankedNeeds(tuple[int, ...]):
 
     head_start: int = 0  # in microseconds
     replaces: bool = False  # only of a semaphore
-    settles: bool = True  # whether what it takes of rates may be corrected afterwards
 
 
 def head_start_of(needs: Needs | None) -> int:

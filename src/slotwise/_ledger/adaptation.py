@@ -15,7 +15,7 @@ How many slots were in use is not sampled: the sum of all holds, divided by the 
 same number (Little's law). So a sample is one addition, wherever it is counted.
 
 Everything is computed in integers and in doubles by additions, multiplications, divisions and
-comparisons, in an order that lua/base/adaptation.lua repeats bit for bit.
+comparisons, in an order that lua/rules/adaptation.lua repeats bit for bit.
 """
 
 from __future__ import annotations

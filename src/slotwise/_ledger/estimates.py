@@ -2,7 +2,7 @@
 
 This module keeps the hold times; `path_estimates` looks at the nodes of a path.
 
-The rule, which the scripts on a Redis server mirror (lua/base/estimate.lua and its users):
+The rule, which the scripts on a Redis server mirror (lua/rules/estimate.lua and its users):
 
 1. A newcomer that would be granted everything at once is served in 0 s.
 2. Otherwise each node of its path (a semaphore is one node) has to give what the waiters ahead of

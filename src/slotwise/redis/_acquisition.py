@@ -172,7 +172,6 @@ class RedisAcquisition(AcquisitionResult):
         "requested_at",
         "round_trip",
         "seen",
-        "settles",
         "settling",
         "shared",
         "since",
@@ -212,7 +211,6 @@ class RedisAcquisition(AcquisitionResult):
         self.ttl = limit._ttl
         self.interval = limit._interval
         self.replaces = isinstance(needs, RankedNeeds) and needs.replaces
-        self.settles = not isinstance(needs, RankedNeeds) or needs.settles
         self.slots = needs[0] if needs is not None and record.is_semaphore else 1
         self.written_path = write_path(path)
         self.written_values = ""  # the values of keys that have their own, and weights
@@ -300,13 +298,6 @@ class RedisAcquisition(AcquisitionResult):
             return
         if messages:
             self.shared.dispatch_all(messages, self.record, self.client)
-        if reply[0] == b"granted" and self._withdrawal is not None and not self.settles:
-            # The server doesn't remember what it took: this gives it back.
-            send_release(
-                *(self.shared, self.record, self.client),
-                *(f"~{self._acquisition_id} {self.written_path}", self.limit._limits),
-                count=True,
-            )
         if self._withdrawal is not None and self._withdrawal.done():
             # The release overtook the request, which was refused at first because its script was
             # missing: the server has it only now.
@@ -592,11 +583,13 @@ class RedisAcquisition(AcquisitionResult):
             sample += "p" + ".".join(str(tier) for tier, _ in tiers)
         return sample
 
+    def unseen_item(self) -> str:
+        """Return how its release names it: if nobody has seen a grant, rates get theirs back."""
+        return "~" * bool(self.limit._rates and not self.seen) + self._acquisition_id
+
     def send_release(self, client: LoopClient, sample: str = "") -> asyncio.Future[Released]:
         """Release it, or remove it from the queue, over any connection; count who is there."""
-        # If nobody has seen a grant, what was taken of rates goes back.
-        unseen = "~" if self.limit._rates and not self.seen else ""
-        item = unseen + self._acquisition_id + sample
+        item = self.unseen_item() + sample
         return send_release(self.shared, self.record, client, item, self.limit._limits, count=True)
 
     async def withdraw(self, seconds: float) -> Released | None:
@@ -633,9 +626,9 @@ class RedisAcquisition(AcquisitionResult):
         return self._withdrawal
 
     def _on_withdrawn(self, released: asyncio.Future[Any]) -> None:
-        """Continue a release in the background if the server is away, or a key is damaged.
+        """Continue a release in the background if the server is away, or refuses it for now.
 
-        In the latter case only if it was queued: when the key is repaired, it would be granted
+        In the latter case only if it was queued: later it would be granted
         slots that nobody uses. Requests that were refused may be thousands a second.
         """
         error = None if released.cancelled() else released.exception()

@@ -703,7 +703,8 @@ class RedisBackend(PathBackend):
         if verb in _protocol.NEED_OPEN and self._generation.closed:
             raise self._closed_error()
         declared = _protocol.ANY if self.accepts_any else self._declared
-        args = _protocol.control_args(self, self._shared.client().token, declared, verb, *words)
+        token = self._attached()[0].client().token
+        args = _protocol.control_args(self, token, declared, verb, *words)
         reply, doubtful = await self._run_script(_protocol.CONTROL, args)
         if reply[0] in (b"closed", b"conflict"):
             raise _protocol.refusal(self, reply)

@@ -8,6 +8,7 @@ to requests, and futures have those to releases.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,6 @@ def _request(
     client: LoopClient, record: NameRecord, batch: list[RedisAcquisition], *, again: bool
 ) -> None:
     first = batch[0]
-    if any(each.settles for each in batch):  # the server is told so of all, and remembers all
-        for each in batch:
-            each.settles = True
     due, wait = _due(first), first.waits
 
     def answered(call: Call, reply: Any) -> None:
@@ -101,11 +99,8 @@ def _request(
 
 
 def _due(acquisition: RedisAcquisition) -> bytes:
-    """Return whether to ask when the next check is due, and whether a cost may be settled."""
-    limit = acquisition.limit
-    if limit._holds_nothing and acquisition.settles:
-        return b"due settle"
-    if limit._rates:
+    """Return whether to ask when the next check is due: only if none is scheduled."""
+    if acquisition.limit._rates:
         return b"due"  # the time that it waits for may come before the next check
     has_check = acquisition.shared.heartbeat_thread.checks.is_scheduled(acquisition.record)
     return b"" if has_check else b"due"
@@ -144,10 +139,14 @@ def send_release(
     return future
 
 
-async def release_all(one: RedisAcquisition, client: LoopClient, ids: list[str]) -> None:
-    """End many acquisitions of one name, ``one`` among them, in calls of bounded size."""
-    sent = (send_release(one.shared, one.record, client, each, one.limit._limits) for each in ids)
-    await asyncio.gather(*sent)
+async def release_all(waiters: Sequence[RedisAcquisition], client: LoopClient) -> None:
+    """End waits of one name that nobody will see the end of, in calls of bounded size."""
+    await asyncio.gather(
+        *(
+            send_release(each.shared, each.record, client, each.unseen_item(), each.limit._limits)
+            for each in waiters
+        )
+    )
 
 
 def _release_pending(

@@ -71,6 +71,6 @@ def _those_of(record: NameRecord, claims: dict[str, RedisAcquisition]) -> list[R
 
 async def _fail(client: LoopClient, waiters: list[RedisAcquisition]) -> None:
     """Fail waiters, in the thread of their loop, and remove them from the queue."""
-    ids = [waiter.acquisition_id for waiter in waiters if waiter.close()]
+    known = [waiter for waiter in waiters if waiter.close()]  # to the server, perhaps
     with contextlib.suppress(BackendError):  # silence frees them then
-        await release_all(waiters[0], client, ids)
+        await release_all(known, client)

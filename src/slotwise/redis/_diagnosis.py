@@ -48,7 +48,7 @@ class ClosedByUs(Unreachable):
 
 
 def may_pass(error: object) -> bool:
-    """Whether the server may do later what it didn't do now: it is back, or a key was repaired."""
+    """Whether the server may do later what it didn't do now: it is back, or has memory."""
     return isinstance(error, Unreachable | Refused) and not isinstance(error, Unusable)
 
 

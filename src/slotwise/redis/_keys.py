@@ -29,12 +29,13 @@ class KeySet:
     hash slot, and so on one shard.
     """
 
-    __slots__ = ("all", "name", "notification", "slot")
+    __slots__ = ("all", "kind", "name", "notification", "slot")
 
     def __init__(self, namespace: str, kind: str, name: str, *, cluster: bool = False) -> None:
         """``kind`` is "semaphore" or "tiers"."""
         if cluster and name.startswith("}"):
             raise ValueError(f"a name on Redis Cluster must not start with '}}', as {name!r} does")
+        self.kind = kind
         self.name = name
         written = f"{{{name}}}" if cluster else name
         self.all = tuple(f"{namespace}:{kind}_{each}:{written}".encode() for each in KINDS[kind])

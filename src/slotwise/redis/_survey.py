@@ -77,10 +77,12 @@ async def survey(
         noted = await _noted(shared, config, found)
         names = [each for each in noted if each[0] in kinds]
     on_cluster = shared.cluster is not None
-    keys = [
-        ((kind, name), KeySet(config.namespace, kind, name, cluster=on_cluster))
-        for kind, name in dict.fromkeys(names)
-    ]
+    keys: list[tuple[Name, KeySet]] = []
+    for kind, name in dict.fromkeys(names):
+        try:
+            keys.append(((kind, name), KeySet(config.namespace, kind, name, cluster=on_cluster)))
+        except ValueError as error:  # not a name on a cluster
+            found.errors.append(Refused(str(error)))
     size = 1 if on_cluster else _MOST_AT_ONCE
     calls = [keys[at : at + size] for at in range(0, len(keys), size)]
     for at in range(0, len(calls), _CALLS_AT_ONCE):
@@ -92,8 +94,8 @@ async def survey(
                 if len(each) > 1 or not is_of_one_name(reply):
                     raise reply
                 reply = [[b"failed", str(reply)]]
-            for (name, _), entry in zip(each, reply, strict=True):
-                await _read(shared, config, name, entry, found)
+            for (which, _), entry in zip(each, reply, strict=True):
+                await _read(shared, config, which, entry, found)
     return found
 
 
@@ -104,11 +106,15 @@ async def _noted(shared: SharedClient, config: RedisConfig, found: Contents) -> 
     for address in await client.primaries():
         cursor, key = b"0", _notes_on(shared, config.namespace, address)
         while key is not None:  # not by rank: ranks change all the time, and names would be missed
-            cursor, members = await client.command(
-                *("ZSCAN", key, cursor, "COUNT", _NAMES_A_PAGE),
-                address=address,
-                limits=config.limits,
-            )
+            words = ("ZSCAN", key, cursor, "COUNT", _NAMES_A_PAGE)
+            try:
+                page = await client.command(*words, address=address, limits=config.limits)
+            except Refused as error:  # the next heartbeat of a limit begins them anew
+                if not is_of_one_name(error):
+                    raise
+                found.errors.append(Refused(f"the notes of names can't be read: {error}"))
+                break
+            cursor, members = page
             for member in members[::2]:
                 for prefix, kind in prefixes.items():
                     if member.startswith(prefix):
@@ -141,7 +147,8 @@ async def _ask(
 ) -> list[list[Any]]:
     client, slot = shared.client(), keys[0].slot
     flat = [key for each in keys for key in each.all]
-    args = [b"", b"", client.token, b"", b"survey", *[len(each.all) for each in keys]]
+    patterns = [each.notification if each.kind == "semaphore" else b"" for each in keys]
+    args = [b"", b"", client.token, b"", b"survey", *patterns]
     reply = client.run(INSPECT, flat, args, slot, config.limits)
     found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
     return found

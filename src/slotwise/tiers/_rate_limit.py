@@ -47,10 +47,6 @@ _PATH = (None,)
 _ONE = 1  # compared by identity, which tells it from True and 1.0
 _NO_PRIORITY = 0
 
-# What a block takes: nobody sees its acquisition, so its cost can't be settled.
-_UNSETTLED = Resolved((1,))
-_UNSETTLED.settles = False
-
 
 class RateLimit(OptionAttributes, SharedName, Limit):
     """A number of units per time, shared by all who ask::
@@ -208,10 +204,6 @@ class RateLimit(OptionAttributes, SharedName, Limit):
         if priority is not _NO_PRIORITY:
             needs.head_start = check_priority(priority)
         return needs
-
-    async def __aenter__(self) -> None:
-        seconds = self._options.max_acquire_time
-        self._enter_block(await self._backend.begin(_PATH, seconds, None, _UNSETTLED))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make a function wait for the rate before each call; a coroutine function awaits it."""

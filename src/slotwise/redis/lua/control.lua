@@ -209,19 +209,17 @@ end
 
 -- What needs a limit that is open, and that the caller agrees with.
 local CHANGES = {resize = true, freeze = true, thaw = true, pause = true}
-local FREES = {kick = true, settle = true}  -- a full server does these too
 
 local function run()
   local verb = ARGV[8]
   open(1, #KEYS, ARGV[1])
   caller, pattern = ARGV[3], ARGV[4]
+  begin_though_full()  -- a full server does these too
   if CHANGES[verb] then
     if known['.closed'] then return closed_reply() end
     local clash = ARGV[7] ~= '?' and agreement.declare(ARGV[6], ARGV[7])
     if clash then return {'conflict', clash - 1, agreement.conflicting(clash), counts.held_before, turns.waiting} end
     outlive(math.max(longest, tonumber(ARGV[5])))
-  elseif FREES[verb] then
-    begin_though_full()
   end
   if known['.shape'] or is_line then expire() end
   return answer(verbs[verb]())

@@ -106,7 +106,10 @@ local function beat(first, count, at)
   renew(keys.waiters, queued, seconds(now + interval))
   if known['.shape'] or is_line then
     longest = math.max(longest, interval)
-    if held + waited > 0 then outlive(longest) end
+    if held + waited > 0 then
+      outlive(longest)
+      note_name()  -- the notes may have been lost
+    end
     -- Other clients may have set a shorter life.
     for key = first, first + (is_line and 6 or -1) do
       local left_ms = redis.call('PTTL', KEYS[key])

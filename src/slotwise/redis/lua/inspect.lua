@@ -5,7 +5,7 @@
 --       4 of a semaphore the pattern of foreign notification lists, else empty
 --       5 what: "tiers", "nodes", "path", "estimate", "holders", "waiters", "changes" or "survey"
 --       6 for "path" and "estimate" the path, followed by "*" and what is needed if that is not one slot of each; for
---       "changes" a node; for lists where to continue, empty at first; for "survey" in turn how many keys each limit has
+--       "changes" a node; for lists where to continue, empty at first; for "survey" the patterns of all limits
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished, or why all was reset, where to continue, or "" at the
 -- end}, followed for
 --   "tiers"     by the tiers' names, or "" if nobody is there, their values as they were declared, holders, waiters, 1 if a
@@ -50,7 +50,8 @@ function show.nodes()
     if node.rate then found[2][i] = buckets.record(node) .. (string.match(found[2][i], '=.*') or '') end
   end
   add(table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '', turns.waiting)
-  add(next(adapting.rules) and frozen_of(keys.state, known['.frozen'], found[2]) or {}, unpack(found[2]))
+  add(next(adapting.rules) and frozen_of(keys.state, known['.frozen'], found[2]) or {})
+  for i = 1, #found[2] do reply[#reply + 1] = found[2][i] end
 end
 
 function show.path()
@@ -112,7 +113,6 @@ end
 
 local function look(first, count, shows)
   open(first, count, ARGV[1])
-  pattern = ARGV[4]
   if known['.shape'] or is_line then
     expire()
     save()
@@ -126,11 +126,12 @@ local function look(first, count, shows)
   return reply
 end
 
+pattern = ARGV[4]
 if what ~= 'survey' then return guarded(look, 1, #KEYS, {what}) end
 local replies, first = {}, 1
 for i = 6, #ARGV do
-  local count = tonumber(ARGV[i])
-  from = count == 7 and '0:' or ''
+  local count = ARGV[i] ~= '' and 7 or 14
+  pattern, from = ARGV[i], count == 7 and '0:' or ''
   local fine, found = pcall(guarded, look, first, count, count == 7 and {'path'} or {'tiers', 'nodes'})
   if not fine then found = {'failed', type(found) == 'table' and found.err or tostring(found)} end
   replies[#replies + 1], first = found, first + count

@@ -4,7 +4,7 @@
 --       4 of a semaphore the pattern of foreign notification lists, else empty
 --       5 "count" to be told how full it is, else empty
 --       6... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes back,
---       followed by a space and the path if that is not remembered; followed by a space and "tier=units,...", what it has
+--       followed by a space and "tier=units,...", what it has
 --       really taken of rates, and by a space and a sample for adaptive tiers (rules/window.lua)
 -- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither}, and if asked for, of the last that waited, or of a
 -- semaphore: the node that its group lacked, its value, held, waiting (a text while it is paused: "number ms"; the value of
@@ -41,8 +41,7 @@ local function run()
       digits[i] = '1'
       if unseen[i] and next(rates) then buckets.refund(id) end
     else
-      local path = unseen[i] and rest and string.match(rest, '^(%d+:%S*)$')
-      digits[i] = unseen[i] and not widest_tier and buckets.refund(id, path) and '1' or '0'
+      digits[i] = unseen[i] and not widest_tier and buckets.refund(id) and '1' or '0'
     end
   end
   queue.serve()

@@ -8,8 +8,7 @@
 --       "-" being any number; followed by "shed S", only if it is expected to be served within S seconds; of a semaphore,
 --       "replace" kicks the longest holders, and waits in front if that takes time, "replace try" only if it doesn't
 --       8 "again" if they may have been requested before, else empty   9 owner: "!secret host pid label"
---       10 "due" to be told when the next check is due; with "settle" in it if what is taken of rates alone, without a
---       wait, may be corrected afterwards
+--       10 "due" to be told when the next check is due
 --       11 of a semaphore the pattern of foreign notification lists; of tiers "node|weight ..." in fair order, and
 --       "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
 --       12... in turn an acquisition id, which says what it needs (rules/base.lua), and its path
@@ -30,7 +29,7 @@ if fine and granted then return granted end
 -- include rules/state.lua
 -- include rules/estimate.lua
 local shape, declared, interval_text, ttl, word = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-local again, owner, tell_due, may_settle = ARGV[8] ~= '', ARGV[9], string.find(ARGV[10], 'due'), string.find(ARGV[10], 'settle')
+local again, owner, tell_due = ARGV[8] ~= '', ARGV[9], ARGV[10] ~= ''
 local interval, first, deadline = tonumber(interval_text), 12, nil
 local replaces, may_wait = string.sub(word, 1, 7) == 'replace', string.sub(word, -3) ~= 'try'
 local bounds, patience = string.match(word, '^wait (.+)$'), string.match(word, ' shed (%S+)$')
@@ -123,7 +122,7 @@ local function request(id, path)
   if is_free then
     if turns.waiting > 0 and not is_line then turns.count_grant(ticket, path, needs, weight_of(path)) end
     hold(id, claim, path_nodes, deadline)
-    if not widest_tier and may_settle then buckets.remember(id, path) end
+    if not widest_tier then buckets.remember(id, path) end
     return granted_reply(claim)
   end
   local has_served = queue.wait(newcomer, id, claim, path_nodes, deadline, weight_of(path))

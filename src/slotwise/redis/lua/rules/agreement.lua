@@ -1,4 +1,4 @@
--- rules/agreement.lua: what the users of a Tiers object have to agree on: its tiers and their values. Not a script.
+-- rules/agreement.lua: what all objects of a name have to agree on: its tiers and their values. Not a script.
 
 made_when_needed(agreement, function()
   -- The i-th part of a text that has "|" between its parts.

@@ -198,13 +198,12 @@ end
 local function serve_first(node, id, alive_until)
   local is_ours, needs = string.sub(id, 1, 3) == 'sw-', needs_of(id)
   local claim, need, value = is_ours and read_claim(id), needs and needs[1] or 1, value_of(node)
-  left = left - 1 - need / 20
   if not alive_until or tonumber(alive_until) <= now or (is_ours and not claim) then
     line.leave(id)
   elseif need > value then
     line.refuse(id, 'refused', whole(value), '0')  -- a resize was not finished
   elseif not has_room(node, need) then
-    return false  -- nobody passes a head that does not fit
+    return false  -- nobody passes a head that does not fit; that was no work, or all would come back for it at once
   else
     take_out(id)
     -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it had not been granted.
@@ -216,6 +215,7 @@ local function serve_first(node, id, alive_until)
       grant_foreign(node, id, alive_until)
     end
   end
+  left = left - 1 - need / 20
   return true
 end
 

@@ -117,7 +117,7 @@ function quick.request()
   ticket, token = math.max(ticket + 1, now_us), math.max(token + 1, now_us)
   local token_text = whole(token)
   if not widest then
-    if string.find(ARGV[10], 'settle', 1, true) and not remember(id, path, tier, settle_us, life_us) then return nil end
+    if not remember(id, path, tier, settle_us, life_us) then return nil end
     redis.call('HSET', KEYS[1], '.ticket', whole(ticket), '.token', token_text, unpack(changes))
     return {'granted', 0, token}
   end
@@ -186,7 +186,7 @@ function quick.release()
         put('%' .. name, whole(now_us) .. ';' .. its .. ';' .. counted)
       end
       widest = {name, held - 1, top, value}
-      if held == 1 and value == '-' then
+      if held == 1 and not tonumber(value) then  -- "-", or "~3": a key has it from its first request
         idle[#idle + 1] = name
       else
         put(name, whole(held - 1) .. ' 0 ' .. value .. ' - ' .. top)
@@ -208,7 +208,7 @@ function quick.release()
     expire(KEYS[6], life_us)
   else
     if tonumber(top) > 1 then redis.call('ZREMRANGEBYLEX', KEYS[6], '[' .. name .. ' ', '(' .. name .. '!') end
-    if value ~= '-' then changes[#changes] = '0 0 ' .. value .. ' - 0' end
+    if tonumber(value) then changes[#changes] = '0 0 ' .. value .. ' - 0' end
   end
   if held_in_all > 1 then put('.held', whole(held_in_all - 1)) else idle[#idle + 1] = '.held' end
   if changes[1] then redis.call('HSET', KEYS[1], unpack(changes)) end

@@ -178,15 +178,11 @@ made_when_needed(buckets, function()
     return true
   end
 
-  -- Give back what was taken of rates for a grant that nobody has seen; `path` is that of one that is not remembered.
-  function buckets.refund(id, path)
-    local charges = charges_in(id)
-    if not path then
-      local _
-      _, path, charges = buckets.recall(id)
-      if not path then return false end
-      for _, key in ipairs({taken_keys()}) do redis.call('HDEL', key, id) end
-    end
+  -- Give back what was taken of rates for a grant that nobody has seen; once.
+  function buckets.refund(id)
+    local _, path, charges = buckets.recall(id)
+    if not path then return false end
+    for _, key in ipairs({taken_keys()}) do redis.call('HDEL', key, id) end
     local tier = 0
     for units in string.gmatch(charges, '%d+') do
       tier = tier + 1

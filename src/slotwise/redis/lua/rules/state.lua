@@ -301,11 +301,13 @@ end
 local function note_name()
   local names = ARGV[2]
   if names == '' then return end
-  local noted = redis.pcall('ZADD', names, 'GT', seconds(life_us / 1000000), KEYS[first_key])
-  if type(noted) == 'table' then
-    if string.find(noted.err, 'WRONGTYPE', 1, true) then redis.pcall('DEL', names) end
-    return  -- or it isn't on this node of a cluster any more
+  local function note() return redis.pcall('ZADD', names, 'GT', seconds(life_us / 1000000), KEYS[first_key]) end
+  local noted = note()
+  if type(noted) == 'table' and string.find(noted.err, 'WRONGTYPE', 1, true) then
+    redis.pcall('DEL', names)
+    noted = note()
   end
+  if type(noted) == 'table' then return end  -- it isn't on this node of a cluster any more
   local over = redis.call('ZRANGEBYSCORE', names, '-inf', now_text, 'LIMIT', '0', '10')
   if over[1] then redis.call('ZREM', names, unpack(over)) end
   local left_ms = math.ceil((life_us - now_us) / 1000)
