@@ -35,8 +35,9 @@ def overwrite(client: redis.Redis, key: str) -> None:
     if kind == "hash":
         client.hset(key, mapping=dict.fromkeys(client.hkeys(key), "garbage"))
     elif kind == "zset":
+        garbage = {f"garbage {number}": 1.0 for number in range(client.zcard(key))}
         pipe = client.pipeline(transaction=True)
-        pipe.delete(key).zadd(key, {"garbage": 1, "more of it": 1}).pexpire(key, 60_000).execute()
+        pipe.delete(key).zadd(key, garbage).pexpire(key, 60_000).execute()
     elif kind == "string":
         client.set(key, "garbage", keepttl=True)
 

@@ -23,6 +23,9 @@ function paths.open()
       or redis.call('ZCARD', keys.ttls) ~= counts.timed then
     damaged('a key is missing, or has other contents')
   end
+  -- As many other members would be noticed by nobody: their groups would only never be found.
+  local last = turns.waiting > 0 and redis.call('ZREVRANGE', keys.parked, 0, 0)[1]
+  if last and not string.find(last, '^%d+:') then damaged('something else is parked') end
 end
 
 function paths.save()
