@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -146,6 +147,7 @@ def rival(port: int, *, is_refused: bool) -> Callable[[], int]:
 
 
 def main() -> int:
+    logging.disable()  # of what is lost when the server is emptied
     with running_server() as port, redis.Redis(port=port) as client:
         config = RedisConfig(f"redis://127.0.0.1:{port}")
         commands: dict[str, float] = {}
