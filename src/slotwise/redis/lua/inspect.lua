@@ -43,7 +43,8 @@ function show.nodes()
   for tier, at in pairs(adapting.frozen) do
     value_texts[tier] = string.gsub(value_texts[tier], '^(%d+_%d+_)%d+', '%1' .. at)
   end
-  local found = redis.call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT', 4 * PAGE)
+  local count = what == 'survey' and PAGE / 5 or 4 * PAGE  -- there are others in that call
+  local found = redis.call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT', count)
   reply[4] = found[1] ~= '0' and found[1] or ''
   for i = 2, known['.rated'] and #found[2] or 0, 2 do  -- a bucket that wasn't used since a resize
     local node = read_node(found[2][i - 1])
