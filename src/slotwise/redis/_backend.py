@@ -617,7 +617,7 @@ class RedisBackend(PathBackend):
         return bool(released)
 
     async def _apply(self, verb: Verb, where: Where, *args: Any) -> Any:
-        """Have lua/control.lua apply a verb; that says what follows the verb, and is replied."""
+        """Have lua/control.lua apply a verb; its comments say what each takes and returns."""
         name, key = where
         index = self._indexes.get(name or SEMAPHORE_TIER, 0)
         node = write_node(index, key)

@@ -125,8 +125,8 @@ _GRANT_MORE = (
     " +time +exists +del +unlink +pexpire +pttl +get +set +rpush +zscan"
 )
 _WRONG_TYPE = (
-    "has a key of the wrong type where the semaphore's own belongs; delete that key, or choose"
-    " another namespace= or name="
+    "has a key of another type where slotwise notes the names in use; delete it, or choose"
+    " another namespace="
 )
 
 # What a reply contains, and the diagnosis.

@@ -16,7 +16,6 @@ import math
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha1
@@ -476,8 +475,3 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 fork.in_child(fork.Step.FORGET, _after_fork_in_child)
-
-
-def now() -> float:
-    """The clock of this process; the server has its own."""
-    return time.monotonic()

@@ -101,8 +101,8 @@ async def survey(
 
 async def _noted(shared: SharedClient, config: RedisConfig, found: Contents) -> list[Name]:
     """Return the names that are noted on all nodes."""
-    client, names = shared.client(), []
-    prefixes = {f"{config.namespace}:{kind}_state:".encode(): kind for kind in KINDS}
+    client, on_cluster = shared.client(), shared.cluster is not None
+    names: list[Name] = []
     for address in await client.primaries():
         cursor, key = b"0", _notes_on(shared, config.namespace, address)
         while key is not None:  # not by rank: ranks change all the time, and names would be missed
@@ -116,18 +116,25 @@ async def _noted(shared: SharedClient, config: RedisConfig, found: Contents) -> 
                 break
             cursor, members = page
             for member in members[::2]:
-                for prefix, kind in prefixes.items():
-                    if member.startswith(prefix):
-                        written = member.removeprefix(prefix)
-                        name = written[1:-1] if shared.cluster is not None else written
-                        try:
-                            names.append((kind, name.decode()))
-                        except UnicodeDecodeError:
-                            why = f"{shared.endpoint} has a name that is not text: {name!r}"
-                            found.errors.append(Refused(why))
+                kind, name = _name_in(member, config.namespace, on_cluster=on_cluster)
+                try:
+                    names += [(kind, name.decode())] if kind else []
+                except UnicodeDecodeError:
+                    why = f"{shared.endpoint} has a name that is not text: {name!r}"
+                    found.errors.append(Refused(why))
             if cursor == b"0":
                 break
     return names
+
+
+def _name_in(member: bytes, namespace: str, *, on_cluster: bool) -> tuple[str, bytes]:
+    """Return the kind and the name of a limit whose first key this is; no kind if it is none's."""
+    for kind in KINDS:
+        prefix = f"{namespace}:{kind}_state:".encode()
+        if member.startswith(prefix):
+            written = member.removeprefix(prefix)
+            return kind, written[1:-1] if on_cluster else written
+    return "", member
 
 
 def _notes_on(shared: SharedClient, namespace: str, address: Any) -> bytes | None:

@@ -9,7 +9,7 @@
 -- "d51234 2000000p0.2". Without one
 -- it is "i-".
 --
--- .window is packed, since each release reads and writes it: 1, or 2 while the value is frozen, then begin, ends,
+-- A window is packed, since each release reads and writes it: 1, or 2 while the value is frozen, then begin, ends,
 -- need, calls, succeeded, busy and failed (times in us).
 local WINDOW, WINDOW_BYTES = '<Bi8i8i8i8i8i8i8', 57
 
@@ -19,7 +19,7 @@ local function held_for(sample, granted, now_us)
   return held or math.max(now_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)
 end
 
--- .window with the sample of one slot more in it; nil if there is more to do. The sample begins at `first` in a text:
+-- The window with the sample of one slot more in it; nil if there is more to do. The sample begins at `first` in a text:
 -- each text that is made costs as much as a command.
 local function count_in_window(window, text, first, granted, now_us)
   if #window ~= WINDOW_BYTES then return nil end
