@@ -8,15 +8,12 @@ wait elsewhere, and who is granted what, is up to the ledger.
 from __future__ import annotations
 
 import asyncio
-from _thread import get_ident
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakSet
 
-from slotwise._core import fork
 from slotwise._core.trio_run import TrioRun
 from slotwise._ledger.path_nodes import LineGrant
 from slotwise._ledger.slots import FEW
@@ -31,17 +28,6 @@ if TYPE_CHECKING:
 _FEW_ENDED = 32
 
 
-class _NoLoop:
-    """Stands for a loop that runs in no thread."""
-
-    __slots__ = ()
-
-    _thread_id = None
-
-
-_NO_LOOP = _NoLoop()
-
-
 class LineHome:
     """The one event loop that may use the line outside the section, or none.
 
@@ -49,7 +35,7 @@ class LineHome:
     attributes from the same moment.
     """
 
-    __slots__ = ("asyncio_loop", "has_moved", "is_shut", "loop")
+    __slots__ = ("has_moved", "is_shut", "loop")
 
     def __init__(
         self,
@@ -57,24 +43,13 @@ class LineHome:
         *,
         has_moved: bool = False,
         is_shut: bool = False,
-        is_copied: bool = False,
     ) -> None:
         self.loop = loop
-        # The same, or `_NO_LOOP` if it isn't one of asyncio's own. Those have the id of the thread
-        # that they run in: asking for the running loop instead is a system call in Python 3.11. In
-        # a forked child the loops of the parent run in no thread, though they have the id of one.
-        self.asyncio_loop: Any = loop if _is_of_asyncio(loop) and not is_copied else _NO_LOOP
         self.has_moved = has_moved  # whether another loop was the home before
         self.is_shut = is_shut  # whether nobody may use the line any more
 
     def is_running_here(self) -> bool:
         return self.loop is not None and self.loop is _get_running_loop()
-
-
-def _is_of_asyncio(loop: asyncio.AbstractEventLoop | None) -> bool:
-    """Whether it has the id of its thread, and makes the usual futures."""
-    usual = asyncio.BaseEventLoop.create_future
-    return hasattr(loop, "_thread_id") and getattr(type(loop), "create_future", None) is usual
 
 
 # What a tracker has before anybody has waited, and once nobody may wait there any more.
@@ -99,28 +74,10 @@ def _at_home(tracker: Tracker, loop: asyncio.AbstractEventLoop) -> bool:
     if not (ledger.line or ledger.waiting or ledger.closed or tracker.home.is_shut):
         # Once it has moved, futures of either loop may be found in the line.
         has_moved = tracker.home.has_moved or tracker.home.loop not in (None, loop)
-        tracker.home = home = LineHome(loop, has_moved=has_moved)
-        if home.asyncio_loop is loop:
-            _at_asyncio_homes.add(tracker)
+        tracker.home = LineHome(loop, has_moved=has_moved)
         ledger.open_line()
         tracker.expect_waking()
     return tracker.home.loop is loop
-
-
-_at_asyncio_homes: WeakSet[Tracker] = WeakSet()
-
-
-def _leave_asyncio_homes() -> None:
-    """In a forked child: the loops of the parent run in no thread."""
-    for tracker in list(_at_asyncio_homes):
-        home = tracker.home
-        tracker.home = LineHome(
-            home.loop, has_moved=home.has_moved, is_shut=home.is_shut, is_copied=True
-        )
-    _at_asyncio_homes.clear()
-
-
-fork.in_child(fork.Step.FORGET, _leave_asyncio_homes)
 
 
 # --------------------------------------------------------------------- waiting
@@ -200,11 +157,7 @@ def _tidy(tracker: Tracker) -> None:
 def hand_to_first(tracker: Tracker, number: int) -> bool:
     """Hand a slot to the first in the line, if this is its home; False if nobody took it."""
     home, ledger = tracker.home, tracker.ledger  # read once: the home may change meanwhile
-    if (
-        (home.asyncio_loop._thread_id != get_ident() and not home.is_running_here())
-        or ledger.attention
-        or tracker.woken.under_way
-    ):
+    if not home.is_running_here() or ledger.attention or tracker.woken.under_way:
         return False
     line = ledger.line
     while line:

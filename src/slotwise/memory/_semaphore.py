@@ -6,7 +6,6 @@ shortcut past the backend, the quick lane, is inlined here for ``async with sema
 
 from __future__ import annotations
 
-from _thread import get_ident
 from asyncio import Future, get_running_loop
 from collections.abc import Coroutine, Iterable
 from functools import partial
@@ -172,23 +171,18 @@ class MemorySemaphore(Semaphore):
         if not has_to_ask:
             future: Future[int] | None = None
             node = backend.nodes[0]
-            loop = tracker.home.asyncio_loop
+            try:
+                loop = get_running_loop()
+            except RuntimeError:
+                loop = running_trio()
+            if not ledger.line and (node.free or node.circulating < node.value):
+                number = _line.take_another(tracker, loop)
+                if number:
+                    self._numbers.append(number)
+                    return
             may_wait = self._waits_in_line and clock.timekeeper.failure is None
-            if loop._thread_id == get_ident() and ledger.line:
-                if may_wait:
-                    future = Future(loop=loop)
-            else:
-                try:
-                    loop = get_running_loop()
-                except RuntimeError:
-                    loop = running_trio()
-                if not ledger.line and (node.free or node.circulating < node.value):
-                    number = _line.take_another(tracker, loop)
-                    if number:
-                        self._numbers.append(number)
-                        return
-                if may_wait and _line.at_home(tracker, loop):
-                    future = loop.create_future()
+            if may_wait and _line.at_home(tracker, loop):
+                future = loop.create_future()
             if future is not None:
                 try:
                     ledger.line.append(future)
