@@ -33,8 +33,3 @@ def unnamed_numbers(semaphore: MemorySemaphore) -> list[int]:
 def check(semaphore: MemorySemaphore) -> None:
     """Check its ledger, with the slots that the quick lane holds."""
     invariants.check(ledger_of(semaphore), unnamed_numbers=unnamed_numbers(semaphore))
-
-
-def loop_alarm_of(limit: Any) -> float:
-    """When the timer of an event loop rings for who waits there."""
-    return tracker_of(limit)._loop_alarm.when

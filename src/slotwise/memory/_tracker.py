@@ -57,7 +57,6 @@ from slotwise._wait.woken import NOBODY_WOKEN, Woken
 from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _line, _log
 from slotwise.memory._line import NO_HOME, SHUT
-from slotwise.memory._loop_alarm import LATE_US, LoopAlarm
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
@@ -84,7 +83,7 @@ class Tracker:
     """
 
     __slots__ = (
-        *("__weakref__", "_loop_alarm", "_predecessor", "alarm", "closure", "ended"),
+        *("__weakref__", "_predecessor", "alarm", "closure", "ended"),
         *("ended_tickets", "former_values", "has_keys", "holds", "home", "is_rated"),
         *("is_semaphore", "ledger", "name", "roomy", "specs", "times_all", "unreported", "woken"),
     )
@@ -106,7 +105,6 @@ class Tracker:
         self.closure: Closure | None = None  # while it is closed everywhere
         self._predecessor = predecessor
         self.alarm = NEVER  # when `_ring` is called next
-        self._loop_alarm: LoopAlarm | None = None  # of rates
         self.woken = NOBODY_WOKEN
         # Changes of adaptive values that the hooks don't know yet: the arguments of the call that
         # tells them.
@@ -131,8 +129,6 @@ class Tracker:
         ledger: PathLedger[Any] = PathLedger(values, *fair, holders)
         # Whether anything is a rate: then `take_at_once` is the quick way, in the section.
         self.is_rated = ledger.refills is not None and not ledger.has_adaptive
-        if ledger.refills is not None:
-            self._loop_alarm = LoopAlarm()
         if self.is_semaphore:
             ledger.node(clock.now())
         self.ledger = ledger
@@ -240,7 +236,7 @@ class Tracker:
         """Every change of the ledger ends with this, *in the section*."""
         if self.ledger.refills is not None:
             self.keep()
-            self._ring_when_refilled(now)
+            self._ring_by(self.ledger.queue.next_refill())
         for claim in granted:
             if claim.named:
                 claim.since = now
@@ -280,10 +276,10 @@ class Tracker:
             claim.since = claim.arrived = now
             claim.failure = None
             claim.waker = make_waker()
-            self.expect_waking(claim.waker)
+            self.expect_waking()
             if until is not None:
                 self._ring_by(until)
-        if granted or self._loop_alarm is not None:
+        if granted or self.ledger.refills is not None:
             self.post([each for each in self._after_change(granted, now) if each is not claim])
         return is_granted
 
@@ -504,12 +500,10 @@ class Tracker:
 
     # ------------------------------------------------------------------ waking
 
-    def expect_waking(self, waker: Waker | None = None) -> None:
+    def expect_waking(self) -> None:
         """Note that somebody begins to wait."""
         if self.woken is NOBODY_WOKEN:
             self.woken = Woken()
-        if self._loop_alarm is not None and waker is not None:
-            self._loop_alarm.expect(waker, alone=len(self.ledger.waiting) == 1)
 
     def post(self, claims: Iterable[Any]) -> None:
         """Post claims whose wait has ended, *in the section*, to be woken after earlier ones."""
@@ -596,7 +590,7 @@ class Tracker:
             if ledger.has_adaptive:
                 self._collect_changes(claim.nodes)
         self._after_change(granted, now)
-        self._ring_by(self._next_alarm())
+        self._ring_by(ledger.next_deadline())
         self.post_refused(waiters, self._timeout_error)
         self.post(granted)
         return now, holders, cancels
@@ -610,44 +604,6 @@ class Tracker:
             cancel.send()
         for claim in holders:
             _log.expired(claim, self, now - claim.since)
-
-    def _next_alarm(self) -> float:
-        """When `_ring` has to be called, *in the section*."""
-        ledger, alarm = self.ledger, self._loop_alarm
-        if alarm is not None and alarm.when <= ledger.queue.next_refill():
-            # For refills, a loop has its own alarm.
-            return min(ledger.next_end(), ledger.next_pause_end())
-        return ledger.next_deadline()
-
-    def _ring_when_refilled(self, now: float) -> None:
-        """Have those who lack only time served when it has passed."""
-        when = self.ledger.queue.next_refill()
-        alarm = self._loop_alarm
-        assert alarm is not None
-        if when < NEVER and not alarm.set(when, now, self._ring_in_loop, self._is_roomy):
-            self._ring_by(when)
-
-    def _is_roomy(self) -> bool:
-        """Return whether a check that is as late as a loop's timer can be loses nothing."""
-        refills = self.ledger.refills
-        assert refills
-        node = refills[0][2]
-        first = node.first_parked()
-        lacking = first is not None and node.rate.burst - first.need(node)
-        return lacking * node.rate.unit >= LATE_US * node.rate.gain
-
-    def _ring_in_loop(self, when: float) -> None:
-        if self._loop_alarm is not None and when == self._loop_alarm.when:
-            self.change_or_later(self._serve_refilled)
-
-    def _serve_refilled(self) -> list[Any]:
-        assert self._loop_alarm is not None
-        self._loop_alarm.when = NEVER
-        now = clock.now()
-        if self.ledger.next_end() <= now:
-            self._ring_by(now)  # first those whose time is up; then the others are served
-            return []
-        return self.serve()
 
     def run_out(self, move_to: Callable[[float], None]) -> None:
         """End all that waits for the time alone, for a fake clock that ends.
