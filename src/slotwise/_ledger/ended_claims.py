@@ -41,8 +41,7 @@ class EndedClaims:
 
     def __init__(self, rates: Iterable[Rate]) -> None:
         self.remembered_for = _AT_LEAST  # in seconds
-        # Each value is an `EndedClaim`, or a tuple of its arguments; or, for one unit of a rate
-        # alone, just the time until which it is remembered. There may be very many.
+        # Each value is an `EndedClaim`, or a tuple of its arguments. There may be very many.
         self.young: dict[Hashable, Any] = {}
         self._old: dict[Hashable, Any] = {}
         self.turn_at = 0.0  # when the young ones become the old ones
@@ -56,9 +55,8 @@ class EndedClaims:
     def remember(self, claim: BasePathClaim, now: float) -> None:
         if now >= self.turn_at:
             self.forget_old(now)
-        # The garbage collector stops looking at tuples of numbers and texts, which nodes are not.
-        path = tuple([node.key for node in claim.nodes])
-        self.young[claim.key] = (now + self.remembered_for, path, claim.needs)
+        # Not its nodes: the garbage collector stops looking at tuples of numbers and texts.
+        self.young[claim.key] = (now + self.remembered_for, claim.path, claim.needs)
 
     def forget_old(self, now: float) -> None:
         if now >= self.turn_at:
@@ -74,8 +72,6 @@ class EndedClaims:
         ended = table.get(key)
         if type(ended) is tuple:
             ended = table[key] = EndedClaim(*ended)
-        elif isinstance(ended, (int, float)):
-            ended = table[key] = EndedClaim(ended, (None,), (1,))
         return ended
 
     def pop(self, key: Hashable, default: None) -> EndedClaim | None:

@@ -63,6 +63,11 @@ class BasePathClaim:
         return 0, "ignored", 0
 
     @property
+    def path(self) -> Path:
+        """The keys of its nodes, once it has some."""
+        return tuple([node.key for node in self.nodes])
+
+    @property
     def slot_number(self) -> int:
         """The lowest of the slot numbers that it was granted."""
         return self._slot_number

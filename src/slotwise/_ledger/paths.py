@@ -148,7 +148,7 @@ from slotwise._core.adaptive import Adaptive, Outcome
 from slotwise._core.control import Verb
 from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER, Deadlines
-from slotwise._ledger.ended_claims import EndedClaim, EndedClaims
+from slotwise._ledger.ended_claims import EndedClaims
 from slotwise._ledger.fair import FairOrder
 from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, LineGrant, Node, Path
 from slotwise._ledger.path_queue import PathQueue, take_all
@@ -389,7 +389,7 @@ class PathLedger(Generic[C]):
                 node.level = level - needed
             taken += 1
         else:
-            claim.nodes, claim.ranges, claim._slot_number = nodes, (), number
+            claim.nodes, claim._slot_number = nodes, number
             if self.queue.widest is None:
                 self.recent.remember(claim, now)
             else:
@@ -658,7 +658,7 @@ class PathLedger(Generic[C]):
         known = claim if claim is not None else ended
         if known is None or known.needs is None or (ended is not None and ended.until <= now):
             raise LookupError(key)
-        path = _path_of(known)
+        path = known.path
         needs = [*known.needs]
         for index, actual in costs.items():
             self._charge_node(index, path[index], actual - needs[index], now)
@@ -681,7 +681,7 @@ class PathLedger(Generic[C]):
         if ended is not None and ended.needs is not None:
             for index, tier in enumerate(self.tiers):
                 if isinstance(tier, RateTier):
-                    self._charge_node(index, _path_of(ended)[index], -ended.needs[index], now)
+                    self._charge_node(index, ended.path[index], -ended.needs[index], now)
         return self._serve_if_needed(now)
 
     def _charge_node(self, index: int, key: Hashable, units: int, now: float) -> None:
@@ -893,9 +893,3 @@ class PathLedger(Generic[C]):
             self.deadlines.discard(claim.key)
         self.queue.leave(claim, now)
         self._lower_attention()
-
-
-def _path_of(claim: BasePathClaim | EndedClaim) -> Path:
-    if isinstance(claim, EndedClaim):
-        return claim.path
-    return tuple([node.key for node in claim.nodes])

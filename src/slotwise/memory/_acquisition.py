@@ -49,7 +49,6 @@ class MemoryAcquisition(BasePathClaim, AcquisitionResult, AcquisitionContext):
     __init__ = object.__init__
 
     # What only a `GeneralAcquisition` may have otherwise.
-    is_general = False
     label: str | None = None
     needs: Needs | None = None
     path: Path = SEMAPHORE_PATH
@@ -207,10 +206,8 @@ class GeneralAcquisition(MemoryAcquisition):
     The quick lane isn't inlined here.
     """
 
-    # Its `__dict__` has what most don't have: a label, a head start and so on.
-    __slots__ = ("__dict__", "_outcomes", "needs", "nodes", "path", "ranges", "ttl")
-
-    is_general = True
+    # Its `__dict__` has what most don't have: a label, several slots, a head start and so on.
+    __slots__ = ("__dict__", "nodes", "path", "ttl")
 
     _outcomes: Outcomes | None
     head_start: int

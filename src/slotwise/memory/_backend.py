@@ -177,18 +177,19 @@ class MemoryBackend(PathBackend):
         else:
             acquisition = GeneralAcquisition()
             acquisition.path = path
-            acquisition.needs = needs
-            acquisition.ranges = ()
+            acquisition.nodes = self.nodes  # those of tiers are found when it is entered
             acquisition.ttl = self._ttl
             if label is not None:
                 acquisition.label = label
-            if isinstance(needs, RankedNeeds) and (needs.replaces or needs.head_start):
-                acquisition.replaces = needs.replaces
-                acquisition.head_start = FIRST if needs.replaces else needs.head_start
-            options = self._options
-            acquisition._outcomes = None if options is None else Outcomes(options)
-            if options is not None and needs is not None and self.tracker.is_semaphore:
-                self._check_adaptive(acquisition)
+            if needs is not None:
+                acquisition.needs = needs
+                if isinstance(needs, RankedNeeds) and (needs.replaces or needs.head_start):
+                    acquisition.replaces = needs.replaces
+                    acquisition.head_start = FIRST if needs.replaces else needs.head_start
+            if self._options is not None:
+                acquisition._outcomes = Outcomes(self._options)
+                if needs is not None and self.tracker.is_semaphore:
+                    self._check_adaptive(acquisition)
         acquisition.key = None
         acquisition.backend = self
         acquisition.timeout = timeout

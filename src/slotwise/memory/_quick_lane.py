@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._wait import clock
 from slotwise._wait.section import exclusive
-from slotwise.memory._log import logged
+from slotwise.memory._log import logged, perhaps_wanted
 
 if TYPE_CHECKING:
     from slotwise.memory._acquisition import MemoryAcquisition
@@ -58,40 +58,20 @@ def give_one(backend: MemoryBackend, number: int) -> None:
 def take(claim: MemoryAcquisition) -> bool:
     """The same for a claim: a slot of each node of its path, or what it needs of rates."""
     backend = claim.backend
-    if not claim.is_general:
-        claim._slot_number = number = take_one(backend)
-        if number:
-            backend.lane.holders[claim.key] = claim
-        return number > 0
-    ledger, tracker = backend.lane, backend.tracker
-    try:
-        if tracker.woken or ledger.line or logged[DEBUG]:
+    tracker = backend.tracker
+    if claim.needs is not None:
+        if not tracker.is_rated or claim.ttl is not None or tracker.woken:
             return False
-        if ledger.attention or claim.needs is not None:
-            return tracker.is_rated and claim.ttl is None and exclusive(tracker.take_now, claim)
-    except KeyError:
-        return False
+        return not perhaps_wanted(DEBUG, True) and exclusive(tracker.take_now, claim)
     ttl = claim.ttl
     if ttl is not None or claim.label is not None:
         claim.since = clock.now()  # before anybody can see that it holds a slot
-        if ttl is not None and backend._cancel_task_after_ttl:
+        if backend._cancel_task_after_ttl:
             claim.task = backend.running_task()
-    taken: list[Any] = []
-    number = 0
-    try:
-        for nodes, key in zip(ledger.tables, claim.path):  # noqa: B905 - it costs, and was checked
-            node = nodes[key]
-            number = heappop(node.free)
-            taken.append(node)
-    except LookupError:
-        if taken:
-            tracker.undo(taken, number)
+    claim._slot_number = number = take_one(backend) if tracker.is_semaphore else take_path(claim)
+    if not number:
         return False
-    if ledger.attention:  # raised meanwhile: it may have taken what is for somebody else
-        tracker.undo(taken, number)
-        return False
-    claim.nodes = taken
-    claim._slot_number = number
+    ledger = backend.lane
     ledger.holders[claim.key] = claim
     if ttl is not None:
         deadline = claim.since + ttl
@@ -99,6 +79,29 @@ def take(claim: MemoryAcquisition) -> bool:
         if deadline < tracker.alarm:
             tracker.arm(deadline)
     return True
+
+
+def take_path(claim: MemoryAcquisition) -> int:
+    """`take_one` for tiers: take a slot of each node; return the number in the widest."""
+    backend = claim.backend
+    ledger, tracker = backend.lane, backend.tracker
+    taken: list[Any] = []
+    number = 0
+    try:
+        if ledger.attention or tracker.woken or logged[DEBUG]:
+            return 0
+        for nodes, key in zip(ledger.tables, claim.path):  # noqa: B905 - it costs, and was checked
+            node = nodes[key]
+            number = heappop(node.free)
+            taken.append(node)
+        if not ledger.attention:
+            claim.nodes = taken
+            return number
+    except LookupError:
+        pass
+    if taken:
+        tracker.undo(taken, number)
+    return 0
 
 
 def give(claim: MemoryAcquisition) -> bool:

@@ -39,6 +39,7 @@ class ProcessClaim(PathClaim):
         *("path", "pid", "requested_us", "token", "until", "values", "weight"),
     )
 
+    path: Path
     owner: str  # the process: the prefix of its acquisition ids
     grace: float  # how long it keeps its slots after a kick, in seconds
     granted_at: float  # set when it is granted, like the next three; not in snapshots

@@ -164,8 +164,11 @@ class RateLimit(OptionAttributes, SharedName, Limit):
         ``priority`` is a head start in seconds, as for `Tiers.acquire`.
         """
         needs = self._needs(slots, cost, priority)
-        seconds = check_timeout(timeout, self._options.max_acquire_time)
-        return await self._backend.begin(_PATH, seconds, check_label(label), needs)
+        if label is not None:
+            label = check_label(label)
+        default = self._options.max_acquire_time
+        seconds = default if timeout is UNSET else check_timeout(timeout, None)
+        return await self._backend.begin(_PATH, seconds, label, needs)
 
     acquire_sync = Wider(acquire, waits=True).twin
 
