@@ -14,7 +14,7 @@ from tests._inside import backend_of
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
-from slotwise._core.paths import TierSpec, semaphore_spec
+from slotwise._core.paths import TierSpec
 from slotwise._ledger.invariants import check
 from slotwise._wait import clock
 from slotwise.errors import UnknownSemaphore
@@ -77,7 +77,7 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
             ending += [dice.choice([None, 30_000, 50_000 + len(holders) * 10_000]), 0]
             do("release", dice.choice(holders), *ending)
         else:
-            verb = dice.choice(["expire", "kick", "freeze", "thaw", "resize", "reboot"])
+            verb = dice.choice(["expire", "kick", "freeze", "thaw", "resize"])
             if dice.random() < 0.1:
                 do(
                     "pause",
@@ -95,8 +95,6 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
                 do("thaw", "all", None)
             elif verb == "expire":
                 do("expire")
-            elif verb == "reboot" and dice.random() < 0.05:
-                do("reboot", f"boot {next(ids)}")
         moved.update(
             (tier.index, node.value) for tier in state.tiers for node in tier.nodes.values()
         )
@@ -112,25 +110,6 @@ def test_whoever_reads_the_file_of_tiers_has_the_same_values(
     frozen = len(states[0].tiers[0].frozen_keys)
     busy = sum(node.in_use + node.waiting > 0 for node in states[0].tiers[0].nodes.values())
     assert len(states[0].tiers[0].nodes) <= 3 + frozen + busy + 1
-
-
-def test_a_reboot_keeps_what_was_learnt() -> None:
-    state: Any = State("s", [semaphore_spec(ERRORS)], "boot")
-    state.apply(["request", 5001.0, 10**15, "p1-1", [[None]], None, None, 5, None])
-    state.apply(["release", 5002.0, 10**15, "p1-1", "dropped", 1000, 50_000_000])
-    assert state.value_at() == 7
-    assert [change.new for _, _, change in state.moved] == [7]
-    known = again(state).tiers[0].nodes[None].adaptation
-    assert known.take_change() is None, "whoever moved it has told of it"
-    state.apply(["reboot", 3.0, 10**15, "other"])
-    assert state.value_at() == 7
-    for number in range(30):  # used all the time, by a clock that began anew
-        ids = [f"p2-{number}-{each}" for each in range(state.value_at())]
-        for each in ids:
-            state.apply(["request", 3.0 + number, 10**15, each, [[None]], None, None, 5, None])
-        for each in ids:
-            state.apply(["release", 4.0 + number, 10**15, each, "ok", 1_000_000, 0])
-    assert state.value_at() > 7
 
 
 def test_processes_share_the_value_and_what_moved_it(tmp_path: Path) -> None:

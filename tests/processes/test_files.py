@@ -21,7 +21,7 @@ from tests.processes._inside import extent
 
 from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
 from slotwise._core.paths import semaphore_spec
-from slotwise.processes import ProcessSemaphore
+from slotwise.processes import ProcessSemaphore, UnknownSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import filename_of, locate, name_from
 from slotwise.processes._messages import os_error
@@ -384,24 +384,23 @@ def test_a_reused_pid_is_not_mistaken_for_the_dead_process(make: Make, directory
     assert semaphore.try_acquire_sync() is not None
 
 
-def test_a_reboot_ends_all_claims_and_keeps_a_resize_and_a_close(
-    make: Make, directory: Path
-) -> None:
+def test_after_a_reboot_a_name_begins_anew(make: Make, directory: Path) -> None:
     directory.mkdir(mode=0o700)
     before = State("s", [semaphore_spec(1)], "the boot before")
     before.apply(["request", 9e9, 1, "pabc-1", [[None]], 5.0, None, 4711, None])
     before.apply(["request", 9e9, 1, "pabc-2", [[None]], None, 9e9, 4711, None])
-    before.apply(["resize", 9e9, 1, None, None, 4])
     before.apply(["close_everywhere", 9e9, 1, None, None, "night"])
     copy = Copy(OpenDirectory(directory), filename_of("s"), 77)
     copy.create(before)
     copy.file.close()
     copy.file.directory.close()
+    with pytest.raises(UnknownSemaphore):
+        ProcessSemaphore.existing("s", directory=directory)
     semaphore = make(1)
-    assert semaphore.stats_sync() == SemaphoreStats(0, 4, 0, True, "night")
-    semaphore.reopen_sync()
-    assert semaphore.stats_sync() == SemaphoreStats(0, 4)
-    assert semaphore.acquire_sync(timeout=0).fencing_token is not None
+    assert semaphore.stats_sync() == SemaphoreStats(0, 1)
+    held = semaphore.acquire_sync(timeout=0)
+    assert in_another_process(directory, "print(s.stats_sync())").startswith("SemaphoreStats(acq")
+    assert semaphore.release_sync(held)
 
 
 def test_old_idle_files_are_deleted_by_later_processes(make: Make, directory: Path) -> None:

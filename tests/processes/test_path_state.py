@@ -14,7 +14,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests._effort import examples
-from tests.ledger.path_model import PathModel, Request, in_microseconds
+from tests.ledger.path_model import PathModel, Request
 from tests.processes._copies import Copy
 
 from slotwise._core.paths import TierSpec
@@ -342,24 +342,6 @@ class RatesFileAgainstModel(TiersFileAgainstModel):
         happened = [("granted", each) for each in undone(key, self.now)]
         ended = [("cancelled", key)] if waits else [("released", key)] if held else []
         assert self.do(actor, "withdraw", key, True) == ended + happened
-
-    @rule(actor=actors, seconds=st.sampled_from([0.5, 10.0]))
-    def reboot(self, actor: int, seconds: float) -> None:
-        """Nothing is held or waited for any more; what is in buckets stays, by another clock."""
-        model = self.model
-        keys = [str(each.key) for each in (*model.holding, *model.waiting)]
-        model.cancel_all([each.key for each in model.waiting], self.now)
-        model._end(list(model.holding), self.now)
-        levels = {node: model.level(node) for node in model.buckets}
-        now = seconds  # since the start of the machine
-        model.ended = {
-            key: (until + now - self.now, request) for key, (until, request) in model.ended.items()
-        }
-        self.now = now
-        model.now = in_microseconds(now)
-        model.pauses = {}
-        model.buckets = {node: (level, model.now) for node, level in levels.items()}
-        assert sorted(self.do(actor, "reboot", "boot")) == [("owner died", k) for k in sorted(keys)]
 
 
 TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase

@@ -140,13 +140,6 @@ class Adaptation(ABC):
             self.frozen = False
             self._resume(now_us)
 
-    def change_clock(self, now_us: int) -> bool:
-        """Continue with a clock that has restarted; return whether the limit has changed."""
-        before, self.limit = self.limit, self.value
-        self.grows_after_us = now_us
-        self._resume(now_us)
-        return self.limit != before
-
     def take_change(self) -> Change | None:
         """Return the last change, once, for hooks; not one by hand, which they know of."""
         last = self.changes[-1] if self.changes else None
@@ -380,10 +373,6 @@ class ErrorsAdaptation(Adaptation):
 
     def _resume(self, now_us: int) -> None:
         self._restart(now_us, 0)
-
-    def change_clock(self, now_us: int) -> bool:
-        self._cut_us = 0
-        return super().change_clock(now_us)
 
     def _restart(self, now_us: int, settling_us: int) -> None:
         self._since_us, self._succeeded, self._used_us = now_us + settling_us, 0, 0

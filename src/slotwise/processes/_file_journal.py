@@ -208,7 +208,7 @@ class FileJournal(Journal):
                 return None, []
             root = self._newest(roots)
             if root is None:
-                self._in_sync = False
+                self._in_sync, self._sequence = False, 0
                 return None
             sequence, epoch, start, end, self._written_in = root
             anew = (
@@ -294,6 +294,13 @@ class FileJournal(Journal):
     # ---------------------------------------------------------------- writing
 
     def create(self, snapshot: Any) -> None:
+        if not self._sequence:
+            self._reserve()
+        self._write_snapshot(snapshot)
+        self._in_sync = True
+
+    def _reserve(self) -> None:
+        """Prepare a file in which nothing was ever committed."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.file.fd, 0, _RESERVED)
@@ -301,13 +308,10 @@ class FileJournal(Journal):
                 pwrite(self.file.fd, bytes(_RESERVED), 0)
         except OSError as error:
             raise _messages.os_error(error, self.place) from error
-        self._sequence = 0
         # Not that of an earlier one: the file may have been emptied, and others have read that.
         self._epoch = int.from_bytes(os.urandom(6), "little")
         self._start = self._end = _HEAD_SIZE
         self._head = _NO_ROOTS + EMPTY_QUEUE
-        self._write_snapshot(snapshot)
-        self._in_sync = True
 
     def append(self, record: Record, snapshot: Callable[[], Any]) -> None:
         self._commit(record, self._end, self._epoch, self._start)

@@ -182,8 +182,6 @@ class SharedLimit:
             claims = (*state.holders.values(), *state.waiting.values())
             self._end_next(each.key for each in claims if each.owner == journal.owner)
         journal.is_new = False
-        if state.boot != journal.boot:
-            self.write("reboot", journal.boot)
         if state.is_due(self.now):
             self.write("expire")
         while self._pending:
@@ -191,7 +189,10 @@ class SharedLimit:
             self._pending.popleft()
 
     def _catch_up(self) -> bool:
-        """Apply what others wrote; return False if nothing was ever written."""
+        """Apply what others wrote; return False if nothing was ever written, since the last boot.
+
+        No process has survived that, and the clock of all deadlines has started anew.
+        """
         journal = self.journal
         if journal.is_new:
             self.claims.end_all()
@@ -201,6 +202,10 @@ class SharedLimit:
             return False
         snapshot, records = found
         try:
+            if snapshot is not None and snapshot["boot"] != journal.boot:
+                self.state = None
+                journal.forget()
+                return False
             state = self.current_state() if snapshot is None else State.restore(snapshot)
             events = [event for record in records for event in state.apply(record)]
         except Exception as error:

@@ -48,9 +48,6 @@ _FEW_NODES = 100
 # Remember what at most this many keys of an adaptive tier have learnt, those used last.
 _KEPT_KEYS = 100
 
-# What a snapshot has of claims and of their times.
-_OF_CLAIMS = ("holders", "learnt", "parked", "pauses", "ticket", "turns", "waiting")
-
 # How many buckets a change checks, to forget the full ones: more than one, so that they become
 # fewer.
 _FORGET_AT_ONCE = 64
@@ -73,7 +70,7 @@ class State(PathLedger[ProcessClaim]):
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self.name = name
-        self.boot = boot  # of the machine: its monotonic clock restarts with each
+        self.boot = boot  # of the machine: nothing of an earlier one counts
         self.closure: Closure | None = None
         self.fence = 0
         self.owners: dict[str, tuple[int, int]] = {}  # number of claims, and the pid
@@ -441,40 +438,12 @@ class State(PathLedger[ProcessClaim]):
         self.reopen()
         return self._granted(self.end_pauses(now), now, wall_us)
 
-    def _reboot(self, now: float, _wall_us: int, boot: str) -> list[ClaimEvent]:
-        """End everything: no process survived, and the clock of the deadlines restarted.
-
-        What was changed or closed stays so, and so does what was learnt, except what was measured
-        by the old clock. What was taken of rates comes back from now on.
-        """
-        ended = [*self.holders.values(), *self.waiting.values()]
-        for claim in self.holders.values():
-            self.recent.remember(claim, self.at)
-        snapshot = self.snapshot()
-        for bucket in snapshot["buckets"]:
-            node = self.tiers[bucket[0]].nodes[bucket[1]]
-            bucket[2:] = node.level_at(self.at), microseconds(now)
-        for recent in snapshot["recent"]:
-            recent[-1] += now - self.at
-        self._start(self.specs)
-        self.owners = {}
-        nothing = self.snapshot()
-        fill(self, {**snapshot, **{each: nothing[each] for each in _OF_CLAIMS}})
-        self.boot = boot
-        for tier in self.tiers:
-            for node in tier.nodes.values():
-                if node.adaptation is not None:
-                    node.adaptation.change_clock(microseconds(now))
-                    node.value = node.adaptation.limit
-        return [("owner died", claim) for claim in ended]
-
     VERBS: ClassVar[dict[str, Callable[..., list[ClaimEvent]]]] = {
         "close_everywhere": _close,
         "declare": _declare,
         "drop dead": _drop_dead,
         "expire": _expire,
         "kick": _kick,
-        "reboot": _reboot,
         "release": _release,
         "reopen": _reopen,
         "replace": _replace,
