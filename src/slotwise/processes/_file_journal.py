@@ -9,7 +9,7 @@ overwrites the older of the two roots. That last write, of 64 bytes, commits the
 process that is killed before it leaves the old state, and after it the new one. A process
 that has read up to some root only has to read what came since.
 
-Writing needs the file's lock. Reading needs none: what is half written isn't committed yet.
+Reading and writing need the file's lock.
 """
 
 from __future__ import annotations
@@ -150,9 +150,6 @@ class FileJournal(Journal):
         self._in_sync = False
         self.end = _NOT_OPEN
         self.file.close()
-
-    def was_replaced(self) -> bool:
-        return not self.file.is_in_place()
 
     def unknown(self) -> UnknownSemaphore:
         return _messages.unknown(self.file.directory.path, self.name)

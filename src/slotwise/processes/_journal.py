@@ -35,7 +35,7 @@ class Busy(Exception):
 
 
 class Damaged(BackendError):
-    """What is written can't be read or applied. Without the lock it may just be being written."""
+    """What is written can't be read or applied."""
 
 
 class Journal(ABC):
@@ -86,7 +86,7 @@ class Journal(ABC):
     def read(self) -> tuple[Any, list[Record]] | None:
         """Return a snapshot, or None if this process needs none, and the records after that.
 
-        Return None if nothing was ever written. Without the lock, the latest may be missing.
+        Return None if nothing was ever written.
 
         Raises:
             Damaged: what is written makes no sense.
@@ -126,10 +126,6 @@ class Journal(ABC):
     @abstractmethod
     def touch(self) -> None:
         """Show that it is in use, to whatever deletes what is old."""
-
-    @abstractmethod
-    def was_replaced(self) -> bool:
-        """Return whether it isn't the one any more that newcomers find."""
 
     @abstractmethod
     def remove(self) -> None:

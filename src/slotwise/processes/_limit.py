@@ -275,8 +275,7 @@ class SharedLimit:
         ``thorough`` also ends the claims of dead processes.
         """
         try:
-            if thorough or not self._look():
-                self.change(self.drop_dead, lock_timeout=TIMER_LOCK_TIMEOUT)
+            self.change(self.drop_dead if thorough else bool, lock_timeout=TIMER_LOCK_TIMEOUT)
         except UnknownSemaphore:
             pass
         except Busy:
@@ -286,28 +285,6 @@ class SharedLimit:
             self._fail_waits(lambda _: BackendError(*told))  # each raises its own
             raise
         return True
-
-    def _look(self) -> bool:
-        """Read what others wrote, without the journal's lock; return False if that is needed."""
-        with self._mutex:
-            if self._changing or not self.claims.by_id:
-                return True
-            self._changing = True
-            try:
-                # What can't be read was being written, or was emptied or damaged.
-                was_read = not self.journal.was_replaced() and self._catch_up()
-                self._deadline = self._next_deadline()
-            except Damaged:
-                was_read = False
-            except BaseException:
-                self.journal.forget()
-                raise
-            finally:
-                self._changing = False
-        self._act()
-        if self._pending:
-            self.finish_pending()
-        return was_read
 
     def other_owners(self) -> dict[str, int]:
         """Return the other processes that have claims in it, with their pids."""

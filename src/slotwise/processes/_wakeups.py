@@ -214,7 +214,7 @@ class Wakeups:
                     messages.update(os.read(self._fd, 4096 * _MESSAGE_SIZE).decode().split())
                 limits = self._process.limits
                 for limit in [limits[each] for each in messages if each in limits]:
-                    self._check(limit, thorough=False)
+                    self._was_busy |= not self._check(limit, thorough=False)
                 now = time.monotonic()
                 if ended or _CHECK_ALL in messages or now >= due:
                     checked_at = now
