@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from slotwise import MemorySemaphore, Tier, Tiers
-from slotwise._core.totals import Distribution
 from slotwise.instrumentation import drop_totals, keep_totals
+from slotwise.instrumentation._totals import Distribution
 from slotwise.processes import ProcessSemaphore
 from slotwise.testing import FakeClock
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -83,11 +84,16 @@ class PathBackend(ABC):
         subject = subject_of(self._specs, self.reported_name)
         return closed_error(subject, closure, self._make_closed_error)
 
-    def with_totals(self, stats: SemaphoreStats) -> SemaphoreStats:
-        from slotwise._core.totals import with_totals  # not needed to acquire
+    def with_totals(self, found: SemaphoreStats) -> SemaphoreStats:
+        """Return statistics with what this process got of it, if it keeps totals."""
+        from slotwise._core import stats  # not needed to acquire
 
         name, scope = self._reported
-        return with_totals(stats, scope, name)
+        if scope != "memory" and found.scope == "memory":
+            found = replace(found, scope=scope)
+        if stats.totals_of is None:
+            return found
+        return replace(found, totals=stats.totals_of(scope, name))
 
     # --------------------------------------------------------------- telling
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -53,6 +53,10 @@ class SemaphoreStats:
     def __post_init__(self) -> None:
         percent = 100 * self.acquired_slots / self.max_slots if self.max_slots else 0.0
         object.__setattr__(self, "acquired_percent", percent)
+
+
+# Set while totals are kept: returns what this process got of a limit, by scope and name.
+totals_of: Callable[[str, str | None], Totals | None] | None = None
 
 
 def fullest(

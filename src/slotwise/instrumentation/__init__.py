@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from slotwise._core.events import KINDS, Event, Hook, add_hook, load_hooks, remove_hook
 from slotwise._core.results import Totals
-from slotwise._core.totals import drop_totals, keep_totals
+from slotwise.instrumentation._totals import drop_totals, keep_totals
 
 __all__ = [
     "KINDS",

@@ -6,14 +6,9 @@ Times go into buckets whose bounds grow by a tenth, so a percentile is right to 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import replace
 from math import ceil, log
-from typing import TYPE_CHECKING
 
-from slotwise._core import events, fork
-
-if TYPE_CHECKING:
-    from slotwise._core.stats import SemaphoreStats, Totals
+from slotwise._core import events, fork, stats
 
 # Names come and go: at most this many are kept, those used last.
 _MOST_NAMES = 10_000
@@ -73,10 +68,8 @@ class _Counts:
             self.lost += event.kind != "released"
             self.hold.add(event.held or 0.0)
 
-    def totals(self) -> Totals:
-        from slotwise._core.stats import Totals
-
-        return Totals(
+    def totals(self) -> stats.Totals:
+        return stats.Totals(
             self.granted,
             dict(self.refused),
             self.lost,
@@ -91,7 +84,6 @@ _Key = tuple[str, str]  # scope and name
 
 _lock = fork.new_lock()
 _counts: OrderedDict[_Key, _Counts] = OrderedDict()
-_kept = False
 
 
 def keep_totals() -> None:
@@ -99,15 +91,13 @@ def keep_totals() -> None:
 
     Limits without a name are not counted. Calling it again changes nothing.
     """
-    global _kept
-    _kept = True
+    stats.totals_of = _totals_of
     events.add_hook(_count)
 
 
 def drop_totals() -> None:
     """Stop counting, and forget what was counted."""
-    global _kept
-    _kept = False
+    stats.totals_of = None
     events.remove_hook(_count)
     with _lock:
         _counts.clear()
@@ -128,21 +118,15 @@ def _count(event: events.Event) -> None:
         counts.add(event)
 
 
-def totals_of(scope: str, name: str | None) -> Totals | None:
-    """What was counted for a limit; None unless totals are kept."""
-    if not _kept or name is None:
+def _totals_of(scope: str, name: str | None) -> stats.Totals | None:
+    """What was counted for a limit; None for one without a name."""
+    if name is None:
         return None
     with _lock:
         return _counts.get((scope, name), _NOTHING).totals()
 
 
 _NOTHING = _Counts()
-
-
-def with_totals(stats: SemaphoreStats, scope: str, name: str | None) -> SemaphoreStats:
-    if scope != "memory" and stats.scope == "memory":
-        stats = replace(stats, scope=scope)
-    return replace(stats, totals=totals_of(scope, name)) if _kept else stats
 
 
 fork.in_child(fork.Step.FORGET, _counts.clear)
