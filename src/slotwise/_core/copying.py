@@ -1,35 +1,22 @@
-"""Copies of a limit are the same limit: by its name and arguments, or, if it is private, itself.
+"""A copy of a limit is the limit itself; what is unpickled is the limit of the same name.
 
-Subclasses may have any ``__init__``: copies are made by the ``__init__`` of our own class, and
-get what the subclass has added to the object.
+Subclasses may have any ``__init__``: what is unpickled is made by the ``__init__`` of our own
+class, and gets what the subclass has added to the object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 
-class Recipe:
+class Recipe(NamedTuple):
     """How to make another object of the same limit."""
 
-    __slots__ = ("args", "attributes", "base", "options")
-
-    def __init__(
-        self,
-        base: type,
-        args: tuple[Any, ...],
-        options: dict[str, Any],
-        attributes: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        self.base = base  # our class, whose __init__ is called
-        self.args = args
-        self.options = options
-        self.attributes = dict(attributes)  # set afterwards
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.base, self.args, self.options, self.attributes))
+    base: type[Any]  # our class, whose __init__ is called
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    attributes: Mapping[str, Any] = {}  # set afterwards
 
 
 K = TypeVar("K", bound=type)
@@ -46,6 +33,14 @@ def same_when_copied(kind: K) -> K:
     return kind
 
 
+def _copy(limit: object) -> object:
+    return limit
+
+
+def _deepcopy(limit: object, _memo: object) -> object:
+    return limit
+
+
 def _reduce(limit: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     recipe = limit._recipe()
     if recipe is None:
@@ -53,65 +48,30 @@ def _reduce(limit: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
             f"this {type(limit).__name__} is private and can't be pickled:"
             f" another process finds it only by a name"
         )
-    return make, (type(limit), *recipe, _added_by_subclass(limit, recipe))
+    return make, (type(limit), recipe, _added_by_subclass(limit, recipe))
 
 
-def _copy(limit: Any) -> Any:
-    recipe = limit._recipe()
-    if recipe is None:
-        return limit
-    return make(type(limit), *recipe, _added_by_subclass(limit, recipe))
-
-
-def _deepcopy(limit: Any, memo: dict[int, Any]) -> Any:
-    recipe = limit._recipe()
-    if recipe is None:
-        return limit
-    import copy  # most never copy one
-
-    made = make(type(limit), *recipe)
-    memo[id(limit)] = made
-    _set(made, copy.deepcopy(_added_by_subclass(limit, recipe), memo))
-    return made
-
-
-def make(
-    kind: type[Any],
-    base: type[Any],
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-    *attributes: Mapping[str, Any],
-) -> Any:
-    """Make an object of a recipe; ``kind`` is ``base`` or a subclass of it."""
+def make(kind: type[Any], recipe: Recipe, added: Mapping[str, Any]) -> Any:
+    """Make an object of a recipe; ``kind`` is its base or a subclass of that."""
     made = object.__new__(kind)
-    base.__init__(made, *args, **options)
-    for each in attributes:
-        _set(made, each)
-    return made
-
-
-def _set(made: object, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
+    recipe.base.__init__(made, *recipe.args, **recipe.options)
+    for name, value in {**recipe.attributes, **added}.items():
         object.__setattr__(made, name, value)
+    return made
 
 
 def _added_by_subclass(limit: object, recipe: Recipe) -> dict[str, Any]:
     """The attributes of an object that our own ``__init__`` doesn't set."""
-    kind, base = type(limit), recipe.base
-    if kind is base:
+    kind = type(limit)
+    if kind is recipe.base:
         return {}
-    of_subclasses = kind.__mro__[: kind.__mro__.index(base)]
-    slots = {name for each in of_subclasses for name in _slots_of(each)}
-    added = {name: getattr(limit, name) for name in sorted(slots) if hasattr(limit, name)}
-    # Ours may have a __dict__ too: what a new object has there is not the subclass's.
-    ours = getattr(make(kind, *recipe), "__dict__", {})
-    added |= {
-        key: value for key, value in getattr(limit, "__dict__", {}).items() if key not in ours
+    known = make(kind, recipe, {})
+    added = {*getattr(limit, "__dict__", ())}
+    for each in kind.__mro__:
+        slots = each.__dict__.get("__slots__", ())
+        added.update((slots,) if isinstance(slots, str) else slots)
+    return {
+        name: getattr(limit, name)
+        for name in added - {"__dict__", "__weakref__"}
+        if hasattr(limit, name) and not hasattr(known, name)
     }
-    return added
-
-
-def _slots_of(kind: type) -> list[str]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else slots
-    return [name for name in names if name not in ("__dict__", "__weakref__")]

@@ -61,8 +61,8 @@ class Semaphore(SharedName, Limit):
     thread or event loop. What it was made with can be read: ``name``, ``value``,
     ``max_acquire_time``, ``ttl`` and so on.
 
-    A copy, or what is unpickled in any process, is the semaphore of the same
-    name, made with the same arguments. A private one is its own copy, and can't be pickled.
+    A copy is the object itself. What is unpickled in any process is the semaphore of the same
+    name, made with the same arguments; a private one can't be pickled.
     """
 
     __slots__ = ("_cancel_task_after_ttl", "_max_acquire_time", "_name", "_overload", "_ttl")

@@ -73,7 +73,7 @@ class Tiers(OptionAttributes, SharedName, ClosedByBlock):
     Every coroutine has a twin whose name ends in ``_sync``, for plain threads;
     ``cm`` works with ``with`` as well. A block of the object itself, ``async with tiers:`` or
     ``with tiers:``, closes it at its end. `at` makes a `Limit` of one path. Copies and unpickled
-    ones share their slots, by name; private ones are their own copies, and can't be pickled.
+    ones share their slots; private ones can't be pickled.
 
     Args:
         tiers: narrow to wide.
