@@ -287,7 +287,7 @@ def test_a_clean_up_that_forgets_without_taking_the_slots_away_is_caught(monkeyp
 
 
 def test_a_ledger_with_a_fault_is_caught(monkeypatch):
-    monkeypatch.setattr(PathQueue, "hand_over", lambda self, nodes, now: [])
+    monkeypatch.setattr(PathQueue, "serve", lambda self, now, looks=None: [])
     result = explored(
         (1, 1),
         lambda world: user(world, "alice", "alice", None),

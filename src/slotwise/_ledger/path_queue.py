@@ -253,41 +253,12 @@ class PathQueue(Generic[C]):
 
     # ----------------------------------------------------------------- serving
 
-    def hand_over(self, nodes: Sequence[Any], now: float) -> list[C]:
-        """`look_at` nodes that have just got slots, and `serve`: the same, in fewer steps.
+    def hand_over(self, node: Any) -> list[C]:
+        """`look_at` the only tier's node, which has just got slots, and `serve`, in fewer steps.
 
         Only if the queue is simple, nobody needs several slots, and nothing is paused, unbalanced
-        or unfinished. Then there are few nodes to choose from, and no heap is needed.
-        ``tests/ledger/test_hand_over.py`` compares it with `serve`.
+        or unfinished. ``tests/ledger/test_hand_over.py`` compares it with `serve`.
         """
-        if len(nodes) == 1:
-            return self._hand_over_one(nodes[0])
-        granted: list[C] = []
-        for looks in range(LOOKS - 1, -1, -1):
-            first: Any = None
-            for node in nodes:
-                if node.parked and (node.free or node.circulating < node.value):
-                    group = node.parked.first()
-                    if (
-                        group is not None
-                        and (first is None or group.turn < first.turn)
-                        and (not node.kept or node.has_room(1, now, group))
-                    ):
-                        first, here = group, node
-            if first is None:
-                break
-            here.parked.remove_first()
-            self._examine(first, here, now, granted)
-            if self.work or not looks:  # `serve` finishes it, now or later
-                for node in nodes:
-                    group = node.first_parked()
-                    if group is not None and node.has_room(1, now, group):
-                        self.look_at(node)
-                return granted + self.serve(now, looks)
-        return granted
-
-    def _hand_over_one(self, node: Any) -> list[C]:
-        """`hand_over` where there is one node, which keeps nothing for anybody."""
         granted: list[C] = []
         parked, waiting, passing = node.parked, self.waiting, self.passing
         group = None if parked is None else parked.first()
