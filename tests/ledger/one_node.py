@@ -18,7 +18,6 @@ class Claim(PathClaim):
         self, key: Hashable, slots: int = 1, ttl: float | None = None, head_start: int = 0
     ) -> None:
         super().__init__(key, None if slots == 1 else (slots,), ttl, head_start)
-        self.slots = slots
 
 
 class Ledger(PathLedger[Any]):

@@ -19,7 +19,7 @@ from tests._inside import backend_of, give_number
 from tests.memory._inside import ledger_of, unnamed_numbers
 
 from slotwise import MemorySemaphore
-from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.declared import DeclaredLedger
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait.woken import Woken
 from slotwise.memory import _quick_lane, _semaphore
@@ -50,7 +50,7 @@ class Looks(list[object]):
 LOOKS = Looks()
 
 
-class WatchedLedger(PathLedger[Any]):
+class WatchedLedger(DeclaredLedger[Any]):
     __slots__ = ()
 
 
@@ -86,8 +86,8 @@ def _watch(kind: Any, base: Any, name: str) -> None:
     setattr(kind, name, property(get, slot.__set__))
 
 
-_watch(WatchedLedger, PathLedger, "attention")
-_watch(WatchedLedger, PathLedger, "line")
+_watch(WatchedLedger, DeclaredLedger, "attention")
+_watch(WatchedLedger, DeclaredLedger, "line")
 _watch(WatchedTracker, Tracker, "woken")
 _watch(WatchedBackend, MemoryBackend, "free")
 

@@ -19,8 +19,8 @@ from tests.redis._server import FAKE_CLOCK
 from tests.redis.test_paths_against_ledger import INTERVAL, Pair, in_turn, numbers_in
 
 from slotwise._core.paths import RankedNeeds
+from slotwise._ledger.path_nodes import FIRST
 from slotwise._ledger.path_queue import LOOKS, PATIENCE
-from slotwise._ledger.replacing import FIRST
 from slotwise.redis._scripts import load
 from slotwise.redis._writing import write_needs
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Path = tuple[Hashable, ...]
 
+# A head start, in microseconds, that is longer than any that a caller may have.
+FIRST = 2**60
+
 # Empty, since a class can't inherit from two with slots. Not a literal, which mypy would take for
 # the only attributes.
 NO_SLOTS: tuple[str, ...] = ()
@@ -41,6 +44,7 @@ class BasePathClaim:
     # that nobody can name, and remember their numbers by itself.
     named: bool = True
     replaces: bool = False  # holders, and so it comes before all others
+    is_kicked: bool = False  # it keeps its slots for a while, but nobody else replaces it
     head_start: int = 0  # in microseconds: it comes before those that arrived less earlier
 
     key: Any
@@ -61,6 +65,11 @@ class BasePathClaim:
         For adaptive values; times are in microseconds.
         """
         return 0, "ignored", 0
+
+    @property
+    def slots(self) -> int:
+        """How many it takes of a semaphore."""
+        return 1 if self.needs is None else self.needs[0]
 
     @property
     def path(self) -> Path:

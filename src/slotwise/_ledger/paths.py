@@ -150,10 +150,17 @@ from slotwise._core.rates import Rate
 from slotwise._ledger.deadlines import NEVER, Deadlines
 from slotwise._ledger.ended_claims import EndedClaims
 from slotwise._ledger.fair import FairOrder
-from slotwise._ledger.path_nodes import BaseNode, BasePathClaim, Group, LineGrant, Node, Path
+from slotwise._ledger.path_nodes import (
+    FIRST,
+    BaseNode,
+    BasePathClaim,
+    Group,
+    LineGrant,
+    Node,
+    Path,
+)
 from slotwise._ledger.path_queue import PathQueue, take_all
 from slotwise._ledger.rate_nodes import RateNode, RateTier
-from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise._ledger.tier_nodes import TierNodes
 from slotwise._ledger.times import microseconds

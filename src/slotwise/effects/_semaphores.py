@@ -114,7 +114,7 @@ class Ticket(BasePathClaim):
 
     __slots__ = (
         *("_slot_number", "bracket", "granted", "group", "instruction", "key", "needs", "nodes"),
-        *("order", "rank", "ranges", "semaphore", "slots", "steps", "task", "ticket", "timeout"),
+        *("order", "rank", "ranges", "semaphore", "steps", "task", "ticket", "timeout"),
         "ttl",
     )
 
@@ -128,7 +128,6 @@ class Ticket(BasePathClaim):
         self, task: Task[Any], semaphore: Semaphore, n: int, steps: Steps[Any], instruction: int
     ) -> None:
         self.key = self.task = task  # a task waits in one place at a time
-        self.slots = n
         self.needs = None if n == 1 else (n,)
         self.ttl = None
         self.semaphore = semaphore

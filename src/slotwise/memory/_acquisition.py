@@ -68,11 +68,6 @@ class MemoryAcquisition(BasePathClaim, AcquisitionResult, AcquisitionContext):
     failure: Exception | None  # why the wait ended without a grant
 
     @property
-    def slots(self) -> int:
-        """How many it takes of a semaphore."""
-        return 1 if self.needs is None else self.needs[0]
-
-    @property
     def nodes(self) -> Sequence[Any]:
         """The only node: it isn't stored, since the inlined copies of the quick lane don't."""
         return self.backend.nodes

@@ -34,8 +34,8 @@ from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_o
 from slotwise._core.trio_run import running_trio
 from slotwise._core.twins import is_blocking
 from slotwise._ledger.idle_nodes import forget_idle
+from slotwise._ledger.path_nodes import FIRST
 from slotwise._ledger.paths import PathLedger
-from slotwise._ledger.replacing import FIRST
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
 from slotwise._wait.at_once import known
@@ -128,7 +128,7 @@ class MemoryBackend(PathBackend):
         tracker, ledger = self.tracker, self.tracker.ledger
         self.lane, self.nodes, self.free = _DETACHED, (), []
         if tracker.is_semaphore:
-            if not tracker.accepts(self._specs):
+            if not tracker.ledger.accepts(self._specs):
                 return
             self.nodes = (ledger.node(),)
             self.free = self.nodes[0].free
@@ -150,7 +150,7 @@ class MemoryBackend(PathBackend):
     def value(self) -> int:
         """How many slots a semaphore has."""
         tracker = self.tracker
-        return tracker.value if tracker.accepts(self._specs) else self._specs[0].slots
+        return tracker.value if tracker.ledger.accepts(self._specs) else self._specs[0].slots
 
     def _slot_values(self) -> dict[str, int]:
         if self.tracker.is_semaphore:
@@ -450,10 +450,10 @@ class MemoryBackend(PathBackend):
             raise self.closed_error()
         if verb in ("freeze", "thaw") and tracker.is_semaphore:
             self._admitted()  # which depends on the rules it was made with
-        if verb == "resize":
-            args = *args, self._specs[0].value
         tier, key = where
         index = 0 if tier is None else self._indexes[tier]
+        if verb == "resize":
+            args = *args, self._specs[index].value
         result = tracker.control(verb, index, key, *args)
         tracker.keep()
         tracker.let_go()

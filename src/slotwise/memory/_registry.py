@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from slotwise._core.closing import Closure
-from slotwise._core.paths import TierSpec, is_semaphore, specs_in_use, tiers_conflict
+from slotwise._core.paths import TierSpec, is_semaphore
 from slotwise._core.results import SemaphoreStats
 from slotwise._wait.section import lock
 from slotwise.memory._tracker import Tracker, kept
@@ -63,12 +63,8 @@ class Registry:
             self._trackers[key] = tracker = Tracker(specs, name, holders, predecessor)
             if key in self._closures:
                 tracker.suspend(self._closures[key][0])
-        elif not key[0] and tracker.specs != tuple(specs):
-            used = specs_in_use(tracker.specs, [tier.value for tier in tracker.ledger.tiers])
-            if len(used) != len(specs) or not all(
-                own in pair for own, *pair in zip(specs, used, tracker.specs, strict=True)
-            ):
-                raise tiers_conflict(name, used, specs)
+        elif not key[0] and not tracker.ledger.accepts(tuple(specs)):
+            raise tracker.ledger.conflict(name, specs)
         return tracker
 
     def current(self, tracker: Tracker) -> Tracker:

@@ -23,29 +23,24 @@ from slotwise._core import events, messages
 from slotwise._core.adaptive import Change
 from slotwise._core.closing import Closure
 from slotwise._core.control import Verb
-from slotwise._core.overload import Overload, too_late
+from slotwise._core.overload import Overload
 from slotwise._core.paths import (
     NodeStats,
     Path,
     PathStats,
     TierSpec,
     TierStats,
-    fair_tiers,
     is_semaphore,
-    part_of,
     pausing,
     title_of,
 )
 from slotwise._ledger import NEVER
 from slotwise._ledger.adaptation import adaptation
-from slotwise._ledger.estimates import HoldTimes
+from slotwise._ledger.declared import DeclaredLedger
 from slotwise._ledger.idle_nodes import trim
-from slotwise._ledger.path_estimates import path_in
-from slotwise._ledger.path_fullness import fullness, is_frozen, never_fits, path_stats, tier_stats
+from slotwise._ledger.path_fullness import is_frozen, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, LineGrant
-from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._ledger.replacing import longest_holders
 from slotwise._ledger.slots import FEW
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
@@ -84,8 +79,8 @@ class Tracker:
 
     __slots__ = (
         *("__weakref__", "_predecessor", "alarm", "closure", "ended"),
-        *("ended_tickets", "former_values", "has_keys", "holds", "home", "is_rated"),
-        *("is_semaphore", "ledger", "name", "roomy", "specs", "times_all", "unreported", "woken"),
+        *("ended_tickets", "has_keys", "home", "is_rated", "is_semaphore", "ledger", "name"),
+        *("roomy", "specs", "unreported", "woken"),
     )
 
     # Between any two calls: its ledger is closed exactly while it has ended, has a closure, or
@@ -118,15 +113,9 @@ class Tracker:
         """Begin with a new ledger, which nobody has used."""
         self.home = NO_HOME  # who may use the ledger's line outside the section
         self.ended_tickets = 0  # about how many futures in the line are done
-        # How long slots are held. It is timed only while somebody waits, or with `times_all`.
-        self.holds = HoldTimes()
-        self.times_all = False
-        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
         self.specs = tuple(specs)
-        self.former_values: tuple[Any, ...] = ()  # what a semaphore was resized from
         self.has_keys = not self.is_semaphore and any(spec.keyed for spec in specs)
-        fair = (None, None) if self.is_semaphore else fair_tiers(specs)
-        ledger: PathLedger[Any] = PathLedger(values, *fair, holders)
+        ledger: DeclaredLedger[Any] = DeclaredLedger(specs, holders)
         # Whether anything is a rate: then `take_at_once` is the quick way, in the section.
         self.is_rated = ledger.refills is not None and not ledger.has_adaptive
         if self.is_semaphore:
@@ -142,36 +131,17 @@ class Tracker:
 
     # --------------------------------------------------------------- its values
 
-    def accepts(self, specs: Sequence[TierSpec]) -> bool:
-        """Whether somebody who declares a semaphore like that may use it as it is."""
-        [given], [own] = specs, self.specs
-        if given is own:
-            return True
-        if given.rules or own.rules:
-            return given.rules == own.rules
-        return given.value in (self.ledger.tiers[0].value, own.value, *self.former_values)
-
     def declare(self, specs: Sequence[TierSpec]) -> None:
         """Let somebody use a semaphore who declares it like that, *in the section*.
 
         Raises:
             ValueConflict: it is in use, with another value.
         """
-        if self.accepts(specs):
-            return
         ledger = self.ledger
-        if not ledger.retire():
-            value = ledger.tiers[0].value_of(None)
-            [given], [own] = specs, self.specs
-            if own.adaptive is not None or given.adaptive is not None:
-                raise messages.rules_conflict(self.name, given.adaptive, own.adaptive, value)
-            raise messages.value_conflict(
-                *(self.name, given.slots),
-                value=value,
-                held=ledger.node().in_use,
-                waiting=self._waiting(),
-            )
-        self._start(specs, ledger.holders)
+        if not ledger.accepts(tuple(specs)):
+            if not ledger.retire():
+                raise ledger.conflict(self.name, specs, _line.about(self))
+            self._start(specs, ledger.holders)
 
     @property
     def value(self) -> int:
@@ -182,20 +152,11 @@ class Tracker:
     def is_worth_keeping(self, now: float) -> bool:
         """Whether forgetting it would lose something."""
         ledger = self.ledger
-        if ledger.paused or (ledger.refills is not None and not ledger.is_full(now)):
+        if ledger.refills is not None and not ledger.is_full(now):
             return True
-        if self.times_all and self.holds.ended and now - self.holds.since < _TIMES_KEPT:
+        if ledger.times_all and ledger.holds.ended and now - ledger.holds.since < _TIMES_KEPT:
             return True
-        for tier, spec in zip(ledger.tiers, self.specs, strict=True):
-            if tier.own_values or tier.is_frozen or tier.frozen_keys:
-                return True
-            if not spec.by_key and tier.value != spec.value:
-                return True
-        return ledger.has_adaptive and any(
-            node.adaptation is not None and node.adaptation.is_worth_keeping(microseconds(now))
-            for tier in ledger.tiers
-            for node in tier.nodes.values()
-        )
+        return ledger.is_worth_keeping(now)
 
     def keep(self) -> None:
         """Let it outlive its objects for as long as it is worth that."""
@@ -289,7 +250,10 @@ class Tracker:
         """Return the error of a claim that doesn't fit and may not wait; None if it may."""
         if claim.timeout == 0 or overload is None:
             return self._timeout_error(claim)
-        return self._full_error(claim, overload)
+        return self.ledger.too_full(
+            *(self.title, overload, claim.path, claim.needs, claim.timeout, clock.now()),
+            *(self._oldest_holders, _line.about(self)),
+        )
 
     def try_now(self, claim: MemoryAcquisition) -> bool:
         """Ask for slots without waiting, *in the section*."""
@@ -311,7 +275,7 @@ class Tracker:
         """Raise if a claim can't be granted, now or later."""
         if self.ledger.closed and not self.is_open():
             raise claim.backend.closed_error()
-        error = None if claim.needs is None else self._never_fits(claim.path, claim.needs)
+        error = self.ledger.never_fits(self.name, claim.path, claim.needs)
         if error is not None:
             raise error
         claim._slot_number = 0  # until it is granted
@@ -319,8 +283,8 @@ class Tracker:
     def _try(self, claim: MemoryAcquisition, now: float) -> list[Any]:
         """Grant a claim its slots if they are free, without queueing it."""
         ledger = self.ledger
-        if self.is_semaphore and self.times_all:
-            self.holds.pass_time(now, ledger.node().in_use)
+        if self.is_semaphore and self.ledger.times_all:
+            self.ledger.holds.pass_time(now, ledger.node().in_use)
         ledger.check_request(claim, claim.path, now)  # what is granted next has to be returned
         granted = ledger.serve(now)
         if ledger.try_request(claim, claim.path, now, claim.weight):
@@ -333,10 +297,10 @@ class Tracker:
         """Grant a claim its slots, or queue it until then."""
         ledger = self.ledger
         if self.is_semaphore:
-            if self.times_all:
-                self.holds.pass_time(now, ledger.node().in_use)
+            if self.ledger.times_all:
+                self.ledger.holds.pass_time(now, ledger.node().in_use)
             elif not ledger.waiting:
-                self.holds.begin(now)
+                self.ledger.holds.begin(now)
             if claim.head_start:
                 self.home = SHUT  # the line doesn't record since when they wait
         replaced = self._replaceable(claim) if claim.replaces else ()
@@ -351,19 +315,12 @@ class Tracker:
         return granted
 
     def _replaceable(self, claim: MemoryAcquisition) -> list[MemoryAcquisition]:
-        """Return whose slots a newcomer takes over, the longest hold first.
+        """Return whose slots a newcomer takes over.
 
         Blocks have no claims and can't be told, so they are left alone.
         """
-        ledger = self.ledger
-        ledger.attention = True  # nobody takes by the quick lane what comes back now
-        if ledger.paused:
-            return []
-        node, slots = ledger.node(), claim.slots
-        missing = slots + node.in_use - node.value
-        if ledger.line or ledger.waiting:  # what is free is left to them
-            missing = max(missing, slots)
-        return longest_holders(self.claims(), missing)
+        self.ledger.attention = True  # nobody takes by the quick lane what comes back now
+        return self.ledger.replaceable(claim.slots)
 
     def _replace(
         self, claim: MemoryAcquisition, replaced: Sequence[MemoryAcquisition], now: float
@@ -372,30 +329,11 @@ class Tracker:
         for each in replaced:
             # The deletion decides between this and its own release, by the quick lane.
             if ledger.holders.pop(each.key, None) is not None:
-                if ledger.waiting or self.times_all:
+                if ledger.waiting or self.ledger.times_all:
                     self._note_end(each, now)
                 ledger._free(each, now)
                 claim.replaced = (*claim.replaced, each)
         return ledger.serve(now)
-
-    def _full_error(self, claim: MemoryAcquisition, overload: Overload) -> LimitFull | None:
-        nodes = [
-            tier.nodes.get(key) for tier, key in zip(self.ledger.tiers, claim.path, strict=True)
-        ]
-        line = _line.about(self)
-        at_nodes = [0 if node is None else node.waiting + line for node in nodes]
-        waiting, timeout = overload.exceeded(self._waiting(), at_nodes), None
-        if waiting is None and not overload.sheds:
-            return None
-        estimate = self.estimate(claim.path, claim.needs)
-        if waiting is None:
-            waiting, timeout = max(at_nodes), claim.timeout
-            if not too_late(estimate, timeout):
-                return None
-        full = self._fullness(claim)
-        return messages.limit_full(
-            self.title, full, waiting=waiting, estimate=estimate, timeout=timeout
-        )
 
     # --------------------------------------------------------------- releasing
     # None of these waits or fails: a garbage collection may call them anywhere.
@@ -408,7 +346,7 @@ class Tracker:
         now, ledger = clock.now(), self.ledger
         if self.is_rated and ledger.give_at_once(claim, now):
             return
-        if ledger.waiting or self.times_all:
+        if ledger.waiting or self.ledger.times_all:
             self._note_end(claim, now)
         outcomes = claim._outcomes
         if outcomes is not None and outcomes.retry_after and not ledger.closed:
@@ -419,7 +357,7 @@ class Tracker:
         granted = ledger.give(claim, now)
         if ledger.has_adaptive:
             self._collect_changes(claim.nodes)
-        if ledger.has_adaptive or self.times_all:
+        if ledger.has_adaptive or self.ledger.times_all:
             self.keep()
         self.post(self._after_giving(granted, now))
 
@@ -430,18 +368,18 @@ class Tracker:
 
     def _take_number_back(self, number: int) -> list[Any]:
         now, ledger = clock.now(), self.ledger
-        if ledger.waiting or self.times_all:
-            self.holds.end(now, ledger.node().in_use, 1)
+        if ledger.waiting or self.ledger.times_all:
+            self.ledger.holds.end(now, ledger.node().in_use, 1)
         return self._after_change(ledger.give_number(number, now), now)
 
     def _note_end(self, claim: MemoryAcquisition, now: float) -> None:
         """Note that a hold ends: how long it was counts, since somebody waits."""
         if self.is_semaphore:
-            self.holds.end(now, self.ledger.node().in_use, claim.slots)
+            self.ledger.holds.end(now, self.ledger.node().in_use, claim.slots)
         else:
             since: float | None = getattr(claim, "since", None)
             if since is not None:
-                self.holds.note(now - since)
+                self.ledger.holds.note(now - since)
 
     def undo(self, taken: Sequence[Any], number: int) -> None:
         """Put back what the quick lane took in vain.
@@ -576,14 +514,14 @@ class Tracker:
         self.alarm = NEVER
         now, ledger = clock.now(), self.ledger
         in_use = ledger.node().in_use if self.is_semaphore else 0
-        times = self.times_all or bool(ledger.waiting)
+        times = self.ledger.times_all or bool(ledger.waiting)
         holders, waiters, granted = ledger.expire(now)
         cancels = []
         for claim in holders:
             if times and self.is_semaphore:
-                self.holds.end(now, in_use, claim.slots)
+                self.ledger.holds.end(now, in_use, claim.slots)
             elif times:
-                self.holds.note(now - claim.since)
+                self.ledger.holds.note(now - claim.since)
             if claim.task is not None:
                 reason = messages.cancelled_after_ttl(claim.acquisition_id, claim.ttl)
                 cancels.append(ttl_cancels.announce(claim.key, claim.task, reason, owner=self))
@@ -670,11 +608,6 @@ class Tracker:
         tier = ledger.tiers[index]
         if verb in ("freeze", "thaw") and tier.adaptive is None:
             raise messages.fixed_value(self.title)
-        if verb == "resize":
-            args, declared = args[:-1], args[-1]
-            if self.is_semaphore and tier.adaptive is None:
-                known = (*self.former_values, tier.value, declared)
-                self.former_values = (*dict.fromkeys(known),)
         refused, granted = ledger.control(verb, index, key, args, now)
         if ledger.paused:
             self._ring_by(ledger.next_pause_end())
@@ -707,12 +640,12 @@ class Tracker:
 
     def time_all_holds(self) -> None:
         """Time every hold from now on, *in the section*: nobody takes the quick lane any more."""
-        if not self.times_all:
-            self.times_all = self.ledger.attention = True
+        if not self.ledger.times_all:
+            self.ledger.times_all = self.ledger.attention = True
             self.ledger.has_quick_lane = False
             self.ledger.timed()  # what has deadlines is not given back by a shortcut
             self.home = SHUT
-            self.holds.begin(clock.now())
+            self.ledger.holds.begin(clock.now())
 
     # ------------------------------------------------------------------ closing
 
@@ -826,15 +759,14 @@ class Tracker:
 
     def estimate(self, path: Path, needs: Sequence[int] | None) -> float | None:
         """When a newcomer would get a path, *in the section*; None if unknown."""
-        error = None if needs is None else self._never_fits(path, needs)
+        error = self.ledger.never_fits(self.name, path, needs)
         if error is not None:
             raise error
         if not self.is_open():
             return None
         if self.is_semaphore:
             self.home = SHUT  # nothing is timed in the line
-        mean, line = self.holds.mean, _line.about(self)
-        return path_in(self.ledger, path, needs, clock.now(), mean, line)
+        return self.ledger.estimate(path, needs, clock.now(), _line.about(self))
 
     # ---------------------------------------------------------------- messages
 
@@ -847,24 +779,16 @@ class Tracker:
 
     def _fullness(self, claim: MemoryAcquisition) -> str:
         """Return which tier has no room, and why."""
-        now, ledger = clock.now(), self.ledger
-        if not self.is_semaphore:
-            return fullness(ledger, self.specs, claim.path, claim.needs, now)
-        node = ledger.node()
-        return messages.occupancy(
-            value=node.value,
-            held=node.in_use,
-            waiting=self._waiting(),
-            oldest=self._oldest_holders(now),
-            paused_for=max(node.paused_until - now, 0.0),
+        return self.ledger.fullness(
+            *(claim.path, claim.needs, clock.now(), self._oldest_holders, _line.about(self))
         )
 
-    def _oldest_holders(self, now: float) -> str:
+    def _oldest_holders(self) -> str:
         """Name the oldest of the holders that have a label or a time.
 
         There may be very many, so only the first are looked at.
         """
-        found = []
+        found, now = [], clock.now()
         try:
             first: list[Any] = list(islice(self.ledger.holders.values(), _HOLDERS_LOOKED_AT))
         except RuntimeError:  # the table has changed: a message isn't worth another look
@@ -879,17 +803,8 @@ class Tracker:
         return messages.oldest_holders(found)
 
     def _never_fits_any_more(self, claim: MemoryAcquisition) -> Exception:
-        error = None if claim.needs is None else self._never_fits(claim.path, claim.needs)
+        error = self.ledger.never_fits(self.name, claim.path, claim.needs)
         return error or claim.backend.closed_error()
-
-    def _never_fits(self, path: Path, needs: Sequence[int]) -> ValueError | None:
-        """Why a path will never be granted, if that is so."""
-        tier = self.ledger.unfit(needs, path)
-        if tier is None:
-            return None
-        index, key = tier.index, path[tier.index]
-        which = part_of(self.specs, self.name, index, key)
-        return never_fits(which, needs[index], tier.value_of(key), self.specs[index].adaptive)
 
 
 def _nothing(_: object) -> None: ...

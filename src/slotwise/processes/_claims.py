@@ -72,11 +72,6 @@ class ProcessClaim(PathClaim):
         self.grace = grace
         self.is_kicked = is_kicked
 
-    @property
-    def slots(self) -> int:
-        """How many slots of a semaphore it asked for."""
-        return 1 if self.needs is None else self.needs[0]
-
     def arguments(self) -> tuple[Any, ...]:
         """Return what `__init__` takes, for a snapshot."""
         # Without the values that came with it: they are known by now.

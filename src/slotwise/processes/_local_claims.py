@@ -17,7 +17,6 @@ from slotwise._wait.woken import Woken
 from slotwise.processes import _log, _messages
 from slotwise.processes._acquisition import ProcessAcquisition
 from slotwise.processes._state import ClaimEvent, State
-from slotwise.processes._views import never_fits
 
 if TYPE_CHECKING:
     from slotwise.processes._limit import SharedLimit
@@ -128,7 +127,8 @@ class LocalClaims:
             elif state is not None and event == "timed out":
                 failure = _messages.timed_out(acquisition, state, now)
             elif state is not None and event == "too many":
-                failure = never_fits(state, acquisition.wanted, None, self._limit.public_name)
+                wanted = acquisition.wanted
+                failure = state.never_fits(self._limit.public_name, wanted.path, wanted.needs)
             acquisition.failure = failure or _messages.wait_lost(self._limit.journal.place)
             self._end_wait(acquisition)
 
@@ -182,6 +182,6 @@ def _likely_event(acquisition: ProcessAcquisition, state: State, now: float) -> 
         return "expired" if ttl is not None and acquisition.granted_at + ttl <= now else "ended"
     if acquisition.wait_until is not None and acquisition.wait_until <= now:
         return "timed out"
-    if never_fits(state, acquisition.wanted, None, None) is not None:
+    if state.never_fits(None, acquisition.wanted.path, acquisition.wanted.needs) is not None:
         return "too many"
     return "closed" if state.closed else "owner died"

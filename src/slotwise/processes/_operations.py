@@ -7,35 +7,26 @@ who gets a slot; here it is checked first whether the caller may ask at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise._core.adaptive import Outcome
 from slotwise._core.control import Verb, Where
 from slotwise._core.messages import (
     fixed_value,
-    limit_full,
-    rules_conflict,
     unknown_acquisition,
-    value_conflict,
 )
-from slotwise._core.overload import Overload, too_late
 from slotwise._core.paths import (
-    SEMAPHORE_PATH,
-    TierSpec,
     is_semaphore,
-    specs_in_use,
-    tiers_conflict,
 )
-from slotwise._ledger.path_estimates import path_in
-from slotwise._ledger.path_fullness import has_room_at_once, path_stats
+from slotwise._ledger.path_fullness import has_room_at_once
 from slotwise._ledger.times import microseconds
-from slotwise.errors import ValueConflict
 from slotwise.processes._acquisition import MakeWaker, ProcessAcquisition
 from slotwise.processes._claims import Request
 from slotwise.processes._limit import SharedLimit
 from slotwise.processes._snapshots import write_specs
 from slotwise.processes._state import Declared, State
-from slotwise.processes._views import fullness, never_fits
+from slotwise.processes._views import oldest_holders_of
 
 if TYPE_CHECKING:
     from slotwise.processes._backend import ProcessBackend
@@ -97,10 +88,11 @@ def _may_request(limit: SharedLimit, acquisition: ProcessAcquisition, *, waits: 
     if state.closed:
         raise backend._closed_error(state.closure)
     declaration = _declaration(state, declared, limit.now)
-    if wanted.needs is not None:
-        never = never_fits(state, wanted, declared, limit.public_name)
-        if never is not None:
-            raise never
+    if declaration is not None:
+        limit.write("declare", declaration)
+    never = state.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
+    if never is not None:
+        raise never
     if not waits and not is_free:
         if not acquisition.replaces:
             return False
@@ -110,9 +102,13 @@ def _may_request(limit: SharedLimit, acquisition: ProcessAcquisition, *, waits: 
     if overload is not None and waits and not acquisition.replaces:
         state.times_all = state.times_all or overload.sheds
         if not is_free:
-            _refuse_overload(state, acquisition, overload, limit.now)
-    if declaration is not None:
-        limit.write("declare", declaration)
+            oldest = partial(oldest_holders_of, state)
+            full = state.too_full(
+                *(backend._title, overload, wanted.path, wanted.needs),
+                *(acquisition.timeout, limit.now, oldest),
+            )
+            if full is not None:
+                raise full
     return True
 
 
@@ -147,41 +143,8 @@ def _declaration(state: State, declared: Declared, now: float) -> list[list[Any]
     if declared is None or state.accepts(declared):
         return None
     if not state.is_idle(now):
-        raise _conflict(state, declared)
+        raise state.conflict(state.name, declared)
     return write_specs(declared)
-
-
-def _conflict(state: State, declared: Sequence[TierSpec]) -> ValueConflict:
-    """Return the error of somebody who declares other values than those in use."""
-    if not is_semaphore(state.specs):
-        used = specs_in_use(state.specs, [tier.value for tier in state.tiers])
-        return tiers_conflict(state.name, used, declared)
-    [given], [known] = declared, state.specs
-    [node] = path_stats(state, SEMAPHORE_PATH, 0.0)
-    if known.adaptive is not None or given.adaptive is not None:
-        return rules_conflict(state.name, given.adaptive, known.adaptive, node.value)
-    return value_conflict(
-        state.name, given.slots, value=node.value, held=node.active, waiting=node.waiting
-    )
-
-
-def _refuse_overload(
-    state: State, acquisition: ProcessAcquisition, overload: Overload, now: float
-) -> None:
-    """Raise if one that would have to wait may not."""
-    wanted = acquisition.wanted
-    nodes = [tier.nodes.get(key) for tier, key in zip(state.tiers, wanted.path, strict=True)]
-    at_nodes = [0 if node is None else node.waiting for node in nodes]
-    waiting, timeout = overload.exceeded(len(state.waiting), at_nodes), None
-    if waiting is None and not overload.sheds:
-        return
-    estimated = _estimate(state, wanted, now)
-    if waiting is None:
-        waiting, timeout = max(at_nodes), acquisition.timeout
-        if not too_late(estimated, timeout):
-            return
-    full, title = fullness(state, wanted, now), acquisition.backend._title
-    raise limit_full(title, full, waiting=waiting, estimate=estimated, timeout=timeout)
 
 
 # -------------------------------------------------------------------- releasing
@@ -276,22 +239,17 @@ def estimate(limit: SharedLimit, wanted: Request, backend: ProcessBackend) -> fl
     """
     limit.drop_dead()
     state, declared = limit.current_state(), backend.declared
-    is_accepted = state.accepts(declared)
-    is_declared_anew = not is_accepted and state.is_idle(limit.now)
-    if declared is not None and not is_declared_anew and not state.is_same_shape(declared):
-        raise _conflict(state, declared)
-    counting = declared if is_accepted or is_declared_anew else None
-    never = never_fits(state, wanted, counting, limit.public_name)
+    is_declared_anew = not state.accepts(declared) and state.is_idle(limit.now)
+    if declared is not None and is_declared_anew:
+        state = State(state.name, declared, state.boot)
+    elif declared is not None and not state.is_same_shape(declared):
+        raise state.conflict(state.name, declared)
+    never = state.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
     if never is not None:
         raise never
-    if backend.generation.closed:
+    if backend.generation.closed or state.closed:
         return None
-    return 0.0 if is_declared_anew else _estimate(state, wanted, limit.now)
-
-
-def _estimate(state: State, wanted: Request, now: float) -> float | None:
-    mean = state.holds.mean
-    return None if state.closed else path_in(state, wanted.path, wanted.needs, now, mean)
+    return state.estimate(wanted.path, wanted.needs, limit.now)
 
 
 # ------------------------------------------------------------------ deleting

@@ -20,14 +20,13 @@ from typing import Any, ClassVar, Self, TypeAlias
 from slotwise._core.adaptive import Change, Outcome
 from slotwise._core.closing import Closure
 from slotwise._core.control import Verb
-from slotwise._core.paths import TierSpec, fair_tiers
+from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
+from slotwise._ledger.declared import Declared as Declared
+from slotwise._ledger.declared import DeclaredLedger
 from slotwise._ledger.ended_claims import OrderedEndedClaims
-from slotwise._ledger.estimates import HoldTimes
-from slotwise._ledger.path_nodes import Node
-from slotwise._ledger.paths import PathLedger
+from slotwise._ledger.path_nodes import FIRST, Node
 from slotwise._ledger.rate_nodes import RateTier
-from slotwise._ledger.replacing import FIRST, longest_holders
 from slotwise._ledger.times import microseconds
 from slotwise.processes._claims import ProcessClaim, Request
 from slotwise.processes._snapshots import fill, read_specs, read_value, take_snapshot
@@ -38,9 +37,6 @@ Record: TypeAlias = "list[Any]"
 # What happened, and to which claim: "granted"; "released", "kicked" or "expired" for holders;
 # "cancelled", "timed out", "closed" or "too many" for waiters; "owner died" for both.
 ClaimEvent: TypeAlias = "tuple[str, ProcessClaim]"
-
-# What a caller thinks the tiers are, narrow to wide; None accepts any.
-Declared: TypeAlias = "tuple[TierSpec, ...] | None"
 
 # Keep at most this many unused nodes of a tier: making one takes time.
 _FEW_NODES = 100
@@ -53,12 +49,12 @@ _KEPT_KEYS = 100
 _FORGET_AT_ONCE = 64
 
 
-class State(PathLedger[ProcessClaim]):
+class State(DeclaredLedger[ProcessClaim]):
     """The ledger behind a name, and what else the file remembers of it."""
 
     __slots__ = (
-        *("_accepted", "at", "boot", "closure", "ending", "fence", "former_values", "has_rates"),
-        *("holds", "holds_nothing", "moved", "name", "owners", "specs", "times_all", "wall_us"),
+        *("at", "boot", "closure", "ending", "fence", "has_rates", "holds_nothing", "moved"),
+        *("name", "owners", "wall_us"),
     )
 
     # Between any two calls, beside the ledger's own invariants:
@@ -74,10 +70,6 @@ class State(PathLedger[ProcessClaim]):
         self.closure: Closure | None = None
         self.fence = 0
         self.owners: dict[str, tuple[int, int]] = {}  # number of claims, and the pid
-        # Timed only while somebody waits, or with `times_all`, which each process decides for
-        # itself: nothing that is granted depends on it.
-        self.holds = HoldTimes()
-        self.times_all = False
         # While an adaptive value may be moved by a hold that ends: how that ended, for how long it
         # was held if its process knows, and the service's retry_after, in microseconds.
         self.ending: tuple[Outcome, int | None, int] | None = None
@@ -88,8 +80,7 @@ class State(PathLedger[ProcessClaim]):
         self._start(specs)
 
     def _start(self, specs: Sequence[TierSpec]) -> None:
-        values = [None if spec.by_key else spec.adaptive or spec.value for spec in specs]
-        PathLedger.__init__(self, values, *fair_tiers(specs))
+        DeclaredLedger.__init__(self, specs)
         self.recent = OrderedEndedClaims(
             spec.value for spec in specs if isinstance(spec.value, Rate)
         )
@@ -98,50 +89,8 @@ class State(PathLedger[ProcessClaim]):
             tier.keeps_idle = isinstance(tier, RateTier)
         self.has_rates = self.refills is not None
         self.holds_nothing = self.queue.widest is None
-        self.specs = tuple(specs)  # as they were declared
-        # What each tier was resized from, and is still accepted.
-        self.former_values: list[list[int | Rate]] = [[] for _ in specs]
-        self._accepted: Declared = None  # what was accepted last
 
     # ------------------------------------------------------------- its tiers
-
-    @property
-    def is_resized(self) -> bool:
-        pairs = zip(self.tiers, self.specs, strict=True)
-        return any(
-            tier.own_values
-            or tier.is_frozen
-            or tier.frozen_keys
-            or (not spec.by_key and tier.value != spec.value)
-            for tier, spec in pairs
-        )
-
-    def is_same_shape(self, declared: Sequence[TierSpec]) -> bool:
-        """Return whether these tiers have the same names, and keys where they have."""
-        ours, theirs = (
-            [
-                (s.name, s.keyed, s.by_key, s.key_of, s.fair, isinstance(s.value, Rate))
-                for s in specs
-            ]
-            for specs in (self.specs, declared)
-        )
-        return ours == theirs
-
-    def accepts(self, declared: Declared) -> bool:
-        """Return whether somebody who declares these tiers may use it."""
-        if declared is None or declared is self._accepted:
-            return True
-        if not self.is_same_shape(declared):
-            return False
-        for spec, own, tier, former in zip(
-            declared, self.specs, self.tiers, self.former_values, strict=True
-        ):
-            if spec.rules != own.rules:
-                return False
-            if not spec.by_key and spec.value not in (tier.value, own.value, *former):
-                return False
-        self._accepted = declared
-        return True
 
     def index_of(self, name: str | None) -> int:
         """Return which tier has this name; without one it is that of a semaphore."""
@@ -165,13 +114,7 @@ class State(PathLedger[ProcessClaim]):
 
     def remembers(self, now: float) -> bool:
         """Return whether its file has to be kept while nobody uses it."""
-        if self.is_resized or self.closed or self.paused or self.can_be_settled(now):
-            return True
-        return self.has_adaptive and any(
-            node.adaptation is not None and node.adaptation.is_worth_keeping(microseconds(now))
-            for tier in self.tiers
-            for node in tier.nodes.values()
-        )
+        return self.closed or self.can_be_settled(now) or self.is_worth_keeping(now)
 
     def can_be_settled(self, now: float) -> bool:
         """Return whether what some ended claim took of a rate can still be corrected."""
@@ -267,18 +210,6 @@ class State(PathLedger[ProcessClaim]):
             self._uncount(each)
             events.append(("kicked", each))
         return [*events, *granted, *self._granted(self.serve(now), now, wall_us)]
-
-    def replaceable(self, slots: int) -> list[ProcessClaim]:
-        """Return whose slots a newcomer would take over, the longest hold first."""
-        [node] = self.tiers[0].nodes.values() or [None]
-        if self.paused or node is None:
-            return []
-        missing = slots + node.in_use - node.value
-        if self.waiting:  # what is free is left to them
-            missing = max(missing, slots)
-        return longest_holders(
-            (claim for claim in self.holders.values() if not claim.is_kicked), missing
-        )
 
     def _release(
         self,
@@ -402,14 +333,10 @@ class State(PathLedger[ProcessClaim]):
         if verb == "refill" and all(spec.name != tier for spec in self.specs):
             return []
         index = self.index_of(tier)
-        which, former = self.tiers[index], self.former_values[index]
+        which = self.tiers[index]
         if verb == "resize":
             written, *declared = args  # what the caller thought it was
-            args = (read_value(written),)
-            for known in (which.value, *declared) if key is None and not which.adaptive else ():
-                if known not in former:
-                    former.append(known)
-            self._accepted = None
+            args = (read_value(written), *declared)
         if which.adaptive is not None:
             if key not in which.nodes and (key is not None or not self.specs[index].keyed):
                 which.make(key, now)  # before it is told the time

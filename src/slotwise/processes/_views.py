@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from slotwise._core.adaptive import Change
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.messages import NAMED_HOLDERS, occupancy, oldest_holders
+from slotwise._core.messages import NAMED_HOLDERS, oldest_holders
 from slotwise._core.paths import (
     SEMAPHORE_PATH,
     KeyStats,
@@ -26,10 +27,8 @@ from slotwise._core.paths import (
     keys_by_name,
     most_of,
     needs_by_name,
-    part_of,
     slots_needed,
 )
-from slotwise._ledger import path_fullness
 from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paused_for, tier_stats
 from slotwise._ledger.path_nodes import BaseNode, tie_of
 from slotwise._ledger.rate_nodes import RateNode
@@ -157,50 +156,14 @@ def _claimant(
 # ------------------------------------------------------- what a newcomer is told
 
 
-def never_fits(
-    state: State, wanted: Request, declared: Declared, name: str | None
-) -> ValueError | None:
-    """Return the error of a request that can never be granted, if that is so.
-
-    ``name`` is that of the limit, for messages; None if it is private.
-    """
-    path, needs, values, *_ = wanted
-    if needs is None:
-        return None
-    told = dict(values)
-    accepted = declared is None or state.accepts(declared)
-    for index, (key, need) in enumerate(zip(path, needs, strict=True)):
-        specs = state.specs if accepted or declared is None else declared
-        adaptive = specs[index].adaptive
-        if adaptive is not None:
-            if need > adaptive.min:
-                which = part_of(specs, name, index, key)
-                return path_fullness.never_fits(which, need, None, adaptive)
-            continue
-        if accepted:
-            value = state.tiers[index].value_of(key)
-        else:
-            value = None if specs[index].by_key else specs[index].value
-        value = told.get(index, 0) if value is None else value
-        if value and need > most_of(value):
-            which = part_of(specs, name, index, key)
-            return path_fullness.never_fits(which, need, value, None)
-    return None
-
-
 def fullness(state: State, wanted: Request, now: float) -> str:
     """Return which tier has no room, and why, for a caller that got no slot."""
-    if not is_semaphore(state.specs):
-        return path_fullness.fullness(state, state.specs, wanted.path, wanted.needs, now)
-    [node] = path_stats(state, SEMAPHORE_PATH, now)
+    return state.fullness(wanted.path, wanted.needs, now, partial(oldest_holders_of, state))
+
+
+def oldest_holders_of(state: State) -> str:
     host = os.uname().nodename
-    return occupancy(
-        value=node.value,
-        held=node.active,
-        waiting=node.waiting,
-        oldest=oldest_holders(
-            (host, claim.pid, claim.label, max(time.time() - claim.granted_us / 1e6, 0.0))
-            for claim in islice(state.holders.values(), NAMED_HOLDERS)
-        ),
-        paused_for=node.paused_for,
+    return oldest_holders(
+        (host, claim.pid, claim.label, max(time.time() - claim.granted_us / 1e6, 0.0))
+        for claim in islice(state.holders.values(), NAMED_HOLDERS)
     )
