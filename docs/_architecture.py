@@ -17,7 +17,7 @@ LAYERS = [
     [("purge", "delete old files")],
     [("integrations", "functions, web servers, HTTP clients, task queues, tests")],
     [("tiers", "several limits at one instant"), ("pipeline", "bounded work")],
-    [("_urls", "semaphore(name, value, url)")],
+    [("_urls", "semaphore(name, value, url)"), ("_bounded", "a guard of memory, a loop thread")],
     [
         ("memory", "tasks and threads"),
         ("processes", "one machine"),

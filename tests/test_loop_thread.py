@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from slotwise._wait.loop_thread import LoopThread
+from slotwise._bounded.loop_thread import LoopThread
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from slotwise import (
     Tier,
     Tiers,
 )
-from slotwise._core.semaphore_options import SemaphoreOptions
+from slotwise._semaphore_options import SemaphoreOptions
 
 
 @pytest.fixture(autouse=True)

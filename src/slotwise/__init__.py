@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from slotwise._core.adaptive import Adaptive, Change, Errors, Latency
     from slotwise._core.explain import Explanation, Lack
     from slotwise._core.limit import Limit
-    from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+    from slotwise._core.results import AcquisitionResult
     from slotwise._core.semaphore import Semaphore
+    from slotwise._core.stats import Claimant, SemaphoreStats
     from slotwise._urls import semaphore
     from slotwise.errors import (
         AcquireTimeout,
@@ -98,7 +99,8 @@ _NAMES_OF = {
         *("Rate", "RateLimit", "SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
     ),
     "slotwise._core.explain": ("Explanation", "Lack"),
-    "slotwise._core.results": ("AcquisitionResult", "Claimant", "SemaphoreStats"),
+    "slotwise._core.results": ("AcquisitionResult",),
+    "slotwise._core.stats": ("Claimant", "SemaphoreStats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 

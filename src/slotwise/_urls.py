@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from slotwise._core.adaptive import Adaptive
-    from slotwise._core.semaphore_options import SemaphoreOptions
+    from slotwise._semaphore_options import SemaphoreOptions
     from slotwise.redis import RedisConfig
 
 ENVIRONMENT = "SLOTWISE_URL"

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from slotwise import SlotwiseError
-from slotwise._memory_guard import MB, Pressure, available_memory, resident_memory
+from slotwise._bounded.memory_guard import MB, Pressure, available_memory, resident_memory
 from slotwise.pipeline import MemoryGuard, MemoryLimitExceeded, run_bounded, run_bounded_sync
 from slotwise.testing import settle
 

@@ -453,7 +453,7 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
 
 @pytest.mark.soak
 def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, workers_of) -> None:
-    from slotwise._memory_guard import resident_memory
+    from slotwise._bounded.memory_guard import resident_memory
 
     for number in range(100):
         old(root / f"{number}" / "a" / "x")  # each has work for another one

@@ -17,9 +17,8 @@ from slotwise import _urls
 from slotwise._admin.text import command_hint, similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.path_backend import PathBackend
-from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.stats import fullest
+from slotwise._core.stats import Claimant, SemaphoreStats, fullest
 from slotwise.errors import SlotwiseError
 
 _ALL = 1_000_000  # more semaphores than anybody would list

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from slotwise._core.results import Claimant
-from slotwise._core.stats import age
+from slotwise._core.stats import Claimant, age
 
 WINDOW = 60.0  # seconds over which rates and waits are computed
 

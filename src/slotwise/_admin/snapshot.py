@@ -17,8 +17,8 @@ from slotwise._admin.backends import Backend, Claimants, NotFound, claimants
 from slotwise._admin.sampling import Row, Sample, Sampler, Subject
 from slotwise._admin.tier_view import TiersView, through, view
 from slotwise._core import fork
-from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
+from slotwise._core.stats import Claimant, SemaphoreStats
 from slotwise.errors import SlotwiseError
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection
 
 from slotwise._core.redaction import redact
-from slotwise._core.results import Claimant
+from slotwise._core.stats import Claimant
 
 
 def command_hint(*words: str, url: str | None) -> str:

@@ -16,7 +16,7 @@ from slotwise._admin.text import similar
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.paths import KeyStats, TierSpec, TierStats
 from slotwise._core.rates import Rate
-from slotwise._core.results import Claimant
+from slotwise._core.stats import Claimant
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,8 @@ from slotwise._cli.flags import (
 from slotwise._cli.output import print_error, print_json, print_line, print_table
 from slotwise._core.adaptive import Change
 from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.stats import age
+from slotwise._core.stats import Claimant, SemaphoreStats, age
 
 _COUNTS = (">value", ">held", ">waiting")
 _RATES = (">rate", ">burst", ">left", ">full in")

@@ -19,9 +19,8 @@ from slotwise._admin.verbs import Change, Wanted, plan
 from slotwise._cli.output import printable, rich_table
 from slotwise._core.adaptive import Change as Move
 from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.results import Claimant
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.stats import age
+from slotwise._core.stats import Claimant, age
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:

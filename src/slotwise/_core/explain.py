@@ -12,8 +12,8 @@ from typing import Literal
 
 from slotwise._core.paths import Needs, NodeStats, Path, PathStats, TierSpec, is_rate_limit
 from slotwise._core.rates import Rate
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
-from slotwise._core.stats import age
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.stats import Claimant, SemaphoreStats, age
 
 _ORDINALS = (
     *("first", "second", "third", "fourth", "fifth"),

@@ -1,12 +1,8 @@
-"""AcquisitionResult: what acquiring returns.
-
-What inspecting returns is in `slotwise._core.stats`. Its names can also be imported from here, and
-are loaded only then: a command that only acquires starts without them.
-"""
+"""AcquisitionResult: what acquiring returns. What inspecting returns is in `stats`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from slotwise._core import fork
@@ -17,24 +13,10 @@ from slotwise._core.redaction import kind_of
 
 if TYPE_CHECKING:
     from slotwise._core.outcomes import Outcomes
-    from slotwise._core.stats import Claimant as Claimant
-    from slotwise._core.stats import SemaphoreStats as SemaphoreStats
-    from slotwise._core.stats import Totals as Totals
 
 # Held while a `lost` is made, so that two threads that ask get the same one.
 # Re-entrant: a garbage collection in there may ask for another.
 _making = fork.new_lock()
-
-
-class _Done:
-    """Already done; it may still be awaited."""
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return
-        yield
-
-
-DONE = _Done()
 
 
 class AcquisitionResult:
@@ -216,11 +198,3 @@ def acquisition_id_of(given: object) -> str:
     if isinstance(given, str):
         return check_text("acquisition_id", given)
     raise TypeError(f"an acquisition_id or an AcquisitionResult is needed, not {kind_of(given)}")
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("Claimant", "SemaphoreStats", "Totals"):
-        from slotwise._core import stats
-
-        return getattr(stats, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from slotwise._core.twins import twin
 
 if TYPE_CHECKING:
     from slotwise._core.path_backend import PathBackend
-    from slotwise._core.results import Claimant
+    from slotwise._core.stats import Claimant
 
 
 class SharedName:

@@ -84,33 +84,32 @@ def tier_stats(
 def _key_stats(
     tier: TierNodes, nodes: Sequence[tuple[str, Any]], now: float
 ) -> Mapping[str, KeyStats]:
-    # One object for all of them: they are the most frequent.
+    # One object for all that nobody uses: they are the most frequent.
     idle = KeyStats(0, 0, most_of(tier.value), paused_for=paused_for(tier, None, now))
     each = not isinstance(tier.value, int) or tier.adaptive is not None
-    steered: Mapping[str, KeyStats] = {  # also if nobody uses them
-        str(key): KeyStats(
-            *(0, 0, most_of(tier.value_of(key))),
-            *level_of(tier, key, now),
-            paused_for=paused_for(tier, key, now),
-            frozen=is_frozen(tier, key),
-        )
-        for key in (*tier.pauses, *tier.frozen_keys)
-        if key is not None
+    steered = {*tier.own_values, *tier.pauses, *tier.frozen_keys}
+    found = {
+        key: key_stats(tier, key, now)
+        if node.in_use or node.waiting or key in steered or each
+        else idle
+        for key, node in nodes
     }
-    return {
-        **steered,
-        **{
-            key: KeyStats(
-                *(node.in_use, node.waiting, most_of(tier.value_of(key))),
-                *level_of(tier, key, now),
-                paused_for=paused_for(tier, key, now),
-                frozen=is_frozen(tier, key),
-            )
-            if node.in_use or node.waiting or key in tier.own_values or key in steered or each
-            else idle
-            for key, node in nodes
-        },
-    }
+    # Also if nobody uses them.
+    paused = [str(key) for key in (*tier.pauses, *tier.frozen_keys) if key is not None]
+    return {**{key: key_stats(tier, key, now) for key in paused}, **found}
+
+
+def key_stats(tier: TierNodes, key: str, now: float, value: Any = None) -> KeyStats:
+    """How full one key is; ``value`` is that of a key whose own is not known."""
+    node, known = tier.nodes.get(key), tier.value_of(key)
+    return KeyStats(
+        0 if node is None else node.in_use,
+        0 if node is None else node.waiting,
+        most_of(value if known is None else known),
+        *level_of(tier, key, now),
+        paused_for=paused_for(tier, key, now),
+        frozen=is_frozen(tier, key),
+    )
 
 
 def paused_for(tier: TierNodes, key: Hashable, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Waiting and waking, for all drivers: the lock of the process, the clock, wakers, a loop thread.
+"""Waiting and waking, for all drivers: the lock of the process, the clock, wakers.
 
 Nothing here decides who gets a slot: `_ledger` does.
 """

@@ -43,7 +43,7 @@ class Timekeeper:
 
     # Between any two calls:
     #   T1  while there are timers, a thread runs that will wake for the earliest,
-    #       unless the clock is stopped, all of them were set lazily, or `failure` says why not
+    #       unless the clock is stopped, or `failure` says why not
 
     def __init__(self) -> None:
         # The lock of sections: timers are set inside sections too, and two locks could be
@@ -57,13 +57,10 @@ class Timekeeper:
         # Why the thread couldn't be started; the next timer tries again, and whoever waits next.
         self.failure: str | None = None
 
-    def call_at(
-        self, when: float, method: Callable[[float], None], *, lazily: bool = False
-    ) -> None:
+    def call_at(self, when: float, method: Callable[[float], None]) -> None:
         """Call the bound ``method`` with ``when`` at that time; there is no cancelling.
 
-        It doesn't keep its owner alive. With ``lazily`` no thread is started for it: it is
-        called once there is a thread for another timer.
+        It doesn't keep its owner alive.
         """
         with self._changed:
             if self._dead > _FEW_DEAD and self._dead * 2 > len(self._timers):
@@ -71,7 +68,7 @@ class Timekeeper:
             ticket = next(self._tickets)
             heappush(self._timers, (when, ticket, WeakMethod[Any](method, self._owner_died)))
             if self._single.thread is None:
-                if not lazily and not self.stopped:
+                if not self.stopped:
                     self._start_thread()
             elif self._timers[0][1] == ticket:
                 self._changed.notify()

@@ -1,6 +1,6 @@
 """Start threads: one for a call that may block, or one that serves a whole process.
 
-What such a thread does is up to its owner. Those of event loops are in `loop_thread`.
+What such a thread does is up to its owner.
 """
 
 from __future__ import annotations

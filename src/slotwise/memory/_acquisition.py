@@ -15,6 +15,7 @@ from logging import DEBUG
 from typing import TYPE_CHECKING, Any, Self
 
 from slotwise._core.adaptive import Outcome
+from slotwise._core.at_once import DONE
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.messages import context_not_entered, context_not_yet_entered, context_reused
 from slotwise._core.outcomes import Outcomes, asked_pauses
@@ -23,7 +24,6 @@ from slotwise._core.results import AcquisitionResult
 from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._ledger.path_nodes import BasePathClaim
 from slotwise._ledger.times import microseconds
-from slotwise._wait.at_once import DONE
 from slotwise._wait.wakers import Waker
 from slotwise.memory import _quick_lane
 from slotwise.memory._ids import id_of, next_key

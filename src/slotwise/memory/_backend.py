@@ -12,6 +12,7 @@ from logging import DEBUG
 from typing import Any, cast
 
 from slotwise._core.adaptive import Change, Outcome, check_outcome
+from slotwise._core.at_once import known
 from slotwise._core.closing import Closure
 from slotwise._core.control import Verb, Where
 from slotwise._core.messages import unknown_acquisition
@@ -30,7 +31,8 @@ from slotwise._core.paths import (
     options_of,
     weight_for,
 )
-from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.stats import Claimant
 from slotwise._core.trio_run import running_trio
 from slotwise._core.twins import is_blocking
 from slotwise._ledger.idle_nodes import forget_idle
@@ -38,7 +40,6 @@ from slotwise._ledger.path_nodes import FIRST
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.tier_nodes import ValueUnknown
 from slotwise._wait import clock
-from slotwise._wait.at_once import known
 from slotwise._wait.deliveries import deliver_posted, posted
 from slotwise._wait.section import exclusive
 from slotwise._wait.wakers import Waker, block_on, thread_waker
@@ -215,39 +216,6 @@ class MemoryBackend(PathBackend):
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> AcquisitionResult:
         return await self.begin(path, timeout, label, needs)
-
-    async def try_acquire(
-        self, path: Path, label: str | None = None, needs: Needs | None = None
-    ) -> AcquisitionResult | None:
-        loop = waiting_loop()
-        acquisition = self.cm(path, 0, label, needs)
-        acquisition.key = next_key()
-        if _quick_lane.take(acquisition):
-            return acquisition
-        started = self._begin_to_ask(acquisition)
-        try:
-            try:
-                taken = self._learning(acquisition, self._try_now, acquisition)
-            finally:
-                if posted:
-                    deliver_posted()
-            if not taken:
-                _log.refused(acquisition, None)
-                return None
-            _log.acquired(acquisition, self.tracker, started)
-        except BaseException as error:
-            _log.refused(acquisition, error)
-            raise
-        if loop is not None and self.tracker.woken.any_of(loop):
-            try:
-                await self._let_woken_pass(acquisition)
-            except BaseException:
-                _log.ended(acquisition, "released")
-                raise
-        return acquisition
-
-    def _try_now(self, acquisition: MemoryAcquisition) -> bool:
-        return self._admitted().try_now(acquisition)
 
     def get(self, acquisition: MemoryAcquisition) -> Coroutine[Any, Any, MemoryAcquisition]:
         """Get what the quick lane did not give, waiting if need be, and return it."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from slotwise._core.paths import TierSpec, keys_by_name, needs_by_name, slots_needed
-from slotwise._core.results import Claimant
+from slotwise._core.stats import Claimant
 from slotwise._ledger.path_nodes import tie_of
 from slotwise._wait import clock
 from slotwise._wait.section import lock

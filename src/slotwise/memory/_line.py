@@ -11,12 +11,10 @@ import asyncio
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from slotwise._core.trio_run import TrioRun
 from slotwise._ledger.path_nodes import LineGrant
-from slotwise._ledger.slots import FEW
 from slotwise._wait.section import exclusive, exclusive_or_later
 from slotwise._wait.wakers import Refusals, Waker
 
@@ -223,17 +221,13 @@ def refuse(
 
     Without an error they ask again.
     """
-    while tickets:
-        refusals: Refusals[Any] = Refusals(tracker)
-        some = list(islice(tickets, FEW))
-        for future in some:
-            if future.done():
-                tracker.ended_tickets -= 1
-            else:
-                refusals.add(cast("Waker", future), LineGrant(future, 0), 0, error())
-        refusals.send()
-        for _ in some:
-            tickets.popleft()
+    refusals: Refusals[Any] = Refusals(tracker)
+    for future in tickets:
+        if future.done():
+            tracker.ended_tickets -= 1
+        else:
+            refusals.add(cast("Waker", future), LineGrant(future, 0), 0, error())
+    refusals.send()
 
 
 def about(tracker: Tracker) -> int:

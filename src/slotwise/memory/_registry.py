@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from slotwise._core.closing import Closure
 from slotwise._core.paths import TierSpec, is_semaphore
-from slotwise._core.results import SemaphoreStats
+from slotwise._core.stats import SemaphoreStats
 from slotwise._wait.section import lock
 from slotwise.memory._tracker import Tracker, kept
 

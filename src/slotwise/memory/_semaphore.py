@@ -26,16 +26,17 @@ from slotwise._core.arguments import (
     check_timeout,
     check_value,
 )
+from slotwise._core.at_once import DONE, known
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
 from slotwise._core.paths import SEMAPHORE_PATH, semaphore_spec
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.semaphore import Semaphore, semaphore_needs
+from slotwise._core.stats import Claimant, SemaphoreStats
 from slotwise._core.trio_run import running_trio
 from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._wait import clock
-from slotwise._wait.at_once import DONE, known
 from slotwise._wait.section import section
 from slotwise.memory import _line
 from slotwise.memory._acquisition import BlockWait, MemoryAcquisition

@@ -41,7 +41,6 @@ from slotwise._ledger.idle_nodes import trim
 from slotwise._ledger.path_fullness import is_frozen, path_stats, tier_stats
 from slotwise._ledger.path_nodes import UNLIMITED, LineGrant
 from slotwise._ledger.rate_nodes import RateNode
-from slotwise._ledger.slots import FEW
 from slotwise._ledger.times import microseconds
 from slotwise._wait import clock
 from slotwise._wait.deliveries import deliver_posted, post
@@ -255,14 +254,6 @@ class Tracker:
             *(self._oldest_holders, _line.about(self)),
         )
 
-    def try_now(self, claim: MemoryAcquisition) -> bool:
-        """Ask for slots without waiting, *in the section*."""
-        self._check(claim)
-        now = clock.now()
-        granted = self._after_change(self._try(claim, now), now)
-        self.post([each for each in granted if each is not claim])
-        return bool(granted) and granted[-1] is claim
-
     def take_now(self, claim: MemoryAcquisition) -> bool:
         """Take what a claim needs if nobody waits and it is there, *in the section*; of rates."""
         claim.since = now = clock.now()
@@ -472,18 +463,14 @@ class Tracker:
         Their errors are made outside the section: there may be very many.
         """
         if claims:
-            post(partial(self._refuse, deque(claims), error))
+            post(partial(self._refuse, claims, error))
 
-    def _refuse(self, claims: deque[Any], error: Callable[[Any], Exception]) -> None:
-        while claims:
-            refusals: Refusals[Any] = Refusals(self)
-            some = list(islice(claims, FEW))
-            for claim in some:
-                claim.failure = error(claim)
-                refusals.add(claim.waker, claim)
-            refusals.send()
-            for _ in some:
-                claims.popleft()
+    def _refuse(self, claims: Sequence[Any], error: Callable[[Any], Exception]) -> None:
+        refusals: Refusals[Any] = Refusals(self)
+        for claim in claims:
+            claim.failure = error(claim)
+            refusals.add(claim.waker, claim)
+        refusals.send()
 
     def refused(self, claim: Any) -> None:
         """The waiter was cancelled before it was woken; its task withdraws the claim."""

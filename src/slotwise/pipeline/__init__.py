@@ -3,7 +3,7 @@
 Memory is bounded by the limit and never by the amount of work.
 """
 
-from slotwise._memory_guard import MemoryGuard
+from slotwise._bounded.memory_guard import MemoryGuard
 from slotwise.pipeline._bounded import BoundedMap, bounded_map, run_bounded
 from slotwise.pipeline._progress import progress_bar
 from slotwise.pipeline._report import MemoryLimitExceeded, Report

@@ -20,9 +20,9 @@ from asyncio import CancelledError
 from enum import Enum
 from typing import Any
 
+from slotwise._bounded.memory_guard import Pressure
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
-from slotwise._memory_guard import Pressure
 from slotwise.errors import SlotwiseError
 from slotwise.pipeline._assignments import WorkerAssignments
 from slotwise.pipeline._lookahead import Lookahead

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from slotwise._memory_guard import MB
+from slotwise._bounded.memory_guard import MB
 from slotwise.pipeline._report import Report
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slotwise._memory_guard import MemoryGuard, resident_memory
+from slotwise._bounded.memory_guard import MemoryGuard, resident_memory
 from slotwise.errors import SlotwiseError
 
 # `rate_now` covers the latest whole span of this length, and the current one.

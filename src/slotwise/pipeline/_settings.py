@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
+from slotwise._bounded.memory_guard import MemoryGuard
 from slotwise._core.arguments import check_count, check_flag
 from slotwise._core.limit import Limit
 from slotwise._core.redaction import redacted_repr
-from slotwise._memory_guard import MemoryGuard
 from slotwise.pipeline._report import Report
 
 T = TypeVar("T")

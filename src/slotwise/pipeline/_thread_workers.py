@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from slotwise._bounded.loop_thread import LoopThread
 from slotwise._core import fork
-from slotwise._wait.loop_thread import LoopThread
 from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow
 from slotwise.pipeline._results import NOTHING

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise._core import events
 from slotwise._core.adaptive import Change, Outcome, check_outcome
 from slotwise._core.arguments import MOST_SLOTS, check_count
+from slotwise._core.at_once import DONE
 from slotwise._core.control import WHOLE, Verb, Where
 from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.limit import require_asyncio
@@ -38,7 +39,7 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import redact
-from slotwise._core.results import DONE, AcquisitionResult, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.running_loop import running_loop
 from slotwise._core.twins import is_blocking, run_here
 from slotwise.errors import SemaphoreClosed, UnknownSemaphore

@@ -18,18 +18,16 @@ from slotwise._core.idle_keys import IdleKeys
 from slotwise._core.messages import NAMED_HOLDERS, oldest_holders
 from slotwise._core.paths import (
     SEMAPHORE_PATH,
-    KeyStats,
     Path,
     PathStats,
     TierSpec,
     TierStats,
     is_semaphore,
     keys_by_name,
-    most_of,
     needs_by_name,
     slots_needed,
 )
-from slotwise._ledger.path_fullness import is_frozen, level_of, path_stats, paused_for, tier_stats
+from slotwise._ledger.path_fullness import is_frozen, key_stats, path_stats, tier_stats
 from slotwise._ledger.path_nodes import BaseNode, tie_of
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise.processes._claims import ProcessClaim, Request
@@ -59,19 +57,11 @@ def stats_of(
     found = tier_stats(state, declared, nodes, len(state.waiting), now)
     for spec, tier in zip(declared, state.tiers, strict=True):
         if spec.keyed:
-            idle_keys: dict[str, KeyStats] = {}
             held = [str(claim.path[tier.index]) for claim in state.holders.values()]
-            for key in (*idle.keys(tier.index), *held):  # of a rate, the bucket may be full
-                value = tier.value_of(key)
-                value = idle.value_of(tier.index, key) if value is None else value
-                level = level_of(tier, key, now)
-                pause = paused_for(tier, key, now)
-                idle_keys[key] = KeyStats(
-                    *(0, 0, most_of(value)),
-                    *level,
-                    paused_for=pause,
-                    frozen=is_frozen(tier, key),
-                )
+            idle_keys = {
+                key: key_stats(tier, key, now, idle.value_of(tier.index, key))
+                for key in (*idle.keys(tier.index), *held)  # of a rate, the bucket may be full
+            }
             keys = {**idle_keys, **found[spec.name].keys}
             found[spec.name] = replace(found[spec.name], keys=keys)
     return found

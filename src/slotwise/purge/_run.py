@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise._memory_guard import MB, MemoryGuard, Pressure
+from slotwise._bounded.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._audit import Audit
 from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 
+from slotwise._bounded.loop_thread import LoopThread
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore
 from slotwise._urls import semaphore as open_semaphore
-from slotwise._wait.loop_thread import LoopThread
 from slotwise.errors import SlotwiseError, ValueConflict
 from slotwise.purge._options import PurgeOptions
 

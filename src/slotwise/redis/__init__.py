@@ -8,7 +8,7 @@ except ImportError as error:
 
     raise ImportError(INSTALL) from error
 
-from slotwise._core.results import Claimant
+from slotwise._core.stats import Claimant
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._semaphore import RedisSemaphore
 

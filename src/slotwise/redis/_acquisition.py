@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events
+from slotwise._core.at_once import DONE
 from slotwise._core.closing import Closure
 from slotwise._core.control import WHOLE
 from slotwise._core.limit import TIMEOUT_LIMIT
 from slotwise._core.messages import no_slot, unknown_acquisition, wait_failed
 from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.paths import Needs, Path, RankedNeeds, keys_by_name, pausing
-from slotwise._core.results import DONE, AcquisitionResult
+from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log, _protocol
 from slotwise.redis._away import ServerAway

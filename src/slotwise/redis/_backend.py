@@ -41,7 +41,8 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.stats import Claimant
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat, local_specs
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import _closing, _inspect, _log, _protocol

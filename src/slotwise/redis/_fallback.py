@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events, fork
+from slotwise._core.at_once import DONE
 from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
-from slotwise._core.results import DONE, AcquisitionResult
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.unreachable import UnreachableOptions
 from slotwise.redis._away import AwayWatch, ask_until_back, is_away
 from slotwise.redis._away import ServerAway as ServerAway

@@ -25,7 +25,7 @@ from slotwise._core.paths import (
     needs_by_name,
     slots_needed,
 )
-from slotwise._core.results import Claimant
+from slotwise._core.stats import Claimant
 from slotwise.redis._writing import read_needs, read_node, read_value, write_node, write_rule
 
 # --------------------------------------------------------------------------- one path

@@ -20,9 +20,9 @@ from slotwise._core.arguments import (
     check_value,
 )
 from slotwise._core.paths import SEMAPHORE_PATH, semaphore_spec
-from slotwise._core.results import AcquisitionResult, Claimant, SemaphoreStats
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore, semaphore_needs
-from slotwise._core.stats import fullest
+from slotwise._core.stats import Claimant, SemaphoreStats, fullest
 from slotwise._core.unreachable import check_local_slots, check_unreachable
 from slotwise.redis._backend import RedisBackend
 from slotwise.redis._config import RedisConfig

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.results import SemaphoreStats
+from slotwise._core.stats import SemaphoreStats
 from slotwise.errors import BackendError
 from slotwise.redis import _inspect, _log
 from slotwise.redis._backend import RedisBackend

@@ -39,8 +39,9 @@ from slotwise._core.paths import (
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
-from slotwise._core.results import AcquisitionResult, Claimant, acquisition_id_of
+from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.shared_name import SharedName
+from slotwise._core.stats import Claimant
 from slotwise._core.twins import twin
 from slotwise._core.unreachable import check_unreachable
 from slotwise._urls import parsed

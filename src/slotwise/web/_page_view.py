@@ -20,9 +20,8 @@ from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict
 from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
-from slotwise._core.results import Claimant, SemaphoreStats
 from slotwise._core.semaphore import Semaphore
-from slotwise._core.stats import age
+from slotwise._core.stats import Claimant, SemaphoreStats, age
 from slotwise.errors import SlotwiseError
 
 _SAMPLED = 50  # for this many, the fullest in use, the page has rates, waits and a strip
