@@ -192,12 +192,28 @@ def _options_of(driver: Callable[..., object]) -> set[str]:
 
 def _used(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:
     """Return the options that a scope without a server uses; check those that it doesn't."""
-    from slotwise._core.unreachable import check_unused
-
-    of_server = _options_of(check_unused)
+    of_server = _options_of(_check_unused)
     _checked(options, known | of_server, scope)
-    check_unused(**{option: options[option] for option in options if option in of_server})
+    _check_unused(**{option: options[option] for option in options if option in of_server})
     return {option: options[option] for option in options if option in known}
+
+
+def _check_unused(
+    *,
+    heartbeat_max_interval: object = None,
+    ping_interval: object = None,
+    cancel_task_on_loss: object = False,
+    on_unreachable: object = "raise",
+    local_value: object = None,
+    unreachable_after: object = 1.0,
+) -> None:
+    """Check what a semaphore without a server accepts and doesn't use, as one on a server does."""
+    from slotwise._core import arguments, unreachable  # most give none of these
+
+    arguments.check_flag("cancel_task_on_loss", cancel_task_on_loss)
+    value = unreachable.check_local_slots(local_value)
+    unreachable.check_unreachable(on_unreachable, value, unreachable_after)
+    unreachable.check_heartbeat(heartbeat_max_interval, ping_interval)
 
 
 def _checked(options: Mapping[str, Any], known: set[str], scope: str) -> Mapping[str, Any]:

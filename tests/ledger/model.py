@@ -75,13 +75,6 @@ class Model:
         self.waiting = [entry for entry in self.waiting if entry.key != key]
         return self._grant(now)
 
-    def renew(self, key: Hashable, deadline: float) -> bool:
-        entry = self.find(self.holding + self.waiting, key)
-        if entry is None:
-            return False
-        entry.deadline = deadline
-        return True
-
     def expire(self, now: float) -> tuple[list[Hashable], list[Hashable], list[Hashable]]:
         def is_due(entry: Entry) -> bool:
             return entry.deadline is not None and entry.deadline <= now

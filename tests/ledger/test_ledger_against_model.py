@@ -114,14 +114,6 @@ class LedgerAgainstModel(RuleBasedStateMachine):
             return  # a ticket stays in the line; see `give_up_ticket`
         self.assert_same(self.ledger.cancel(key, self.now), self.model.cancel(key, self.now))
 
-    @rule(number=which, later=seconds)
-    def renew(self, number: int, later: float) -> None:
-        key = self.some_key(number)
-        if key in self.tickets or key in self.unnamed:
-            return  # the ledger does not know their names
-        deadline = self.now + later
-        assert self.ledger.renew(key, deadline) is self.model.renew(key, deadline)
-
     @rule(later=st.sampled_from([0.0, 0.5, 1.0, 2.0, 4.0]))
     def expire(self, later: float) -> None:
         self.now += later

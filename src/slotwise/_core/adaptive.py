@@ -8,8 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slotwise._core.arguments import MOST_SLOTS, check_count, check_flag, check_required_seconds
-from slotwise._core.redaction import kind_of, redacted_repr
+from slotwise._core.arguments import (
+    MOST_SLOTS,
+    check_count,
+    check_flag,
+    check_required_seconds,
+    check_word,
+)
+from slotwise._core.redaction import kind_of
 
 Outcome = Literal["ok", "dropped", "ignored"]
 """How the work under a slot ended, as far as the limit is concerned."""
@@ -19,12 +25,8 @@ OUTCOMES = ("ok", "dropped", "ignored")
 
 def check_outcome(given: object) -> Outcome:
     """Return an outcome."""
-    for outcome in OUTCOMES:
-        if given == outcome:
-            return outcome  # type: ignore[return-value]
-    if not isinstance(given, str):
-        raise TypeError(f"outcome must be a str, not {kind_of(given)}")
-    raise ValueError(f"outcome must be 'ok', 'dropped' or 'ignored', not {redacted_repr(given)}")
+    outcome: Outcome = check_word("outcome", given, OUTCOMES)
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)

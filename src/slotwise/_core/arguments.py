@@ -6,8 +6,9 @@ If the type is wrong, it names the type and not the value, which may be a mispla
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from slotwise._core.redaction import kind_of, redacted_repr
 
@@ -41,15 +42,29 @@ MOST_SECONDS = 1e9
 MOST_SLOTS = 2**53
 
 
-def check_count(what: str, given: object, *, most: int | None = None) -> int:
-    """Return a plain int from 1 to ``most``; an enum member or the like becomes its number."""
+def check_count(
+    what: str, given: object, *, least: int = 1, most: int | None = None, note: str = ""
+) -> int:
+    """Return a plain int within these; an enum member or the like becomes its number."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{what} must be an int, not {kind_of(given)}")
-    if given < 1:
-        raise ValueError(f"{what} must be at least 1, not {given}")
+    if given < least:
+        raise ValueError(f"{what} must be at least {least}{note}, not {given}")
     if most is not None and given > most:
         raise ValueError(f"{what} must be at most {most}, not {given}")
     return given if type(given) is int else int(given)
+
+
+def check_word(what: str, given: object, words: Sequence[str], other: str = "") -> Any:
+    """Return one of some words; ``other`` is what else could have been given."""
+    *most, last = [*map(repr, words), *filter(None, [other])]
+    allowed = f"{', '.join(most)} or {last}"
+    if not isinstance(given, str):
+        raise TypeError(f"{what} must be {allowed}, not {kind_of(given)}")
+    for word in words:
+        if given == word:
+            return word
+    raise ValueError(f"{what} must be {allowed}, not {redacted_repr(given)}")
 
 
 def check_seconds(
@@ -97,13 +112,9 @@ def check_pause(given: object) -> float:
 
 def check_name(given: object) -> str | None:
     """Return a non-empty str, or None for a private semaphore."""
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        raise TypeError(f"name must be a str or None, not {kind_of(given)}")
-    if not given:
+    if given == "":
         raise ValueError("name must not be empty; leave it out for a private semaphore")
-    return check_text("name", given)
+    return check_optional_text("name", given)
 
 
 def check_names(given: object) -> None:
@@ -126,24 +137,23 @@ def check_text(what: str, given: str) -> str:
     return given if type(given) is str else str.__str__(given)
 
 
-def check_label(given: object) -> str | None:
-    """Return what an acquisition is for, as text that can be stored, or None."""
+def check_optional_text(what: str, given: object) -> str | None:
+    """Return text that can be stored, or None."""
     if given is None:
         return None
     if not isinstance(given, str):
-        raise TypeError(f"label must be a str or None, not {kind_of(given)}")
-    return check_text("label", given)
+        raise TypeError(f"{what} must be a str or None, not {kind_of(given)}")
+    return check_text(what, given)
+
+
+def check_label(given: object) -> str | None:
+    """Return what an acquisition is for."""
+    return check_optional_text("label", given)
 
 
 def check_on_full(given: object) -> bool:
     """Return whether a request replaces a holder if it finds no free slot; else it waits."""
-    if type(given) is str and given == "wait":  # nearly always
-        return False
-    if not isinstance(given, str):
-        raise TypeError(f"on_full must be 'wait' or 'replace', not {kind_of(given)}")
-    if given not in ("wait", "replace"):
-        raise ValueError(f"on_full must be 'wait' or 'replace', not {redacted_repr(given)}")
-    return given == "replace"
+    return given != "wait" and check_word("on_full", given, ("wait", "replace")) == "replace"
 
 
 def check_flag(what: str, given: object) -> bool:
@@ -153,23 +163,13 @@ def check_flag(what: str, given: object) -> bool:
 
 
 def check_reason(given: object) -> str | None:
-    """Return why something is closed, as text that can be stored; None if it is empty."""
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        raise TypeError(f"reason must be a str or None, not {kind_of(given)}")
-    return check_text("reason", given) or None
+    """Return why something is closed; None if it is empty."""
+    return check_optional_text("reason", given) or None
 
 
 def check_limit(what: str, given: object) -> int:
     """Return a plain int of at least 0, which means unlimited."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {kind_of(given)}")
-    if given < 0:
-        raise ValueError(f"{what} must be at least 0 (0 means unlimited), not {given}")
-    if given > MOST_SLOTS:
-        raise ValueError(f"{what} must be at most {MOST_SLOTS}, not {given}")
-    return given if type(given) is int else int(given)
+    return check_count(what, given, least=0, most=MOST_SLOTS, note=" (0 means unlimited)")
 
 
 def check_value(given: object) -> int:

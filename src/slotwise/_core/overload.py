@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slotwise._core.arguments import MOST_SLOTS
-from slotwise._core.redaction import kind_of, redacted_repr
+from slotwise._core.arguments import MOST_SLOTS, check_count, check_word
 
 
 class Overload:
@@ -64,21 +63,11 @@ def overload_of(
 
 def check_shed(given: object) -> str | None:
     """Return "deadline", or None to shed nobody."""
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        raise TypeError(f"shed must be 'deadline' or None, not {kind_of(given)}")
-    if given != "deadline":
-        raise ValueError(f"shed must be 'deadline' or None, not {redacted_repr(given)}")
-    return given
+    return None if given is None else check_word("shed", given, ("deadline",), "None")
 
 
 def check_max_waiting(given: object) -> int | None:
     """Return an int of at least 0, or None for any number."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"max_waiting must be an int or None, not {kind_of(given)}")
-    if not 0 <= given <= MOST_SLOTS:
-        raise ValueError(f"max_waiting must be from 0 to 2**53, or None; not {given}")
-    return given
+    return check_count("max_waiting", given, least=0, most=MOST_SLOTS, note=", or None")

@@ -12,20 +12,18 @@ from typing import Any, NamedTuple
 
 from slotwise._core.arguments import (
     check_count,
-    check_flag,
     check_limit,
     check_required_seconds,
     check_seconds,
+    check_word,
 )
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import kind_of, redacted_repr
+from slotwise._core.redaction import kind_of
 
 _LONGEST_PING = 5.0
 
 _LONGEST_SILENCE = 15.0  # the default of heartbeat_max_interval, in seconds
-
-_CHOICES = "'raise', 'open' or 'local'"
 
 
 class UnreachableOptions(NamedTuple):
@@ -38,16 +36,13 @@ class UnreachableOptions(NamedTuple):
 
 def check_unreachable(policy: object, local_value: object, after: object) -> UnreachableOptions:
     """Return what a limit does while its server is away, checked except for the names of tiers."""
-    if not isinstance(policy, str):
-        raise TypeError(f"on_unreachable must be {_CHOICES}, not {kind_of(policy)}")
-    if policy not in ("raise", "open", "local"):
-        raise ValueError(f"on_unreachable must be {_CHOICES}, not {redacted_repr(policy)}")
-    if policy == "local" and local_value is None:
+    word: str = check_word("on_unreachable", policy, ("raise", "open", "local"))
+    if word == "local" and local_value is None:
         raise TypeError("on_unreachable='local' needs a local_value")
-    if policy != "local" and local_value is not None:
-        raise TypeError(f"local_value is for on_unreachable='local', not {policy!r}")
+    if word != "local" and local_value is not None:
+        raise TypeError(f"local_value is for on_unreachable='local', not {word!r}")
     seconds = check_required_seconds("unreachable_after", after)
-    return UnreachableOptions(policy, local_value, seconds)
+    return UnreachableOptions(word, local_value, seconds)
 
 
 def check_local_slots(given: object) -> int | None:
@@ -102,18 +97,3 @@ def check_heartbeat(longest_silence: object, ping_interval: object) -> tuple[flo
             f" not {ping:g} s"
         )
     return interval, min(ping, _LONGEST_PING)
-
-
-def check_unused(
-    *,
-    heartbeat_max_interval: object = None,
-    ping_interval: object = None,
-    cancel_task_on_loss: object = False,
-    on_unreachable: object = "raise",
-    local_value: object = None,
-    unreachable_after: object = 1.0,
-) -> None:
-    """Check what a semaphore without a server accepts and doesn't use, as one on a server does."""
-    check_flag("cancel_task_on_loss", cancel_task_on_loss)
-    check_unreachable(on_unreachable, check_local_slots(local_value), unreachable_after)
-    check_heartbeat(heartbeat_max_interval, ping_interval)

@@ -585,13 +585,6 @@ class PathLedger(Generic[C]):
         """When a holder's ttl or a waiter's patience ends; None if it doesn't."""
         return None if self.deadlines is None else self.deadlines.get(key)
 
-    def renew(self, key: Hashable, deadline: float) -> bool:
-        """Move the deadline of a holder or waiter; False if it is neither."""
-        if key not in self.holders and key not in self.waiting:
-            return False
-        self.timed().set(key, deadline)
-        return True
-
     def expire(self, now: float) -> tuple[list[C], list[C], list[C]]:
         """End all whose deadline has come; return holders, waiters, and who is granted now."""
         holders, waiters = [], []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from slotwise._core.arguments import check_word
 from slotwise._core.paths import TierSpec
 from slotwise._core.priorities import check_weight
 from slotwise._core.redaction import kind_of, redacted_repr
@@ -28,10 +29,7 @@ def fair_specs(
         TypeError, ValueError: the order is not one, or not one of these tiers.
     """
     specs = [tier.spec for tier in tiers]
-    if not isinstance(order, str):
-        raise TypeError(f"order must be 'fifo' or 'fair', not {kind_of(order)}")
-    if order not in ("fifo", "fair"):
-        raise ValueError(f"order must be 'fifo' or 'fair', not {redacted_repr(order)}")
+    check_word("order", order, ("fifo", "fair"))
     weight_of = weight if callable(weight) else None
     if weight_of is None:
         check_weight("weight", weight)  # the same for all keys, so it makes no difference

@@ -38,7 +38,6 @@ from slotwise._core.paths import (
     TierStats,
 )
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import kind_of
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.shared_name import SharedName
 from slotwise._core.stats import Claimant
@@ -540,11 +539,7 @@ def _check_idle(older_than: object, keep_at_most: object) -> tuple[float, int | 
     seconds = check_required_seconds("older_than", older_than, zero=True)
     if keep_at_most is None:
         return seconds, None
-    if isinstance(keep_at_most, bool) or not isinstance(keep_at_most, int):
-        raise TypeError(f"keep_at_most must be an int or None, not {kind_of(keep_at_most)}")
-    if keep_at_most < 0:
-        raise ValueError(f"keep_at_most must be at least 0, not {keep_at_most}")
-    return seconds, keep_at_most
+    return seconds, check_count("keep_at_most", keep_at_most, least=0)
 
 
 def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:
