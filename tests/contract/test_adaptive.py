@@ -144,7 +144,7 @@ async def test_an_unknown_outcome_releases_nothing(
     for which in (held, held.acquisition_id):
         with pytest.raises(ValueError, match="'ok', 'dropped' or 'ignored'"):
             await speak.say(limit, "release", which, outcome="failed")
-        with pytest.raises(TypeError, match="outcome must be 'ok', .*, not int"):
+        with pytest.raises(TypeError, match=r"outcome must be 'ok', .*, not int"):
             await speak.say(limit, "release", which, outcome=3)
     assert (await limit.stats()).acquired_slots == 1
     if isinstance(value, Adaptive):
