@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
-
-from slotwise._ledger.invariants import LIFE_CYCLE
+from tests.ledger.invariants import LIFE_CYCLE
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

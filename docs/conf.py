@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slotwise import __version__
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 project = "slotwise"
 author = "The slotwise maintainers"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ledger.invariants import check
 from tests.memory._inside import ledger_of
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, MemorySemaphore, Tier, Tiers
-from slotwise._ledger.invariants import check
 from slotwise.instrumentation import add_hook, remove_hook
 from slotwise.testing import FakeClock
 

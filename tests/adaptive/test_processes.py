@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests import _fresh_processes
 from tests._inside import backend_of
+from tests.ledger.invariants import check
 
 import slotwise
 from slotwise import Adaptive, Errors, Latency, ProcessSemaphore, Tier, Tiers
 from slotwise._core.paths import TierSpec
-from slotwise._ledger.invariants import check
 from slotwise._wait import clock
 from slotwise.errors import UnknownSemaphore
 from slotwise.processes._state import State

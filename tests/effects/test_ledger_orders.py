@@ -8,9 +8,9 @@ semaphore are checked.
 from __future__ import annotations
 
 import pytest
+from tests.ledger.invariants import check
 from tests.ledger.one_node import Claim, Ledger
 
-from slotwise._ledger.invariants import check
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise.effects import Checkpoint, Gather, do, explore
 

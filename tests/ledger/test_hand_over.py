@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests._effort import TIMES
+from tests.ledger.invariants import check
 
 from slotwise._ledger import path_queue
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 

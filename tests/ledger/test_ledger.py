@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.ledger.invariants import LIFE_CYCLE, check
 from tests.ledger.one_node import Claim, Ledger
 
 from slotwise._ledger import NEVER
-from slotwise._ledger.invariants import LIFE_CYCLE, check
 from slotwise.errors import SemaphoreClosed
 
 

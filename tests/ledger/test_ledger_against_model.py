@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests._effort import examples
 from tests._inside import give_number
+from tests.ledger.invariants import check
 from tests.ledger.model import Entry, Model
 from tests.ledger.one_node import Claim, Ledger
 
 from slotwise._ledger import slots as slots_module
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import LineGrant
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise.errors import SemaphoreClosed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.ledger.invariants import check
 
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import UNLIMITED, PathClaim
 from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger

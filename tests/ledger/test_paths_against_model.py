@@ -18,12 +18,12 @@ from hypothesis.stateful import (
 )
 from tests._effort import examples
 from tests._inside import give_number
+from tests.ledger.invariants import check
 from tests.ledger.path_model import PathModel, Request, in_microseconds
 
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.rate_nodes import RateNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests._inside import backend_of
+from tests.ledger import invariants
 
 from slotwise import MemorySemaphore
-from slotwise._ledger import invariants
 from slotwise._ledger.paths import PathLedger
 from slotwise.memory._tracker import Tracker
 

@@ -6,10 +6,10 @@ import asyncio
 import random
 
 import pytest
+from tests.ledger.invariants import check
 from tests.ledger.one_node import Claim, Ledger
 
 from slotwise import MemorySemaphore
-from slotwise._ledger.invariants import check
 
 
 class Queue:

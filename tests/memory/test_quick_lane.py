@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.ledger import invariants
 from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, MemorySemaphore
-from slotwise._ledger import invariants
 
 pytestmark = pytest.mark.soak
 

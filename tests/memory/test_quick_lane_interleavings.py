@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests._inside import backend_of
 from tests._timers import timers
+from tests.ledger import invariants
 from tests.memory._inside import ledger_of, tracker_of, unnamed_numbers
 from tests.memory._stepping import (
     EXHAUSTIVELY,
@@ -30,7 +31,7 @@ from tests.memory._stepping import (
 
 from slotwise import MemorySemaphore
 from slotwise._core.paths import semaphore_spec
-from slotwise._ledger import NEVER, invariants
+from slotwise._ledger import NEVER
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section

@@ -14,13 +14,13 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests._effort import examples
+from tests.ledger.invariants import check
 from tests.ledger.path_model import PathModel, Request
 from tests.processes._copies import Copy
 
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
-from slotwise._ledger.invariants import check
 from slotwise._ledger.rate_nodes import RateTier
 from slotwise.processes import _file_journal as journals
 from slotwise.processes import _state as states

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests._effort import examples
+from tests.ledger.invariants import check
 from tests.ledger.model import Entry, Model
 from tests.processes._copies import Copy
 from tests.processes._inside import extent
 
 from slotwise._core.paths import semaphore_spec
-from slotwise._ledger.invariants import check
 from slotwise.errors import SemaphoreClosed
 from slotwise.processes import _file_journal as journals
 from slotwise.processes._claims import Request

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 from tests._effort import seeds
+from tests.ledger.invariants import check
 from tests.redis._eval import evaluate, keys_that_stay, read_keys
 from tests.redis._inside import free, remove_waiter
 from tests.redis._keys import PATH_KINDS as KINDS
@@ -30,7 +31,6 @@ from slotwise._core.paths import RankedNeeds
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue as rules
 from slotwise._ledger.estimates import HoldTimes
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import Group, PathClaim, tie_of
 from slotwise._ledger.paths import PathLedger

@@ -9,11 +9,11 @@ import threading
 import pytest
 from tests._inside import uploads_of
 from tests._stdlib import discard
+from tests.ledger.invariants import check
 from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers, ValueConflict
 from slotwise._ledger import path_queue
-from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 from slotwise.errors import ContextReused
 

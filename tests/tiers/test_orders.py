@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 
 import pytest
 from tests._inside import give_number
+from tests.ledger.invariants import check
 from tests.ledger.path_model import PathModel, Request
 
 from slotwise._ledger import path_queue
 from slotwise._ledger.idle_nodes import forget_idle
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests._timers import timers
+from tests.ledger.invariants import check
 from tests.memory._inside import ledger_of
 from tests.memory._stepping import (
     EXHAUSTIVELY,
@@ -28,7 +29,6 @@ from tests.memory._stepping import (
 )
 
 from slotwise._core.paths import Path, TierSpec
-from slotwise._ledger.invariants import check
 from slotwise._ledger.path_nodes import Node
 from slotwise._ledger.slots import QUICK_LANE
 from slotwise._wait import deliveries, section

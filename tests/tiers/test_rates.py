@@ -15,7 +15,7 @@ from benchmarks._windows import Taken, fullest_window, share_used
 from tests._effort import seeds
 from tests.tiers.conftest import options_of
 
-from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
+from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict, limited
 from slotwise._ledger.rate_nodes import RateNode
 from slotwise.testing import FakeClock, settle
 
@@ -297,7 +297,7 @@ async def test_a_rate_limit_is_a_limit(clock, rate_limit):
     assert (await limit.level()).level == pytest.approx(1)
     calls = []
 
-    @limit
+    @limited(limit)
     async def call(number):
         calls.append(number)
 

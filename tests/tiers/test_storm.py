@@ -7,9 +7,9 @@ import random
 
 import pytest
 from tests._inside import backend_of, uploads_of
+from tests.ledger.invariants import check
 
 from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
-from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 
 pytestmark = pytest.mark.soak

@@ -10,10 +10,10 @@ from collections import Counter
 
 import pytest
 from tests._inside import uploads_of
+from tests.ledger.invariants import check
 from tests.memory._inside import ledger_of
 
 from slotwise import AcquireTimeout, SlotManager, Tier, Tiers
-from slotwise._ledger.invariants import check
 from slotwise._wait.section import lock
 
 pytestmark = pytest.mark.soak

@@ -417,11 +417,3 @@ def _forget() -> None:
 
 
 fork.in_child(fork.Step.FORGET, _forget)
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("Event", "Kind", "Reason"):  # for code that imports them from here
-        from slotwise._core import event
-
-        return getattr(event, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,26 +46,19 @@ class IdleKeys:
     def enter(self, path: Path) -> None:
         with self._lock:
             for index in self._keyed:
-                key, busy = path[index], self._busy[index]
-                assert key is not None
-                if key in busy:
-                    busy[key] += 1
-                else:
-                    busy[key] = 1
-                    self._idle[index].pop(key, None)
+                key, busy = str(path[index]), self._busy[index]
+                busy[key] = busy.get(key, 0) + 1
+                self._idle[index].pop(key, None)
 
     def leave(self, path: Path) -> None:
         now = time.monotonic()
         with self._lock:
             for index in self._keyed:
-                key, busy = path[index], self._busy[index]
-                assert key is not None
-                count = busy.get(key, 0)
-                if count > 1:
-                    busy[key] = count - 1
-                elif count:
-                    del busy[key]
-                    idle = self._idle[index]
+                key, busy, idle = str(path[index]), self._busy[index], self._idle[index]
+                left = busy.pop(key, 0) - 1
+                if left > 0:
+                    busy[key] = left
+                elif left == 0:
                     idle[key] = now
                     if len(idle) > self._most:
                         self._values[index].pop(idle.popitem(last=False)[0], None)
@@ -76,8 +69,6 @@ class IdleKeys:
             return list(self._idle[tier])
 
     def forget(self, tier: int, older_than: float, keep_at_most: int | None) -> int:
-        if older_than == inf and keep_at_most is not None and len(self._idle[tier]) <= keep_at_most:
-            return 0  # the usual case, without the lock
         before = time.monotonic() - older_than
         count = 0
         with self._lock:

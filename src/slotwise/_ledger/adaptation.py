@@ -90,6 +90,8 @@ class Adaptation(ABC):
     # What is kept of it between two calls, in this order: on a server, and in a snapshot.
     FIELDS: ClassVar[tuple[str, ...]] = ("value", "limit", "frozen", "grows_after_us")
 
+    _begin_us: int  # since when what is counted now is counted
+
     def __init__(self, options: Adaptive, now_us: int) -> None:
         self.options = options
         self.limit = self.value = options.start
@@ -114,12 +116,7 @@ class Adaptation(ABC):
     def is_worth_keeping(self, now_us: int) -> bool:
         """Whether forgetting it while nobody uses it would lose something."""
         has_moved = self.value != self.options.start
-        return self.frozen or (has_moved and now_us - self._measured_since_us < REMEMBERED_US)
-
-    @property
-    @abstractmethod
-    def _measured_since_us(self) -> int:
-        """Since when what is counted now is counted."""
+        return self.frozen or (has_moved and now_us - self._begin_us < REMEMBERED_US)
 
     def freeze(self, now_us: int, value: int | None = None) -> bool:
         """Freeze at a value, or at the current one; return whether the limit has changed."""
@@ -250,10 +247,6 @@ class LatencyAdaptation(Adaptation):
         if now_us >= self._begin_us + self._window_us and self._calls >= self._need:
             self._end_window(now_us)
 
-    @property
-    def _measured_since_us(self) -> int:
-        return self._begin_us
-
     def _end_window(self, now_us: int) -> None:
         took_us = now_us - self._begin_us
         self._mean_us = min(self._busy_us // self._calls, LONGEST_SETTLING)
@@ -362,9 +355,9 @@ class ErrorsAdaptation(Adaptation):
     Drops of calls that began before the last cut say nothing about the new value.
     """
 
-    __slots__ = ("_cut_us", "_since_us", "_succeeded", "_used_us")
+    __slots__ = ("_begin_us", "_cut_us", "_succeeded", "_used_us")
 
-    FIELDS = (*Adaptation.FIELDS, "_cut_us", "_since_us", "_succeeded", "_used_us")
+    FIELDS = (*Adaptation.FIELDS, "_cut_us", "_begin_us", "_succeeded", "_used_us")
 
     def __init__(self, options: Adaptive, now_us: int) -> None:
         super().__init__(options, now_us)
@@ -375,7 +368,7 @@ class ErrorsAdaptation(Adaptation):
         self._restart(now_us, 0)
 
     def _restart(self, now_us: int, settling_us: int) -> None:
-        self._since_us, self._succeeded, self._used_us = now_us + settling_us, 0, 0
+        self._begin_us, self._succeeded, self._used_us = now_us + settling_us, 0, 0
 
     def _count(self, now_us: int, held_us: int, outcome: Outcome, slots: int) -> None:
         self._used_us += held_us * slots
@@ -389,12 +382,8 @@ class ErrorsAdaptation(Adaptation):
             if self._succeeded >= self.value:
                 self._grow(now_us)
 
-    @property
-    def _measured_since_us(self) -> int:
-        return self._since_us
-
     def _grow(self, now_us: int) -> None:
-        took_us = max(now_us - self._since_us, 1)
+        took_us = max(now_us - self._begin_us, 1)
         is_used = self._used_us * 2 >= self.value * took_us
         if is_used and now_us >= self.grows_after_us and self.value < self.options.max:
             self._move(now_us, self.value + 1, f"{self._succeeded} calls without a drop")

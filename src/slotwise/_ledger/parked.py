@@ -110,10 +110,6 @@ class FairParked:
     def remove_first(self) -> None:
         self._keys[self._heap[0][2]].remove_first()
 
-    def __len__(self) -> int:
-        """Return the number of entries, stale ones included."""
-        return len(self._heap) + sum(map(len, self._keys.values()))
-
     def _sweep(self) -> None:
         firsts = {key: parked.first() for key, parked in self._keys.items()}
         self._keys = {key: self._keys[key] for key, first in firsts.items() if first is not None}

@@ -218,7 +218,7 @@ class PathLedger(Generic[C]):
     #       has made room for that head
     #   P10 a node is paused until the last pause of its key and its tier ends
     #   P11 while there is a line, the node has no room
-    # `invariants.check` is the same in code.
+    # `tests/ledger/invariants.py` is the same in code.
 
     def __init__(
         self,

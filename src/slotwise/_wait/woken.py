@@ -36,10 +36,6 @@ class Woken(set[Any]):
         self.under_way: set[Any] = set()
         self.by_loop: dict[int, LoopWakeups] = {}
 
-    def under_way_to(self, loop: asyncio.AbstractEventLoop) -> LoopWakeups | None:
-        """Return the wake-ups for its tasks."""
-        return self.by_loop.get(id(loop))
-
     def keep(self, wake_ups: LoopWakeups) -> None:
         """Use these wake-ups for the tasks of its loop from now on."""
         kept = {at: each for at, each in self.by_loop.items() if not each.is_obsolete}
@@ -79,7 +75,7 @@ class Woken(set[Any]):
 
             loop = running_trio()
             trio = cast("TrioRun", loop)
-        wake_ups = self.under_way_to(loop)
+        wake_ups = self.by_loop.get(id(loop))
         if wake_ups is not None:
             wake_ups.arrive()
         me = _Newcomer(loop)

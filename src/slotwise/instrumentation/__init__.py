@@ -11,7 +11,8 @@ of it. A package can declare a hook as an entry point of the group ``slotwise.ho
 
 from __future__ import annotations
 
-from slotwise._core.events import KINDS, Event, Hook, add_hook, load_hooks, remove_hook
+from slotwise._core.event import Event
+from slotwise._core.events import KINDS, Hook, add_hook, load_hooks, remove_hook
 from slotwise._core.stats import Totals
 from slotwise.instrumentation._totals import drop_totals, keep_totals
 

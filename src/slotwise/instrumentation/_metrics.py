@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slotwise._core import events
-from slotwise._core.events import Event, ReportedAcquisition
+from slotwise._core.event import Event
+from slotwise._core.events import ReportedAcquisition
 from slotwise._core.rates import Rate
 
 # Of histograms, in seconds: from 1 ms to 600 s.

@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from slotwise._core import events, fork
-from slotwise._core.events import Event
+from slotwise._core.event import Event
 from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, SeriesNames, outcome
 
 try:

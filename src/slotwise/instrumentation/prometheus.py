@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from slotwise._core import events, fork
-from slotwise._core.events import Event
+from slotwise._core.event import Event
 from slotwise.instrumentation._metrics import BOUNDS, Gauges, Labels, SeriesNames, outcome
 
 try:

@@ -19,7 +19,7 @@ with needs("pytest"):
     import pytest
 
 if TYPE_CHECKING:
-    from slotwise._core.events import Event
+    from slotwise._core.event import Event
     from slotwise.testing import FakeClock
 
 __all__ = ["SlotLeakWarning", "fake_clock"]

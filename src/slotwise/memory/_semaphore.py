@@ -28,12 +28,11 @@ from slotwise._core.arguments import (
 )
 from slotwise._core.at_once import DONE, known
 from slotwise._core.limit import AcquisitionContext
-from slotwise._core.locked import KnownAnswer
 from slotwise._core.messages import display
 from slotwise._core.paths import SEMAPHORE_PATH, semaphore_spec
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.semaphore import Semaphore, semaphore_needs
-from slotwise._core.stats import Claimant, SemaphoreStats
+from slotwise._core.stats import SemaphoreStats
 from slotwise._core.trio_run import running_trio
 from slotwise._core.twins import refuse_to_block_a_loop, run_here
 from slotwise._wait import clock
@@ -305,10 +304,6 @@ class MemorySemaphore(Semaphore):
 
     # ------------------------------------------------------ looking, steering
 
-    def locked(self) -> KnownAnswer:
-        """Return whether a newcomer would have to wait: ``await`` it or use it as a bool."""
-        return KnownAnswer(self.locked_sync())
-
     @classmethod
     async def get_acquired_stats(
         cls, names: Iterable[str] | None = None, limit: int = 100
@@ -330,15 +325,6 @@ class MemorySemaphore(Semaphore):
         """Like `get_acquired_stats`."""
         check_names(names)
         return registry.stats(names, check_count("limit", limit))
-
-    async def holders(self) -> list[Claimant]:
-        """Return who holds slots now, the longest first.
-
-        Blocks of ``async with semaphore:`` come last, with their slot number alone: they have no
-        acquisition, and no id to kick them by. When a slot was granted is known if it has a ttl, a
-        label or several slots, or was waited for.
-        """
-        return await self._backend.holders()
 
     async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
         """End somebody's acquisition; see `Semaphore.kick`.

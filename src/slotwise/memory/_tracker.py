@@ -48,7 +48,7 @@ from slotwise._wait.section import exclusive, exclusive_or_later, lock
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
-from slotwise.errors import AcquireTimeout, LimitFull
+from slotwise.errors import AcquireTimeout
 from slotwise.memory import _line, _log
 from slotwise.memory._line import NO_HOME, SHUT
 
@@ -226,7 +226,14 @@ class Tracker:
             elif not claim.replaces:
                 granted = self._try(claim, now)
             if not _has(granted, claim):
-                claim.failure = self._refusal(claim, overload)
+                claim.failure = (
+                    self._timeout_error(claim)
+                    if timeout == 0 or overload is None
+                    else self.ledger.too_full(
+                        *(self.title, overload, claim.path, claim.needs, timeout, now),
+                        *(self._oldest_holders, _line.about(self)),
+                    )
+                )
                 if claim.failure is not None:
                     claim.timeout = 0  # it doesn't wait
                 else:
@@ -242,17 +249,6 @@ class Tracker:
         if granted or self.ledger.refills is not None:
             self.post([each for each in self._after_change(granted, now) if each is not claim])
         return is_granted
-
-    def _refusal(
-        self, claim: MemoryAcquisition, overload: Overload | None
-    ) -> AcquireTimeout | LimitFull | None:
-        """Return the error of a claim that doesn't fit and may not wait; None if it may."""
-        if claim.timeout == 0 or overload is None:
-            return self._timeout_error(claim)
-        return self.ledger.too_full(
-            *(self.title, overload, claim.path, claim.needs, claim.timeout, clock.now()),
-            *(self._oldest_holders, _line.about(self)),
-        )
 
     def take_now(self, claim: MemoryAcquisition) -> bool:
         """Take what a claim needs if nobody waits and it is there, *in the section*; of rates."""

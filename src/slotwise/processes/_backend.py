@@ -38,7 +38,6 @@ from slotwise._core.paths import (
     weight_for,
 )
 from slotwise._core.rates import Rate
-from slotwise._core.redaction import redact
 from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.running_loop import running_loop
 from slotwise._core.twins import is_blocking, run_here
@@ -151,10 +150,6 @@ class ProcessBackend(PathBackend):
     def accept_any(self) -> None:
         """Use a semaphore whatever its value is."""
         self.declared, self._options = None, UNKNOWN_OPTIONS
-
-    def __repr__(self) -> str:
-        words = ", ".join(tier.words for tier in self._specs)
-        return redact(f"<ProcessBackend {self.name!r} of {words}, {self.directory}>")
 
     def limit(self) -> SharedLimit:
         """Return what is behind it; another one after a fork."""

@@ -5,10 +5,7 @@ It is a path through one tier; who gets what, and when, is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from slotwise._core.adaptive import Outcome, check_outcome
 from slotwise._core.arguments import (
@@ -207,24 +204,6 @@ class RateLimit(OptionAttributes, SharedName, Limit):
         if priority is not _NO_PRIORITY:
             needs.head_start = check_priority(priority)
         return needs
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Make a function wait for the rate before each call; a coroutine function awaits it."""
-        if iscoroutinefunction(function):
-
-            @wraps(function)
-            async def wait_and_call(*args: P.args, **kwargs: P.kwargs) -> Any:
-                await self.acquire()
-                return await function(*args, **kwargs)
-
-            return cast("Callable[P, R]", wait_and_call)
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            self.acquire_sync()
-            return function(*args, **kwargs)
-
-        return call
 
     # ------------------------------------------------------------- releasing
 

@@ -1,7 +1,6 @@
 """What must hold for a ledger: its invariants, and the states that a claim can have.
 
-Tests call `check` after every step; the documentation draws its diagram from
-`LIFE_CYCLE`. Nothing here runs in production.
+Tests call `check` after every step; the documentation draws its diagram from `LIFE_CYCLE`.
 """
 
 from __future__ import annotations
