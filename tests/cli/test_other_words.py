@@ -16,8 +16,7 @@ CMD = ("--", "true")
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (("run", "api", "--timeout", "5", *CMD), "--timeout; did you mean --wait?"),
-        (("run", "api", "--timeot=5", *CMD), "--timeot; did you mean --wait?"),
+        (("run", "api", "--timeot=5", *CMD), "--timeot; did you mean --timeout?"),
         (("run", "api", "-w5", *CMD), "-w5; did you mean --wait?"),
         (("run", "api", "--no_wait", *CMD), "--no_wait; did you mean --no-wait?"),
         (("run", "api", "--max", "3", *CMD), "--max; did you mean --limit?"),

@@ -35,6 +35,19 @@ async def test_the_value_may_be_positional(driver: Callable[..., Semaphore], nam
     assert (await semaphore.stats()).max_slots == 3
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not SlotManager])
+def test_hold_is_cm_by_another_name(kind: type) -> None:
+    assert inspect.signature(kind.hold) == inspect.signature(kind.cm)  # type: ignore[attr-defined]
+
+
+async def test_a_hold_holds_a_slot(make: Make) -> None:
+    semaphore = make(1)
+    async with semaphore.hold(label="here") as acquired:
+        assert acquired.slot_number == 1
+        assert await semaphore.locked()
+    assert not await semaphore.locked()
+
+
 def test_only_the_value_may_be_positional(driver: Callable[..., Semaphore]) -> None:
     with pytest.raises(TypeError, match="positional"):
         driver(1, "positional")

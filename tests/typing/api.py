@@ -186,7 +186,7 @@ async def processes() -> None:
     semaphore = ProcessSemaphore(2, name="gpu", ttl=5, directory="/srv/slots")
     await tasks(semaphore)
     threads(semaphore)
-    async with semaphore.cm(label="nightly") as acquired:
+    async with semaphore.hold(label="nightly") as acquired:
         assert_type(acquired.fencing_token, int | None)
     assert_type(await semaphore.holders(), list[Claimant])
     assert_type((await semaphore.holders())[0].unreadable, bool)

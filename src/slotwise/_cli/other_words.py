@@ -12,7 +12,7 @@ from difflib import get_close_matches
 # Our flags and arguments, and what flock, sem, timeout, find, docker, Python's own semaphores and
 # others call them. If a command has several that a word may stand for, the first is suggested.
 _FLAGS = {
-    "--wait": "timeout wait-time wait-timeout acquire-timeout lock-timeout max-wait"
+    "--wait": "wait-time wait-timeout acquire-timeout lock-timeout max-wait"
     " max-acquire-time blocking-timeout semaphore-timeout st w t",
     "--no-wait": "nonblock non-blocking no-blocking nb try try-lock fail-fast n",
     "--limit": "max value count concurrency max-concurrency max-concurrent max-slots max-parallel"

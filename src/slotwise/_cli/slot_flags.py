@@ -85,6 +85,7 @@ def flags(who: str, ttl_words: str) -> list[Flag]:
         Either(
             Flag(
                 "--wait",
+                "--timeout",
                 type=seconds,
                 metavar="TIME",
                 help="wait at most this long for a slot, such as 30, 250ms, 10m, 1h [no limit]",

@@ -214,6 +214,12 @@ class Limit(ABC):
         that has none. The arguments are those of `acquire`.
         """
 
+    def hold(
+        self, slots: int = 1, *, timeout: float | Unset | None = UNSET, label: str | None = None
+    ) -> AcquisitionContext:
+        """`cm`, by the name that reads well: ``async with limit.hold() as acquired:``."""
+        return self.cm(slots, timeout=timeout, label=label)
+
     async def __aenter__(self) -> None:
         self._enter_block(await self.acquire())
 

@@ -235,6 +235,8 @@ class Semaphore(SharedName, Limit):
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         return self._backend.cm(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
+    hold = cm
+
     # ------------------------------------------------------------ inspecting
 
     async def estimate(self, slots: int = 1) -> float | None:

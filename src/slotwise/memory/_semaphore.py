@@ -136,6 +136,8 @@ class MemorySemaphore(Semaphore):
             return acquisition
         return backend.cm(SEMAPHORE_PATH, seconds, check_label(label), needs)
 
+    hold = cm
+
     def release(
         self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
     ) -> Coroutine[Any, Any, bool]:

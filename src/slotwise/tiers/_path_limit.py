@@ -105,6 +105,8 @@ class PathLimit(Limit):
     ) -> AcquisitionContext:
         return self._tiers._cm(self._path, self._ranked(slots, priority), timeout, label)
 
+    hold = cm
+
     # ------------------------------------------------------------ inspecting
 
     async def estimate(self, slots: int | Mapping[str, int] = 1) -> float | None:

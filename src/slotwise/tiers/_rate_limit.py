@@ -194,6 +194,8 @@ class RateLimit(OptionAttributes, SharedName, Limit):
         seconds = check_timeout(timeout, self._options.max_acquire_time)
         return self._backend.cm(_PATH, seconds, check_label(label), needs)
 
+    hold = cm
+
     def _needs(self, slots: object, cost: object, priority: float = 0) -> Resolved:
         if cost is None:
             if slots is _ONE and priority is _NO_PRIORITY:

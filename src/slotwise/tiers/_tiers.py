@@ -346,6 +346,8 @@ class Tiers(OptionAttributes, SharedName, ClosedByBlock):
         seconds = self._max_acquire_time if timeout is UNSET else check_timeout(timeout, None)
         return self._context(path, seconds, label, needs)
 
+    hold = cm
+
     def _cm(
         self, path: Path, slots: Slots | Resolved, timeout: float | Unset | None, label: str | None
     ) -> AcquisitionContext:
