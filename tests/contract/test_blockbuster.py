@@ -1,4 +1,4 @@
-"""No limit in memory, and none on a server, blocks the event loop: blockbuster finds no call that could.
+"""No limit in memory, and none on a server, blocks the event loop, as blockbuster sees it.
 
 In a process of its own, from the first acquisition on: that is when files would be read.
 """

@@ -266,13 +266,21 @@ def test_a_token_in_the_address_is_asked_for_once(shell: Shell, tab: Any) -> Non
 
 
 @pytest.mark.soak
-def test_a_phone_scrolls_only_down(shell: Shell, tab: Any) -> None:
+def test_a_phone_scrolls_only_down_and_finds_the_way_back(shell: Shell, tab: Any) -> None:
     occupy(shell, "a-very-long-name-" * 8, label="label-" * 20)
     tab.set_viewport_size({"width": 360, "height": 640})
     tab.goto(serve(shell))
     tab.locator("[data-limit]").click()
     sync_api.expect(tab.locator("[data-holder]")).to_be_visible()
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    sync_api.expect(tab.locator("[data-limit]")).to_be_hidden()
+    tab.locator("#back").click()
+    sync_api.expect(tab.locator("[data-limit]")).to_be_visible()
+    sync_api.expect(tab.locator("#detail")).to_be_hidden()
+    tab.go_back()
+    sync_api.expect(tab.locator("[data-holder]")).to_be_visible()
+    tab.go_back()
+    sync_api.expect(tab.locator("[data-limit]")).to_be_visible()
 
 
 @pytest.mark.soak

@@ -313,6 +313,7 @@
     const limit = data.limit, row = limit || data.limits.find(isChosen);
     $("#detail").hidden = chosen === null;
     $("#nothing").hidden = chosen !== null;
+    document.body.classList.toggle("one", chosen !== null);
     if (chosen === null) return;
     showHead(row);
     if (!limit) {  // not yet, or not any more
@@ -431,9 +432,15 @@
     };
   };
   const choose = (limit) => {
+    const hash = `#${encodeURIComponent(limit.name)}${limit.kind === "tiers" ? "&tiers" : ""}`;
+    // On a phone the detail stands in place of the list, and the button "back" leads to that.
+    if (isNarrow()) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+    turnTo(limit);
+  };
+  const turnTo = (limit) => {
     ({name: chosen, kind} = limit);
-    history.replaceState(null, "", `#${encodeURIComponent(chosen)}${kind === "tiers" ? "&tiers" : ""}`);
-    if (isNarrow()) scrollTo(0, 0);  // there, the detail is above the list
+    if (isNarrow()) scrollTo(0, 0);
     if (last) { showList(last); showDetail({...last, limit: last.limit && isChosen(last.limit) ? last.limit : null}); }
     connect();
   };
@@ -458,11 +465,19 @@
       if (next) next.focus();
     }
   });
-  if (location.hash.length > 1) {
+  const fromAddress = () => {
     const [name, suffix] = location.hash.slice(1).split("&");
-    try { chosen = decodeURIComponent(name); } catch (error) { chosen = null; }
-    if (suffix === "tiers") kind = suffix;
-  }
+    const found = {name: null, kind: suffix === "tiers" ? suffix : "semaphore"};
+    try { found.name = decodeURIComponent(name) || null; } catch (error) { /* not one of ours */ }
+    return found;
+  };
+  addEventListener("popstate", () => turnTo(fromAddress()));
+  $("#back").addEventListener("click", (event) => {
+    event.preventDefault();
+    history.pushState(null, "", location.pathname + location.search);
+    turnTo({name: null, kind: "semaphore"});
+  });
+  ({name: chosen, kind} = fromAddress());
   const first = JSON.parse($("#first").textContent);  // so that the first paint isn't empty
   if (first) show(first);
   if (!stream) connect();
