@@ -10,24 +10,29 @@ import sys
 
 TYPE_CHECKING = False  # as type checkers know it; importing typing would take longest of all
 if TYPE_CHECKING:
-    from slotwise._core.adaptive import Adaptive, Change, Errors, Latency
-    from slotwise._core.explain import Explanation, Lack
+    from slotwise._core.adaptive import Adaptive
+    from slotwise._core.adaptive import Change as Change
+    from slotwise._core.adaptive import Errors as Errors
+    from slotwise._core.adaptive import Latency as Latency
+    from slotwise._core.explain import Explanation as Explanation
+    from slotwise._core.explain import Lack as Lack
     from slotwise._core.limit import Limit
     from slotwise._core.results import AcquisitionResult
     from slotwise._core.semaphore import Semaphore
-    from slotwise._core.stats import Claimant, SemaphoreStats
+    from slotwise._core.stats import Claimant as Claimant
+    from slotwise._core.stats import SemaphoreStats
     from slotwise._urls import semaphore
     from slotwise.errors import (
         AcquireTimeout,
         BackendError,
-        ContextReused,
         LimitFull,
         SemaphoreClosed,
-        SlotManagerClosed,
         SlotwiseError,
         ValueConflict,
         WouldBlockLoop,
     )
+    from slotwise.errors import ContextReused as ContextReused
+    from slotwise.errors import SlotManagerClosed as SlotManagerClosed
     from slotwise.integrations._decorator import limited
     from slotwise.memory import MemorySemaphore
     from slotwise.processes import ProcessSemaphore
@@ -35,28 +40,22 @@ if TYPE_CHECKING:
     from slotwise.tiers import (
         Rate,
         RateLimit,
-        SlotManager,
-        SlotOptions,
-        SlotStats,
         Tier,
         Tiers,
     )
+    from slotwise.tiers import SlotManager as SlotManager
+    from slotwise.tiers import SlotOptions as SlotOptions
+    from slotwise.tiers import SlotStats as SlotStats
 
 __version__ = "0.1.0"
 
-# A star import fetches all of them, which needs POSIX.
+# What most need; a star import fetches it, which needs POSIX. The names of `slotwise.adaptive`,
+# `errors`, `inspection` and `tiers` can be imported from here, too.
 __all__ = [
     "AcquireTimeout",
     "AcquisitionResult",
     "Adaptive",
     "BackendError",
-    "Change",
-    "Claimant",
-    "ContextReused",
-    "Errors",
-    "Explanation",
-    "Lack",
-    "Latency",
     "Limit",
     "LimitFull",
     "MemorySemaphore",
@@ -68,10 +67,6 @@ __all__ = [
     "Semaphore",
     "SemaphoreClosed",
     "SemaphoreStats",
-    "SlotManager",
-    "SlotManagerClosed",
-    "SlotOptions",
-    "SlotStats",
     "SlotwiseError",
     "Tier",
     "Tiers",
@@ -92,15 +87,14 @@ _NAMES_OF = {
     "slotwise.memory": ("MemorySemaphore",),
     "slotwise.processes": ("ProcessSemaphore",),
     "slotwise.redis": ("RedisConfig", "RedisSemaphore"),
-    "slotwise._core.adaptive": ("Adaptive", "Change", "Errors", "Latency"),
+    "slotwise.adaptive": ("Adaptive", "Change", "Errors", "Latency"),
     "slotwise._core.limit": ("Limit",),
     "slotwise._core.semaphore": ("Semaphore",),
     "slotwise.tiers": (
         *("Rate", "RateLimit", "SlotManager", "SlotOptions", "SlotStats", "Tier", "Tiers"),
     ),
-    "slotwise._core.explain": ("Explanation", "Lack"),
     "slotwise._core.results": ("AcquisitionResult",),
-    "slotwise._core.stats": ("Claimant", "SemaphoreStats"),
+    "slotwise.inspection": ("Claimant", "Explanation", "Lack", "SemaphoreStats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
