@@ -30,6 +30,8 @@ from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
 from tests.redis._server import SELDOM_BUSY, Server, patient_config, wait_for_answers
 
+Url = str | RedisConfig
+
 _names = itertools.count(1)
 
 DRIVERS = ("memory", "processes", "redis")
@@ -127,6 +129,15 @@ def config_on(server: Server, name: str) -> RedisConfig:
     return patient_config(server.url, namespace=name)
 
 
+@pytest.fixture(params=["memory", "process", "redis"])
+def url(request: pytest.FixtureRequest, name: str) -> Url:
+    """Where limits are that a test makes itself: tiers, rates."""
+    if request.param == "process":
+        return f"process://{request.getfixturevalue('tmp_path')}/slots"
+    is_redis = request.param == "redis"
+    return config_on(request.getfixturevalue("server"), name) if is_redis else "memory://"
+
+
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Semaphore]:
     if request.param == "memory":
@@ -142,7 +153,7 @@ def driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Semaphore
 def limit_driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Limit]:
     """Makes limits: semaphores of every driver, and paths through tiers."""
     kind, _, tiers = request.param.partition(" ")
-    where: str | RedisConfig = f"{kind}://"
+    where: Url = f"{kind}://"
     if kind == "redis":
         where = config_on(request.getfixturevalue("server"), name)
     if kind == "processes":
@@ -156,7 +167,7 @@ def limit_driver(request: pytest.FixtureRequest, name: str) -> Callable[..., Lim
     return partial(RedisSemaphore, config=where)
 
 
-def _path_through_tiers(url: str | RedisConfig, value: int, **options: Any) -> Limit:
+def _path_through_tiers(url: Url, value: int, **options: Any) -> Limit:
     """A path whose narrowest tier is always the fullest."""
     tiers = Tier("tenant", value, keyed=True), Tier("all", value + 1)
     return Tiers(*tiers, url=url, **options).at(tenant="acme")

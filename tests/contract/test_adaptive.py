@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -22,7 +21,7 @@ from slotwise import (
     ValueConflict,
 )
 from slotwise.instrumentation import add_hook, remove_hook
-from tests.contract.conftest import Speak
+from tests.contract.conftest import Speak, Url
 
 Make = Callable[..., Semaphore]
 
@@ -220,28 +219,6 @@ async def test_a_shrink_kicks_nobody_and_grants_nothing_until_it_fits(
     await speak.release(limit, held[3])
 
 
-async def test_ignored_holds_make_it_neither_grow_nor_fall(make: Make) -> None:
-    limit = make(Adaptive(1, 1, 3, algorithm=Errors()))
-    for _ in range(5):
-        held = await limit.acquire()
-        await asyncio.sleep(0.01)
-        await limit.release(held, outcome="ignored")
-    assert (await limit.stats()).max_slots == 1
-    await grow(limit, 2)
-
-
-async def test_a_service_that_asks_to_be_left_alone_gets_no_more(make: Make) -> None:
-    limit = make(Adaptive(2, 2, 9, algorithm=Errors()))
-    async with limit.cm() as acquired:
-        acquired.dropped(retry_after=3600)
-    for _ in range(4):
-        held = [await limit.acquire() for _ in range(2)]
-        await asyncio.sleep(0.01)
-        for each in held:
-            await limit.release(each)
-    assert (await limit.stats()).max_slots == 2
-
-
 async def test_changes_are_listed_with_their_reasons(make: Make, speak: Speak) -> None:
     limit = make(RULES)
     assert await speak.say(limit, "changes") == []
@@ -284,28 +261,6 @@ async def test_a_frozen_value_stays_until_it_is_thawed(make: Make, speak: Speak)
     assert (await limit.stats()).max_slots == 5
 
 
-async def test_statistics_say_whether_a_value_is_frozen(
-    make: Make, speak: Speak, name: str
-) -> None:
-    limit, fixed = make(RULES, name=name), make(3)
-    held = await speak.acquire(limit)
-    seen = []
-    for verb in ("changes", "freeze", "thaw"):
-        await speak.say(limit, verb)
-        every = await type(limit).get_acquired_stats([name], **where(limit))
-        seen.append(((await speak.stats(limit)).frozen, every[name].frozen))
-    assert seen == [(False, False), (True, True), (False, False)]
-    assert not (await speak.stats(fixed)).frozen
-    await speak.release(limit, held)
-
-
-def where(limit: Any) -> dict[str, Any]:
-    """What `get_acquired_stats` needs to find it."""
-    if hasattr(limit, "config"):
-        return {"config": limit.config}
-    return {"directory": limit.directory} if hasattr(limit, "directory") else {}
-
-
 async def test_it_is_frozen_within_its_bounds_alone(make: Make, speak: Speak) -> None:
     limit = make(RULES)
     for verb in ("freeze", "resize"):
@@ -319,20 +274,6 @@ async def test_it_is_frozen_within_its_bounds_alone(make: Make, speak: Speak) ->
     assert (await limit.stats()).max_slots == DROPPED
 
 
-async def test_a_freeze_serves_those_who_wait(make: Make, speak: Speak) -> None:
-    limit = make(Adaptive(2, 2, 9))
-    held = [await speak.acquire(limit) for _ in range(2)]
-    waiting = [asyncio.create_task(speak.acquire(limit)) for _ in range(3)]
-    await speak.waiting(limit, 3)
-    await speak.say(limit, "freeze", 4)
-    await speak.held(limit, 4)
-    await speak.waiting(limit, 1)
-    await speak.say(limit, "freeze", 5)
-    held += [await each for each in waiting]
-    for each in held:
-        await speak.release(limit, each)
-
-
 async def test_a_fixed_value_has_nothing_of_it(make: Make, speak: Speak) -> None:
     limit = make(3)
     for verb in ("freeze", "thaw", "changes"):
@@ -342,19 +283,6 @@ async def test_a_fixed_value_has_nothing_of_it(make: Make, speak: Speak) -> None
         acquired.dropped(retry_after=3)
         acquired.ignored()
     assert (await limit.stats()).max_slots == 3
-
-
-async def test_a_closed_one_is_neither_frozen_nor_thawed(make: Make, speak: Speak) -> None:
-    limit = make(RULES)
-    held = await limit.acquire()
-    await limit.close_everywhere()
-    with pytest.raises(SemaphoreClosed):
-        await speak.say(limit, "freeze", 5)
-    with pytest.raises(SemaphoreClosed):
-        await speak.say(limit, "thaw")
-    await speak.say(limit, "release", held, outcome="dropped")
-    await limit.reopen()
-    assert (await limit.stats()).max_slots in (10, DROPPED)
 
 
 # ------------------------------------------------------------------------ sharing
@@ -405,32 +333,6 @@ async def test_nobody_is_replaced_there(make: Make, speak: Speak) -> None:
         await speak.acquire(limit, on_full="replace")
 
 
-async def test_a_copy_is_the_same_limit(make: Make) -> None:
-    limit = make(RULES)
-    held = await limit.acquire()
-    await copy.deepcopy(limit).release(held.acquisition_id, outcome="dropped")
-    assert (await limit.stats()).max_slots == DROPPED
-
-
-async def test_hooks_are_told_of_changes_with_their_reasons(make: Make, speak: Speak) -> None:
-    limit, seen = make(RULES), []
-    add_hook(seen.append)
-    try:
-        held = await speak.acquire(limit)
-        await speak.say(limit, "release", held, outcome="dropped")
-        await speak.say(limit, "freeze", 9)
-        held = await speak.acquire(limit)
-        await speak.release(limit, held)
-    finally:
-        remove_hook(seen.append)
-    told = [each for each in seen if each.kind in ("adapted", "resized")]
-    assert [(each.kind, each.value, each.reason) for each in told] == [
-        ("adapted", DROPPED, "a call was dropped"),
-        ("resized", 9, None),
-    ]
-    assert {each.name for each in told} == {limit.name}
-
-
 # ------------------------------------------------------------------------ pausing
 
 PAUSING = Adaptive(2, 2, 20, algorithm=Errors(), pause_on_retry_after=True)
@@ -454,43 +356,13 @@ async def test_a_service_that_names_a_time_gets_nothing_until_then(
     await speak.release(limit, held[1])
 
 
-async def test_a_short_pause_ends_by_itself(make: Make, speak: Speak) -> None:
-    limit = make(PAUSING)
-    held = await speak.acquire(limit)
-    held.dropped(retry_after=0.1)
-    await speak.release(limit, held)
-    async with asyncio.timeout(30):
-        await speak.release(limit, await speak.acquire(limit))
-
-
-async def test_nothing_pauses_without_that_option_or_a_drop(make: Make, speak: Speak) -> None:
-    limit = make(Adaptive(2, 2, 20, algorithm=Errors()))
-    held = await speak.acquire(limit)
-    held.dropped(retry_after=3600)
-    await speak.release(limit, held)
-    pausing = make(PAUSING)  # of the same name: it is each caller's own option
-    held = await speak.acquire(pausing)
-    held.dropped(retry_after=3600)
-    await speak.say(pausing, "release", held, outcome="ok")
-    held = await speak.acquire(pausing)
-    held.dropped()
-    await speak.release(pausing, held)
-    assert (await limit.stats()).paused_for == 0
-
-
 # -------------------------------------------------------------------------- tiers
 
 MakeTiers = Callable[..., Tiers]
 
 
-@pytest.fixture(params=["memory", "processes", "redis"])
-def make_tiers(request: pytest.FixtureRequest, name: str) -> MakeTiers:
-    url = "memory://"
-    if request.param == "processes":
-        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
-    elif request.param == "redis":
-        url = request.getfixturevalue("server").url
-
+@pytest.fixture
+def make_tiers(url: Url, name: str) -> MakeTiers:
     def make(*tiers: Tier, **options: Any) -> Tiers:
         return Tiers(*tiers, url=url, **{"name": name, **options})
 
@@ -593,35 +465,6 @@ async def test_keys_and_tiers_are_frozen_and_thawed(make_tiers: MakeTiers, speak
         await tiers.release(each)
 
 
-async def test_statistics_say_which_keys_and_tiers_are_frozen(
-    make_tiers: MakeTiers, speak: Speak
-) -> None:
-    tiers = make_tiers(Tier("user", RULES, keyed=True), Tier("all", RULES))
-    held = [await tiers.acquire(user=user) for user in ("a", "b")]
-
-    async def frozen() -> set[str]:
-        stats = await speak.say(tiers, "stats")
-        found = {name for name, each in stats.items() if each.frozen}
-        return found | {key for key, each in stats["user"].keys.items() if each.frozen}
-
-    assert await frozen() == set()
-    await tiers.freeze("user", key="a")
-    assert await frozen() == {"a"}
-    await tiers.freeze("user", key="unused")
-    assert await frozen() == {"a", "unused"}
-    await tiers.freeze("all")
-    assert await frozen() == {"a", "unused", "all"}
-    await tiers.freeze("user")
-    assert await frozen() == {"a", "b", "unused", "all", "user"}
-    await tiers.thaw("user", key="b")
-    assert await frozen() == {"a", "unused", "all", "user"}
-    await tiers.thaw("user")
-    await tiers.thaw("all")
-    assert await frozen() == set()
-    for each in held:
-        await tiers.release(each)
-
-
 async def test_values_outside_the_bounds_and_fixed_tiers_are_refused(
     make_tiers: MakeTiers, speak: Speak
 ) -> None:
@@ -647,59 +490,6 @@ async def test_values_outside_the_bounds_and_fixed_tiers_are_refused(
         await tiers.acquire(3, user="a")
 
 
-async def test_tiers_of_one_name_have_the_same_rules(make_tiers: MakeTiers) -> None:
-    tiers = make_tiers(Tier("backend", RULES))
-    held = await tiers.acquire()
-    for other in (10, Adaptive(10, 2, 21, algorithm=Errors()), Adaptive(10, 2, 20)):
-        with pytest.raises(ValueConflict, match="adaptive"):
-            await make_tiers(Tier("backend", other)).acquire()
-    same = make_tiers(Tier("backend", Adaptive(10, 2, 20, algorithm=Errors(), drop_on=(KeyError,))))
-    await leaves(same.at(), KeyError)
-    assert (await tiers.stats())["backend"].value == DROPPED
-    await tiers.release(held)
-
-
-async def test_the_end_of_a_ttl_drops_a_path_and_a_kick_says_nothing(make_tiers: MakeTiers) -> None:
-    tiers = make_tiers(Tier("backend", RULES), ttl=0.05)
-    kept = await tiers.acquire()
-    async with asyncio.timeout(30):
-        while not kept.lost.is_set() or (await tiers.stats())["backend"].value != DROPPED:
-            await asyncio.sleep(0.01)
-    other = make_tiers(Tier("backend", RULES), name="kicked")
-    kicked = await other.acquire()
-    kicked.dropped()
-    assert await other.kick(kicked)
-    assert (await other.stats())["backend"].value == 10
-
-
-async def test_a_tier_that_falls_kicks_nobody_and_serves_those_who_wait_in_turn(
-    make_tiers: MakeTiers,
-) -> None:
-    tiers = make_tiers(
-        Tier("user", 9, keyed=True), Tier("backend", Adaptive(4, 2, 9, algorithm=Errors()))
-    )
-    held = [await tiers.acquire(user=str(number)) for number in range(4)]
-    waiting = [asyncio.create_task(tiers.acquire(user="last")) for _ in range(2)]
-    async with asyncio.timeout(30):
-        while (await tiers.stats())["backend"].waiting != 2:
-            await asyncio.sleep(0.001)
-    await tiers.release(held.pop(), outcome="dropped")
-    stats = (await tiers.stats())["backend"]
-    assert (stats.active, stats.value, stats.waiting) == (3, 2, 2)
-    await tiers.release(held.pop(), outcome="ignored")
-    assert (await tiers.stats())["backend"].waiting == 2
-    await tiers.release(held.pop(), outcome="ignored")
-    first, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert len(first) == 1
-    await tiers.freeze("backend", 9)
-    held += [await each for each in waiting]
-    numbers = [each.slot_number for each in held]
-    assert len({*numbers}) == 3
-    for each in held:
-        await tiers.release(each)
-    assert (await tiers.stats())["backend"].active == 0
-
-
 async def test_hooks_are_told_which_tier_and_key_moved(make_tiers: MakeTiers) -> None:
     tiers, seen = tiers_of(make_tiers), []
     add_hook(seen.append)
@@ -710,26 +500,3 @@ async def test_hooks_are_told_which_tier_and_key_moved(make_tiers: MakeTiers) ->
     [told] = [each for each in seen if each.kind == "adapted"]
     assert (told.tier, told.keys, told.value) == ("user", {"user": "a"}, DROPPED)
     assert told.reason == "a call was dropped"
-
-
-async def test_a_key_whose_service_names_a_time_gets_nothing_until_then(
-    make_tiers: MakeTiers, speak: Speak
-) -> None:
-    tiers = make_tiers(Tier("user", PAUSING, keyed=True), Tier("all", 50))
-    held = await tiers.acquire(user="a")
-    held.dropped(retry_after=3600)
-    await speak.say(tiers, "release", held)  # type: ignore[arg-type]
-    assert await tiers.try_acquire(user="a") is None
-    other = await tiers.try_acquire(user="b")
-    assert other is not None
-    await tiers.release(other)
-    await tiers.reopen()
-    await tiers.release(await tiers.acquire(user="a"))
-
-
-async def test_a_tier_that_was_paused_for_a_moment_goes_on_by_itself(make_tiers: MakeTiers) -> None:
-    tiers = make_tiers(Tier("user", 5, keyed=True), Tier("backend", PAUSING))
-    async with tiers.cm(user="a") as acquired:
-        acquired.dropped(retry_after=0.1)
-    async with asyncio.timeout(30), tiers.cm(user="b"):
-        pass

@@ -26,7 +26,7 @@ from slotwise import (
     semaphore,
 )
 from tests._effort import seeds
-from tests.redis._server import patient_config
+from tests.contract.conftest import Url
 
 MOST_WAITING = 4
 STEPS = 60
@@ -320,16 +320,10 @@ class Roll:
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-@pytest.mark.parametrize("where", ["memory", "process", "redis"])
 @pytest.mark.parametrize("seed", seeds(3, 8))
 async def test_every_driver_does_what_the_model_does(
-    kind: str, where: str, seed: int, name: str, request: pytest.FixtureRequest
+    kind: str, url: Url, seed: int, name: str
 ) -> None:
-    url: str | RedisConfig = "memory://"
-    if where == "process":
-        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
-    elif where == "redis":
-        url = patient_config(request.getfixturevalue("server").url, namespace=name)
     dice = random.Random(seed)
     driver = Driver(dice, kind, name, url)
     assert isinstance(driver.control, Semaphore if kind == "semaphore" else Tiers)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,10 @@ from slotwise import (
     RedisSemaphore,
     Semaphore,
     SlotManager,
+    Tier,
     Tiers,
 )
+from slotwise._core.twins import is_blocking, run_here, twin
 from slotwise.tiers._path_limit import PathLimit
 
 Make = Callable[..., Semaphore]
@@ -27,12 +30,6 @@ KINDS = (
     *(Limit, Semaphore, MemorySemaphore, ProcessSemaphore, RedisSemaphore),
     *(PathLimit, RateLimit, Tiers, SlotManager),
 )
-
-
-async def test_the_value_may_be_positional(driver: Callable[..., Semaphore], name: str) -> None:
-    semaphore = driver(3, name=name)
-    assert semaphore.value == 3
-    assert (await semaphore.stats()).max_slots == 3
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not SlotManager])
@@ -72,20 +69,6 @@ def test_every_constructor_argument_is_an_attribute(made: type) -> None:
     assert [each for each in parameters if not isinstance(getattr(made, each), property)] == []
 
 
-@pytest.mark.parametrize("driver", [MemorySemaphore, ProcessSemaphore, RedisSemaphore])
-@pytest.mark.parametrize("base", [Limit, Semaphore])
-def test_every_driver_has_the_signatures_of_the_interface(
-    driver: type[Semaphore], base: type[Limit]
-) -> None:
-    for name, method in vars(base).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
-            own = inspect.signature(getattr(driver, name)).parameters
-            # Semaphores take what all limits do, and perhaps more, the same on every driver.
-            more = () if base is Semaphore else ("on_full", "priority")
-            of_limits = [each for each in own if each not in more]
-            assert of_limits == [*inspect.signature(method).parameters], name
-
-
 def test_all_drivers_have_the_same_methods_with_the_same_parameters() -> None:
     def methods_of(driver: type[Semaphore]) -> dict[str, list[object]]:
         return {
@@ -113,17 +96,6 @@ def test_what_only_one_driver_has_is_an_argument_of_its_own_or_about_its_place()
     assert own(MemorySemaphore) == statistics
     assert own(ProcessSemaphore) == statistics | {"existing", "names", "resized"}
     assert own(RedisSemaphore) == statistics
-
-
-async def test_a_head_start_is_taken_by_every_call_that_acquires(make: Make) -> None:
-    semaphore = make(1)
-    for call in (semaphore.acquire, semaphore.try_acquire):
-        acquired = await call(priority=5)
-        assert acquired is not None
-        await semaphore.release(acquired)
-    async with semaphore.cm(priority=5):
-        assert (await semaphore.stats()).acquired_slots == 1
-    assert (await semaphore.stats()).acquired_slots == 0
 
 
 def public_methods(kind: type) -> dict[str, Callable[..., object]]:
@@ -157,27 +129,7 @@ def test_what_can_be_entered_with_async_with_can_be_entered_with_with(kind: type
         assert hasattr(kind, f"__a{name}__") == hasattr(kind, f"__{name}__")
 
 
-@pytest.mark.parametrize("kind", [Tiers, RateLimit, SlotManager])
-def test_whatever_has_a_name_is_controlled_by_the_same_verbs(kind: type) -> None:
-    for verb in ("close", "close_everywhere", "reopen"):
-        of_semaphores = inspect.signature(getattr(Semaphore, verb)).parameters
-        assert inspect.signature(getattr(kind, verb)).parameters == of_semaphores
-    assert "seconds" in inspect.signature(kind.pause).parameters
-
-
 # ---------------------------------------------------------------- locked()
-
-
-async def test_locked_is_awaited_in_every_way_a_coroutine_is(make: Make) -> None:
-    semaphore = make(1)
-    assert await semaphore.locked() is False
-    held = await semaphore.acquire()
-    assert await semaphore.locked() is True
-    assert await asyncio.create_task(semaphore.locked()) is True
-    assert await asyncio.wait_for(semaphore.locked(), 30) is True
-    assert await asyncio.gather(semaphore.locked(), semaphore.locked()) == [True, True]
-    await semaphore.release(held)
-    assert await semaphore.locked() is False
 
 
 async def test_locked_without_await_never_misleads(make: Make) -> None:
@@ -221,7 +173,7 @@ async def test_an_answer_that_was_thrown_into_or_closed_asks_nothing(make: Make)
     thrown = semaphore.locked()
     with pytest.raises(LookupError):
         thrown.throw(LookupError())
-    assert await semaphore.locked() is False
+    assert await asyncio.create_task(semaphore.locked()) is False
 
 
 # ------------------------------------------------------------- parameter names
@@ -235,15 +187,64 @@ def test_what_ends_an_acquisition_takes_an_acquisition_id(driver_class: type, ve
     assert [*inspect.signature(method).parameters] == ["self", "acquisition_id", *more]
 
 
-@pytest.mark.parametrize("what", ["download", "upload"])
-@pytest.mark.parametrize("suffix", ["", "_sync"])
-def test_a_slot_manager_calls_it_acquisition_id_too(what: str, suffix: str) -> None:
-    method = getattr(SlotManager, f"release_{what}_slot{suffix}")
-    assert "acquisition_id" in inspect.signature(method).parameters
+# ------------------------------------------------------------------------- twins
 
 
-async def test_release_by_keyword_takes_an_id_or_a_result(make: Make) -> None:
-    semaphore = make(2)
-    one, other = await semaphore.acquire(), await semaphore.acquire()
-    assert await semaphore.release(acquisition_id=one.acquisition_id) is True
-    assert await semaphore.release(acquisition_id=other) is True
+class Limited:
+    """Something with a coroutine and its twin."""
+
+    async def work(self, number: int, *, more: int = 0) -> tuple[int, bool]:
+        """Work."""
+        return number + more, is_blocking()
+
+    work_sync = twin(work)
+
+    def _run(self, start: Callable[..., Any], *, completes: bool = False) -> Any:
+        return run_here(start, completes=completes)
+
+
+def test_a_twin_has_a_name_a_docstring_and_the_parameters_of_its_coroutine() -> None:
+    assert Limited().work_sync(1, more=2) == (3, True)
+    assert Limited.work_sync.__qualname__ == "Limited.work_sync"
+    assert Limited.work_sync.__doc__ == "Like `work`, for plain threads."
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        Limited().work_sync(1, other=2)  # type: ignore[call-arg]
+
+
+def test_a_subclass_that_overrides_a_coroutine_overrides_its_twin() -> None:
+    class Counted(MemorySemaphore):
+        asked = 0
+
+        async def acquire(self, *args: Any, **options: Any) -> Any:
+            self.asked += 1
+            return await super().acquire(*args, **options)
+
+    semaphore = Counted(1)
+    semaphore.release_sync(semaphore.acquire_sync())
+    assert semaphore.asked == 1
+
+
+async def test_what_fails_in_a_twin_leaves_nothing_behind_in_its_thread(
+    make: Callable[..., Semaphore],
+) -> None:
+    semaphore = make(1)
+    with pytest.raises(TypeError):
+        semaphore.release_sync(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="slots"):
+        semaphore.try_acquire_sync(0)
+    assert not is_blocking()
+
+
+def test_coroutines_in_a_loop_that_a_function_of_the_users_runs_meanwhile_suspend() -> None:
+    """A blocking call asks for the value of a key; that function uses asyncio, and waits in it."""
+    other = MemorySemaphore(1)
+
+    async def waits_for_a_slot() -> int:
+        held = await other.acquire()
+        asyncio.get_running_loop().call_later(0.01, other.release_sync, held)
+        async with other.cm():
+            return 2
+
+    tiers = Tiers(Tier("tenant", lambda _: asyncio.run(waits_for_a_slot()), keyed=True))
+    with tiers.cm(tenant="acme"):
+        assert tiers.stats_sync()["tenant"].keys["acme"].value == 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from slotwise import Rate, RateLimit, Semaphore, SemaphoreClosed, Tier, Tiers
-from tests.contract.conftest import Speak
+from tests.contract.conftest import Speak, Url
 
 Make = Callable[..., Semaphore]
 
@@ -47,28 +46,6 @@ async def test_an_instance_made_later_works_and_the_earlier_stay_closed(
     await speak.release(later, await speak.acquire(later))
     with pytest.raises(SemaphoreClosed):
         await speak.acquire(earlier)
-
-
-async def test_a_waiter_that_a_close_failed_left_the_queue(make: Make, speak: Speak) -> None:
-    semaphore = make(1)
-    held = await speak.acquire(semaphore)
-    waiter = asyncio.create_task(speak.acquire(semaphore))
-    await speak.waiting(semaphore, 1)
-    await speak.close(semaphore)
-    with pytest.raises(SemaphoreClosed):
-        await waiter
-    await speak.waiting(semaphore, 0)
-    await speak.release(semaphore, held)
-    later = make(1)
-    await speak.release(later, await speak.acquire(later))
-
-
-async def test_a_private_semaphore_is_closed_alone(make: Make, speak: Speak) -> None:
-    one, other = make(1, name=None), make(1, name=None)
-    await speak.close(one)
-    with pytest.raises(SemaphoreClosed):
-        await speak.acquire(one)
-    await speak.release(other, await speak.acquire(other))
 
 
 # ---------------------------------------------------------------------- everywhere
@@ -115,38 +92,6 @@ async def test_it_outlives_the_last_holder_and_reopen_undoes_it(make: Make, spea
         await speak.release(semaphore, each)
 
 
-async def test_those_who_held_all_along_still_count_after_a_reopen(
-    make: Make, speak: Speak
-) -> None:
-    semaphore = make(2)
-    first, second = await speak.acquire(semaphore), await speak.acquire(semaphore)
-    await speak.close_everywhere(semaphore, "a")
-    await speak.release(semaphore, first)
-    await speak.reopen(semaphore)
-    third = await speak.acquire(semaphore)
-    assert third.slot_number == 1
-    assert await speak.try_acquire(semaphore) is None
-    for each in (second, third):
-        assert await speak.release(semaphore, each) is True
-
-
-async def test_the_last_reason_counts(make: Make, speak: Speak) -> None:
-    semaphore = make(1)
-    await speak.close_everywhere(semaphore, "first")
-    await speak.close_everywhere(semaphore, "second")
-    with pytest.raises(SemaphoreClosed) as closed:
-        await speak.acquire(semaphore)
-    assert closed.value.reason == "second"
-    for none in (None, ""):
-        await speak.close_everywhere(semaphore, none)
-        with pytest.raises(SemaphoreClosed) as closed:
-            await speak.acquire(semaphore)
-        assert closed.value.reason is None
-    await speak.reopen(semaphore)
-    await speak.reopen(semaphore)
-    await speak.release(semaphore, await speak.acquire(semaphore))
-
-
 async def test_reopen_does_not_undo_a_local_close(make: Make, speak: Speak) -> None:
     semaphore = make(1)
     await speak.close_everywhere(semaphore, "everywhere")
@@ -160,27 +105,6 @@ async def test_reopen_does_not_undo_a_local_close(make: Make, speak: Speak) -> N
         await speak.acquire(semaphore)
     assert closed.value.reason is None
     await speak.release(later, await speak.acquire(later))
-
-
-async def test_a_closed_name_is_not_resized(make: Make, speak: Speak) -> None:
-    semaphore = make(1)
-    await speak.close_everywhere(semaphore, "shut")
-    with pytest.raises(SemaphoreClosed) as closed:
-        await speak.resize(semaphore, 2)
-    assert closed.value.reason == "shut"
-    await speak.reopen(semaphore)
-    await speak.resize(semaphore, 2)
-    assert (await speak.stats(semaphore)).max_slots == 2
-
-
-async def test_a_private_semaphore_is_closed_and_reopened(make: Make, speak: Speak) -> None:
-    semaphore = make(1, name=None)
-    await speak.close_everywhere(semaphore, "mine")
-    with pytest.raises(SemaphoreClosed) as closed:
-        await speak.acquire(semaphore)
-    assert closed.value.reason == "mine"
-    await speak.reopen(semaphore)
-    await speak.release(semaphore, await speak.acquire(semaphore))
 
 
 @pytest.mark.parametrize(
@@ -203,15 +127,8 @@ def test_the_error_keeps_its_reason_when_it_is_pickled() -> None:
 # ------------------------------------------------------------------- tiers, rates
 
 
-@pytest.fixture(params=["memory", "process", "redis"])
-def url(request: pytest.FixtureRequest) -> str:
-    if request.param == "process":
-        return f"process://{request.getfixturevalue('tmp_path')}/slots"
-    return request.getfixturevalue("server").url if request.param == "redis" else "memory://"
-
-
 async def test_a_rate_is_closed_everywhere_with_a_reason_and_shows_who_waits(
-    url: str, name: str, speak: Speak
+    url: Url, name: str, speak: Speak
 ) -> None:
     rate, other = (RateLimit(name, Rate(1, per=36000), url=url) for _ in range(2))
     await speak.acquire(rate)
@@ -229,7 +146,7 @@ async def test_a_rate_is_closed_everywhere_with_a_reason_and_shows_who_waits(
     assert await speak.try_acquire(rate) is None, "what was taken is still gone"
 
 
-async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str) -> None:
+async def test_a_block_of_tiers_closes_them_at_its_end(url: Url, name: str) -> None:
     def made() -> Tiers:
         return Tiers(Tier("all", 1), name=name, url=url)
 
@@ -242,17 +159,3 @@ async def test_a_block_of_tiers_closes_them_at_its_end(url: str, name: str) -> N
     for closed in (tiers, await asyncio.to_thread(in_a_thread)):
         with pytest.raises(SemaphoreClosed):
             await closed.acquire(timeout=0)
-
-
-async def test_tiers_that_are_closed_everywhere_are_not_resized(
-    url: str, name: str, speak: Speak
-) -> None:
-    tiers: Any = Tiers(Tier("user", 1, keyed=True), Tier("all", 9), name=name, url=url)
-    await speak.say(tiers, "close_everywhere", "moving house")
-    for key in (None, "a"):
-        with pytest.raises(SemaphoreClosed, match="moving house") as closed:
-            await speak.say(tiers, "resize", "user", 2, key)
-        assert closed.value.reason == "moving house"
-    await speak.say(tiers, "reopen")
-    with pytest.raises(ValueError, match="2 slots requested of"):
-        await speak.say(tiers, "acquire", 2, user="a", timeout=0)

@@ -10,18 +10,24 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from slotwise import (
     AcquisitionResult,
+    Adaptive,
     Limit,
     MemorySemaphore,
     Rate,
     RateLimit,
     SlotwiseError,
+    Tier,
+    Tiers,
+    semaphore,
 )
 from slotwise._core import events
 from slotwise.instrumentation import Event, add_hook, remove_hook
-from tests.contract.conftest import Speak
+from slotwise.instrumentation.prometheus import Collector
+from tests.contract.conftest import Speak, Url
 
 Make = Callable[..., Any]
 ENDINGS = ("released", "expired", "lost", "kicked")
@@ -62,15 +68,7 @@ def ear() -> Iterator[Ear]:
     remove_hook(ear)
 
 
-@pytest.mark.parametrize("driver", ["memory", "processes", "redis"])
-async def test_nothing_of_a_rate_is_held_or_released(
-    request: pytest.FixtureRequest, name: str, ear: Ear, driver: str
-) -> None:
-    url = "memory://"
-    if driver == "redis":
-        url = str(request.getfixturevalue("server").url)
-    elif driver == "processes":
-        url = f"process://{request.getfixturevalue('tmp_path')}/slots"
+async def test_nothing_of_a_rate_is_held_or_released(url: Url, name: str, ear: Ear) -> None:
     rate = RateLimit(name, Rate(1, per=100, burst=10), url=url)
     await rate.release(await rate.acquire())
     async with rate.cm(cost=2):
@@ -129,21 +127,6 @@ async def test_a_refusal_is_told_with_its_reason(make_limit: Make, speak: Speak,
     await speak.release(limit, acquired)
     reasons = [event.reason for event in ear.events if event.kind == "refused"]
     assert reasons == ["full", "full", "timeout", "cancelled"]
-    ear.check_sums()
-
-
-async def test_a_closed_limit_is_told_as_the_reason(make: Make, speak: Speak, ear: Ear) -> None:
-    semaphore = make(1)
-    acquired = await speak.acquire(semaphore)
-    waiting = asyncio.ensure_future(speak.acquire(semaphore))
-    await speak.waiting(semaphore, 1)
-    await speak.close(semaphore)
-    await asyncio.wait([waiting])
-    with pytest.raises(SlotwiseError):
-        await speak.acquire(semaphore)
-    await speak.release(semaphore, acquired)
-    assert waiting.exception() is not None
-    assert [e.reason for e in ear.events if e.kind == "refused"] == ["closed", "closed"]
     ear.check_sums()
 
 
@@ -224,23 +207,6 @@ async def test_a_hook_may_use_a_limit_of_its_own(make_limit: Make, ear: Ear) -> 
     assert ear.kinds == ["requested", "acquired", "released"]
 
 
-async def test_what_was_acquired_before_the_hook_came_is_not_told(
-    make_limit: Make, speak: Speak
-) -> None:
-    limit: Limit = make_limit(2)
-    acquired = await speak.acquire(limit)
-    ear = Ear()
-    add_hook(ear)
-    try:
-        await speak.release(limit, acquired)
-        await speak.release(limit, await speak.acquire(limit))
-    finally:
-        remove_hook(ear)
-    held = await speak.acquire(limit)
-    await speak.release(limit, held)
-    assert ear.kinds == ["requested", "acquired", "released"]
-
-
 async def test_the_sums_hold_when_callers_time_out_are_cancelled_and_kicked(
     make_limit: Make, ear: Ear
 ) -> None:
@@ -278,3 +244,104 @@ async def test_the_sums_hold_when_callers_time_out_are_cancelled_and_kicked(
                 await asyncio.sleep(0.001)
     count = ear.check_sums()
     assert count["acquired"] > 0
+
+
+# ------------------------------------------------------ pauses and frozen values
+
+
+ADAPTIVE = Adaptive(5, 1, 9, pause_on_retry_after=True)
+
+Read = Callable[[str, str], float | None]
+
+
+@pytest.fixture
+def scope(url: Url) -> str:
+    return url.partition(":")[0] if isinstance(url, str) else "redis"
+
+
+@pytest.fixture
+def metric(name: str, scope: str) -> Iterator[Read]:
+    """The value of a metric of the name at hand, by its tier."""
+    registry, collector = CollectorRegistry(), Collector()
+    registry.register(collector)
+
+    def read(family: str, tier: str = "") -> float | None:
+        labels = {"name": name, "scope": scope, "tier": tier}
+        return registry.get_sample_value(f"slotwise_{family}", labels)
+
+    yield read
+    collector.close()
+
+
+def steered(heard: list[Event]) -> list[tuple[Any, ...]]:
+    kinds = ("paused", "reopened", "frozen", "thawed")
+    found = [event for event in heard if event.kind in kinds]
+    return [(e.kind, e.name, e.scope, e.tier, dict(e.keys), e.seconds) for e in found]
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_a_paused_and_a_frozen_semaphore(
+    url: Url, name: str, scope: str, heard: list[Event], metric: Read, sync: bool
+) -> None:
+    limit = semaphore(name, ADAPTIVE, url=url)
+
+    async def say(verb: str, *args: Any) -> None:
+        if sync and scope != "redis":  # whose twin would block the loop
+            getattr(limit, f"{verb}_sync")(*args)
+        else:
+            await getattr(limit, verb)(*args)
+
+    async with limit.cm():
+        assert metric("paused", "") == metric("frozen", "") == 0
+    await say("pause", 60)
+    assert (metric("paused", ""), metric("frozen", "")) == (1, 0)
+    await say("reopen")
+    assert metric("paused", "") == 0
+    await say("freeze")
+    assert metric("frozen", "") == 1
+    await say("thaw")
+    assert metric("frozen", "") == 0
+    assert steered(heard) == [
+        ("paused", name, scope, None, {}, 60),
+        ("reopened", name, scope, None, {}, None),
+        ("frozen", name, scope, None, {}, None),
+        ("thawed", name, scope, None, {}, None),
+    ]
+
+
+async def test_a_pause_ends_by_itself(url: Url, name: str, metric: Read) -> None:
+    limit = semaphore(name, 1, url=url)
+    await limit.pause(0.001)
+    async with limit.cm(), asyncio.timeout(30):  # once it is over
+        while metric("paused", ""):  # which is measured from a moment later
+            await asyncio.sleep(0.001)
+
+
+async def test_tiers_that_are_paused_and_frozen(
+    url: Url, name: str, scope: str, heard: list[Event], metric: Read
+) -> None:
+    tiers = Tiers(Tier("host", ADAPTIVE, keyed=True), Tier("all", 9), name=name, url=url)
+    async with tiers.cm(host="a") as acquired:
+        acquired.dropped(retry_after=30)
+    assert (metric("paused", "host"), metric("paused", "all")) == (1, 0)
+    await tiers.reopen()
+    await tiers.at(host="b").pause(5)
+    await tiers.pause(7)
+    assert (metric("paused", "host"), metric("paused", "all")) == (1, 1)
+    await tiers.freeze("host", key="a")
+    await tiers.freeze("host")
+    await tiers.thaw("host", key="a")
+    assert (metric("frozen", "host"), metric("frozen", "all")) == (1, 0)
+    await tiers.thaw("host")
+    assert metric("frozen", "host") == 0
+    assert steered(heard) == [
+        ("paused", name, scope, "host", {"host": "a"}, 30),
+        ("reopened", name, scope, None, {}, None),
+        ("paused", name, scope, "host", {"host": "b"}, 5),
+        ("paused", name, scope, "all", {}, 7),
+        ("frozen", name, scope, "host", {"host": "a"}, None),
+        ("frozen", name, scope, "host", {}, None),
+        ("thawed", name, scope, "host", {"host": "a"}, None),
+        ("thawed", name, scope, "host", {}, None),
+    ]
+    await tiers.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import AcquireTimeout, BackendError, Limit, Semaphore
+from slotwise import AcquireTimeout, BackendError, Limit
 from slotwise._wait.section import lock
 from tests._exhausted_threads import refuse_threads
 from tests._timers import no_timers
@@ -73,24 +73,6 @@ async def test_nobody_waits_for_the_end_of_a_ttl_that_nobody_sees(
                 assert re.search(NO_THREAD, str(error))  # noqa: PT017 - Redis has other timers
     async with asyncio.timeout(30):
         await speak.acquire(limit)
-
-
-@pytest.mark.usefixtures("timers")
-async def test_a_block_of_another_object_does_not_wait_for_that_either(
-    make: Callable[..., Semaphore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expires, plain = make(1, ttl=0.02), make(1)
-    with monkeypatch.context() as patch:
-        refuse_threads(patch, "slotwise-timekeeper", ALWAYS)
-        await asyncio.to_thread(expires.acquire_sync)
-        async with asyncio.timeout(30):
-            try:
-                async with plain:
-                    pass
-            except BackendError as error:
-                assert re.search(NO_THREAD, str(error))  # noqa: PT017 - Redis has other timers
-    async with asyncio.timeout(30), plain:
-        pass
 
 
 @pytest.mark.usefixtures("timers")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slotwise import AcquireTimeout, Limit, Rate, RateLimit, Tier, Tiers
-from tests.contract.conftest import Speak, config_on
+from tests.contract.conftest import Speak, Url
 
 Make = Callable[..., Any]
 
@@ -108,17 +108,11 @@ async def test_a_rate_is_explained_in_words_of_rates() -> None:
     assert "; lacks tier tokens (0 left of a burst of 1); " in str(told)
 
 
-@pytest.mark.parametrize("kind", ["memory", "processes", "redis"])
 async def test_what_is_left_of_a_rate_is_not_for_newcomers_while_somebody_waits(
-    kind: str, request: Any, name: str, speak: Speak
+    url: Url, name: str, speak: Speak
 ) -> None:
-    where: Any = "memory://"
-    if kind == "redis":
-        where = config_on(request.getfixturevalue("server"), name)
-    elif kind == "processes":
-        where = f"process://{request.getfixturevalue('tmp_path')}/slots"
     tokens = Tier("tokens", rate=Rate(1, per=3600, burst=100))
-    tiers = Tiers(Tier("user", 5, keyed=True), tokens, name=name, url=where)
+    tiers = Tiers(Tier("user", 5, keyed=True), tokens, name=name, url=url)
     await tiers.acquire(user="ann", tokens=63)
     waiting = asyncio.ensure_future(tiers.acquire(user="bob", tokens=50))
     async with asyncio.timeout(30):

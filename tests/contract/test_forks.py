@@ -28,12 +28,6 @@ def fork_amid_busy_threads(folder: Path, server: Server, children: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
-def test_children_forked_amid_busy_threads_can_use_all_drivers(
-    tmp_path: Path, server: Server
-) -> None:
-    fork_amid_busy_threads(tmp_path / "slots", server, 12)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_many_children_forked_amid_busy_threads_can_use_all_drivers(

@@ -63,14 +63,6 @@ async def test_waited_is_the_time_from_the_request_to_the_grant(
     await speak.release(limit, second)
 
 
-async def test_instances_of_one_name_are_one_semaphore(make_limit: Make, speak: Speak) -> None:
-    one, other = make_limit(1), make_limit(1)
-    acquired = await speak.acquire(one)
-    assert await speak.locked(other)
-    assert await speak.release(other, acquired.acquisition_id) is True
-    assert not await speak.locked(one)
-
-
 async def test_slot_numbers_are_the_lowest_free_and_unique(make_limit: Make, speak: Speak) -> None:
     limit = make_limit(3)
     held = [await speak.acquire(limit) for _ in range(3)]
@@ -92,18 +84,6 @@ async def test_a_second_release_frees_nothing(make_limit: Make, speak: Speak) ->
     assert await speak.release(limit, successor) is True
 
 
-async def test_of_two_releases_at_once_one_frees_the_slot(make_limit: Make, speak: Speak) -> None:
-    limit = make_limit(2)
-    acquired, other = await speak.acquire(limit), await speak.acquire(limit)
-    waiting = asyncio.create_task(speak.acquire(limit))
-    async with asyncio.timeout(30):
-        while (await limit.stats()).waiting != 1:
-            await asyncio.sleep(0.002)
-    releases = [speak.release(limit, each) for each in (acquired, acquired, other)]
-    assert sorted(await asyncio.gather(*releases)) == [False, True, True]
-    assert await speak.release(limit, await waiting) is True
-
-
 async def test_an_id_of_another_semaphore_frees_nothing(
     make_limit: Make, speak: Speak, name: str
 ) -> None:
@@ -114,14 +94,6 @@ async def test_an_id_of_another_semaphore_frees_nothing(
     assert await speak.locked(stranger)
     assert await speak.release(limit, mine) is True
     assert await speak.release(stranger, theirs) is True
-
-
-async def test_the_twins_may_be_mixed(make_limit: Make) -> None:
-    limit = make_limit(1)
-    acquired = await asyncio.to_thread(limit.acquire_sync)
-    assert await limit.release(acquired) is True
-    acquired = await limit.acquire()
-    assert limit.release_sync(acquired) is True
 
 
 # ------------------------------------------------------------------- the queue
@@ -198,18 +170,6 @@ async def test_cm_frees_its_slot_when_the_block_fails(make_limit: Make) -> None:
     assert not await limit.locked()
 
 
-async def test_cm_works_in_a_plain_thread(make_limit: Make) -> None:
-    limit = make_limit(1)
-
-    def work() -> int:
-        with limit.cm() as acquired:
-            assert limit.locked_sync()
-            return acquired.slot_number
-
-    assert await asyncio.to_thread(work) == 1
-    assert not await limit.locked()
-
-
 async def test_a_cm_can_be_entered_once(make_limit: Make) -> None:
     limit = make_limit(2)
     cm = limit.cm()
@@ -224,11 +184,6 @@ async def test_a_cm_can_be_entered_once(make_limit: Make) -> None:
     assert await limit.stats() == SemaphoreStats(0, 2)
 
 
-async def test_a_cm_that_was_not_entered_cannot_be_left(make_limit: Make) -> None:
-    with pytest.raises(RuntimeError, match="without being entered"):
-        await make_limit(1).cm().__aexit__(None, None, None)
-
-
 async def test_blocks_nest_and_each_frees_its_own(make_limit: Make) -> None:
     limit = make_limit(3)
     async with limit as given:
@@ -236,29 +191,6 @@ async def test_blocks_nest_and_each_frees_its_own(make_limit: Make) -> None:
         async with limit:
             assert (await limit.stats()).acquired_slots == 2
         assert (await limit.stats()).acquired_slots == 1
-    assert await limit.stats() == SemaphoreStats(0, 3)
-
-
-async def test_blocks_of_many_tasks_share_one_instance(make_limit: Make) -> None:
-    limit = make_limit(3)
-    inside = most = 0
-    full = asyncio.Event()  # the first ones stay until all slots are taken
-
-    async def work() -> None:
-        nonlocal inside, most
-        for _ in range(5):
-            async with limit:
-                inside += 1
-                most = max(most, inside)
-                if inside == 3:
-                    full.set()
-                await full.wait()
-                await asyncio.sleep(0)
-                inside -= 1
-
-    async with asyncio.timeout(60):
-        await asyncio.gather(*[work() for _ in range(10)])
-    assert most == 3
     assert await limit.stats() == SemaphoreStats(0, 3)
 
 
@@ -320,12 +252,6 @@ async def test_an_expired_acquisition_is_lost(make_limit: Make, name: str) -> No
         await acquired.lost
     assert acquired.lost.is_set()
     assert not kept.lost.is_set()
-
-
-# --------------------------------------------------------------- value, resize
-
-
-# ----------------------------------------------------------------------- close
 
 
 # ------------------------------------------------------------------- arguments

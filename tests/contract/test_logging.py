@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slotwise import Limit, Semaphore, SlotManager, Tier, Tiers
+from slotwise import Limit, Semaphore
 from tests.contract.conftest import Speak
 
 Make = Callable[..., Semaphore]
@@ -111,13 +111,3 @@ async def test_releasing_an_id_that_was_never_issued_is_a_warning(
     make_limit: Callable[..., Limit], speak: Speak, caplog: pytest.LogCaptureFixture
 ) -> None:
     await warned_once_of_nonsense(make_limit(1), speak, caplog)
-
-
-async def test_tiers_and_slot_managers_are_as_silent(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "slotwise")
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
-    async with tiers.cm(tenant="acme"):
-        pass
-    async with SlotManager() as manager, manager.upload("alice"), manager.download():
-        pass
-    assert not told(caplog)

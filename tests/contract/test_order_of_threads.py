@@ -72,27 +72,3 @@ async def test_two_threads_that_release_at_once_do_not_swap_those_they_wake(
             thread.join(30)
         assert entered == [0, 1]
         entered.clear()
-
-
-async def test_a_newcomer_lets_those_pass_whom_another_thread_has_granted_a_slot() -> None:
-    semaphore = MemorySemaphore(2)
-    entered: list[str] = []
-    both = await semaphore.acquire(2)
-
-    async def enter(name: str) -> None:
-        async with semaphore:
-            entered.append(name)
-
-    for _ in range(ROUNDS):
-        waiter = asyncio.create_task(enter("waiter"))
-        await asyncio.sleep(0)
-        thread = threading.Thread(target=semaphore.release_sync, args=(both,))
-        thread.start()
-        while semaphore.stats_sync().acquired_slots == 2:
-            pass  # as soon as there is a free slot beside that of the waiter
-        await enter("newcomer")
-        await waiter
-        thread.join(30)
-        assert entered == ["waiter", "newcomer"]
-        entered.clear()
-        both = await semaphore.acquire(2)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import Limit, LimitFull, Rate, RateLimit, SlotwiseError, Tier, Tiers
-from tests.contract.conftest import Speak
+from slotwise import Limit, LimitFull, SlotwiseError, Tier, Tiers
+from tests.contract.conftest import Speak, Url
 
 Make = Callable[..., Limit]
 
@@ -58,26 +58,6 @@ async def test_whoever_fits_is_never_refused(make_limit: Make, speak: Speak) -> 
     assert (await speak.stats(limit)).acquired_slots == 0
 
 
-async def test_a_place_in_the_queue_that_is_left_is_free_again(
-    make_limit: Make, speak: Speak
-) -> None:
-    limit, patient = make_limit(1, max_waiting=1), make_limit(1)
-    held = await speak.acquire(limit)
-    leaving = asyncio.create_task(patient.acquire())
-    await speak.waiting(limit, 1)
-    with pytest.raises(LimitFull):  # those of instances that refuse nobody count too
-        await speak.acquire(limit)
-    leaving.cancel()
-    await speak.waiting(limit, 0)
-    waiting = asyncio.create_task(speak.acquire(limit))
-    await speak.waiting(limit, 1)
-    unrefused = asyncio.create_task(patient.acquire())  # it was made without a bound
-    await speak.waiting(limit, 2)
-    await speak.release(limit, held)
-    await speak.release(limit, await waiting)
-    await speak.release(limit, await unrefused)
-
-
 async def test_blocks_that_wait_count_too(make_limit: Make, speak: Speak) -> None:
     limit, patient = make_limit(1, max_waiting=2), make_limit(1)
 
@@ -115,16 +95,7 @@ def test_max_waiting_can_be_read_and_is_copied(make: Callable[..., Any]) -> None
 # ------------------------------------------------------------------- tiers, rates
 
 
-@pytest.fixture(params=["memory", "processes", "redis"])
-def url(request: pytest.FixtureRequest) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("server").url)
-    if request.param == "memory":
-        return "memory://"
-    return f"process://{request.getfixturevalue('tmp_path')}/slots"
-
-
-async def test_each_key_of_a_tier_has_its_own_max_waiting(url: str, name: str) -> None:
+async def test_each_key_of_a_tier_has_its_own_max_waiting(url: Url, name: str) -> None:
     tenant, everybody = Tier("tenant", 1, keyed=True, max_waiting=1), Tier("all", 2)
     tiers = Tiers(tenant, everybody, name=name, url=url)
     held = [await tiers.acquire(tenant=each) for each in ("acme", "umbrella")]
@@ -145,18 +116,3 @@ async def test_each_key_of_a_tier_has_its_own_max_waiting(url: str, name: str) -
             await tiers.release(each)
         for task in (*waiting, third):
             await tiers.release(await task)
-
-
-async def test_a_rate_refuses_beyond_max_waiting(url: str, name: str) -> None:
-    rate = RateLimit(name, Rate(1, per=1000, burst=1), url=url, max_waiting=1)
-    assert rate.max_waiting == copy.copy(rate).max_waiting == 1
-    await rate.acquire()
-    waiting = asyncio.create_task(rate.acquire())
-    async with asyncio.timeout(30):
-        while (await rate.stats()).waiting != 1:
-            await asyncio.sleep(0.001)
-    with pytest.raises(LimitFull):
-        await rate.acquire()
-    assert await rate.try_acquire() is None
-    waiting.cancel()
-    await asyncio.wait([waiting])

@@ -60,19 +60,6 @@ async def test_waiters_are_served_in_order_when_the_pause_ends(
     assert await speak.try_acquire(limit) is not None
 
 
-async def test_a_newcomer_after_the_end_of_a_pause_is_granted_at_once(
-    make_limit: Make, speak: Speak
-) -> None:
-    limit = make_limit(2)
-    await speak.pause(limit, 0.02)
-    await asyncio.sleep(0.05)
-    assert (await speak.stats(limit)).paused_for == 0.0
-    acquired = await speak.try_acquire(limit)
-    assert acquired is not None
-    assert acquired.slot_number == 1
-    assert (await speak.acquire(limit, timeout=0)).slot_number == 2
-
-
 async def test_the_longest_pause_wins_and_none_is_ended_by_a_shorter_one(
     make_limit: Make, speak: Speak
 ) -> None:
@@ -86,20 +73,6 @@ async def test_the_longest_pause_wins_and_none_is_ended_by_a_shorter_one(
     assert LONG / 2 < left <= LONG
     await speak.pause(limit, 2 * LONG)
     assert LONG < (await speak.stats(limit)).paused_for <= 2 * LONG
-
-
-async def test_a_pause_of_no_seconds_changes_nothing(make_limit: Make, speak: Speak) -> None:
-    limit = make_limit(1)
-    await speak.pause(limit, 0)
-    assert (await speak.stats(limit)).paused_for == 0.0
-    assert await speak.try_acquire(limit) is not None
-
-
-async def test_instances_of_one_name_are_paused_together(make_limit: Make, speak: Speak) -> None:
-    one, other = make_limit(1), make_limit(1)
-    await speak.pause(one, LONG)
-    assert await speak.try_acquire(other) is None
-    assert (await speak.stats(other)).paused_for > 0
 
 
 async def test_estimate_and_explain_tell_of_a_pause(make_limit: Make, speak: Speak) -> None:
@@ -124,35 +97,6 @@ async def test_estimate_and_explain_tell_of_a_pause(make_limit: Make, speak: Spe
     await speak.waiting(limit, 0)
 
 
-async def test_a_waiter_that_is_cancelled_while_it_is_paused_takes_nothing(
-    make_limit: Make, speak: Speak
-) -> None:
-    limit = make_limit(1)
-    held = await speak.acquire(limit)  # so that nobody is granted anything if the pause ends early
-    await speak.pause(limit, SHORT)
-    waiting = asyncio.create_task(limit.acquire())
-    await speak.waiting(limit, 1)
-    behind = asyncio.create_task(limit.acquire())
-    await speak.waiting(limit, 2)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    await speak.release(limit, held)
-    await speak.release(limit, await asyncio.wait_for(behind, 30))
-    assert (await speak.stats(limit)).acquired_slots == 0
-
-
-async def test_a_block_waits_for_the_end_of_a_pause(make_limit: Make, speak: Speak) -> None:
-    limit = make_limit(1)
-    async with limit:
-        pass
-    began = time.monotonic()
-    await speak.pause(limit, SHORT)
-    async with asyncio.timeout(30), limit:
-        assert time.monotonic() - began > SHORT - 0.01
-    async with asyncio.timeout(30), limit:
-        pass
-
-
 @pytest.mark.parametrize("wrong", [None, "1", -1, float("inf"), float("nan"), True])
 async def test_a_pause_that_is_not_a_time_is_an_error_at_once(
     make_limit: Make, speak: Speak, wrong: Any
@@ -166,19 +110,6 @@ async def test_a_pause_that_is_not_a_time_is_an_error_at_once(
 # ------------------------------------------------------------------ semaphores
 
 
-async def test_reopen_ends_a_pause_and_serves_those_who_waited(
-    make: MakeSemaphore, speak: Speak
-) -> None:
-    semaphore = make(1)
-    await speak.pause(semaphore, LONG)
-    waiting = asyncio.create_task(speak.acquire(semaphore))
-    await speak.waiting(semaphore, 1)
-    await speak.reopen(semaphore)
-    await speak.release(semaphore, await asyncio.wait_for(waiting, 30))
-    assert (await speak.stats(semaphore)).paused_for == 0.0
-    assert await speak.try_acquire(semaphore) is not None
-
-
 async def test_a_closed_semaphore_cannot_be_paused(make: MakeSemaphore, speak: Speak) -> None:
     semaphore = make(1)
     await speak.close_everywhere(semaphore, "for a while")
@@ -188,37 +119,6 @@ async def test_a_closed_semaphore_cannot_be_paused(make: MakeSemaphore, speak: S
     await speak.close(semaphore)
     with pytest.raises(SemaphoreClosed):
         await speak.pause(semaphore, 1)
-
-
-async def test_closing_everywhere_refuses_those_who_wait_for_the_end_of_a_pause(
-    make: MakeSemaphore, speak: Speak
-) -> None:
-    semaphore = make(1)
-    await speak.pause(semaphore, LONG)
-    waiting = asyncio.create_task(speak.acquire(semaphore))
-    await speak.waiting(semaphore, 1)
-    await speak.close_everywhere(semaphore)
-    with pytest.raises(SemaphoreClosed):
-        await asyncio.wait_for(waiting, 30)
-    await speak.reopen(semaphore)
-    assert await speak.try_acquire(semaphore) is not None
-
-
-async def test_a_resize_grants_nothing_while_it_is_paused(
-    make: MakeSemaphore, speak: Speak
-) -> None:
-    semaphore = make(1)
-    held = await speak.acquire(semaphore)
-    await speak.pause(semaphore, LONG)
-    waiting = asyncio.create_task(speak.acquire(semaphore))
-    await speak.waiting(semaphore, 1)
-    await speak.resize(semaphore, 5)
-    assert await speak.try_acquire(semaphore) is None
-    stats = await speak.stats(semaphore)
-    assert (stats.acquired_slots, stats.waiting, stats.max_slots) == (1, 1, 5)
-    await speak.release(semaphore, held)
-    await speak.reopen(semaphore)
-    await speak.release(semaphore, await asyncio.wait_for(waiting, 30))
 
 
 async def test_a_request_that_replaces_a_holder_waits_while_it_is_paused(
@@ -231,17 +131,3 @@ async def test_a_request_that_replaces_a_holder_waits_while_it_is_paused(
         await speak.acquire(semaphore, on_full="replace", timeout=0.02)
     assert not held.lost
     assert await speak.release(semaphore, held) is True
-
-
-async def test_several_slots_are_granted_together_after_a_pause(
-    make: MakeSemaphore, speak: Speak
-) -> None:
-    semaphore = make(3)
-    held = [await speak.acquire(semaphore) for _ in range(3)]
-    await speak.pause(semaphore, SHORT)
-    for each in reversed(held):
-        await speak.release(semaphore, each)
-    acquired = await asyncio.wait_for(speak.acquire(semaphore, 3), 30)
-    assert acquired.slot_number == 1
-    await speak.release(semaphore, acquired)
-    assert [(await speak.acquire(semaphore)).slot_number for _ in range(3)] == [1, 2, 3]

@@ -22,15 +22,13 @@ from slotwise import (
     Rate,
     RateLimit,
     Semaphore,
-    SlotManager,
     Tier,
     Tiers,
-    WouldBlockLoop,
     semaphore,
 )
-from tests.contract.conftest import Speak
+from slotwise.redis import RedisConfig
+from tests.contract.conftest import Speak, Url
 
-Make = Callable[..., Semaphore]
 MakeLimit = Callable[..., Limit]
 
 
@@ -46,31 +44,7 @@ class Text(str, enum.Enum):  # noqa: UP042 - formatted as its name, where a StrE
     TENANT = "acme"
 
 
-@pytest.fixture(params=["memory", "process", "redis"])
-def url(request: pytest.FixtureRequest) -> str:
-    if request.param == "process":
-        return f"process://{request.getfixturevalue('tmp_path')}/slots"
-    return request.getfixturevalue("server").url if request.param == "redis" else "memory://"
-
-
-async def test_numbers_of_an_enum_are_plain_numbers(make: Make, speak: Speak) -> None:
-    limit = make(Size.TWO)
-    assert type(limit.value) is int
-    held = await speak.acquire(limit, Size.TWO)
-    assert await speak.release(limit, held) is True
-    await speak.resize(limit, 5)
-    await speak.resize(limit, Size.TWO)
-    stats = await speak.stats(limit)
-    assert (type(stats.max_slots), stats.max_slots) == (int, 2)
-
-
-async def test_an_adaptive_value_is_frozen_at_a_number_of_an_enum(make: Make, speak: Speak) -> None:
-    limit: Any = make(Adaptive(min=1, start=1, max=9))
-    await speak.say(limit, "freeze", Size.TWO)
-    assert (await speak.stats(limit)).max_slots == 2
-
-
-async def test_numbers_and_texts_of_an_enum_are_plain_in_tiers(url: str, name: str) -> None:
+async def test_numbers_and_texts_of_an_enum_are_plain_in_tiers(url: Url, name: str) -> None:
     tiers = Tiers(
         Tier("tenant", Size.TWO, keyed=True),
         Tier("tokens", rate=Rate(100, per=3600)),
@@ -95,7 +69,7 @@ async def test_numbers_and_texts_of_an_enum_are_plain_in_tiers(url: str, name: s
     await tiers.close()
 
 
-async def test_a_name_a_label_and_a_reason_of_an_enum_are_their_text(url: str, name: str) -> None:
+async def test_a_name_a_label_and_a_reason_of_an_enum_are_their_text(url: Url, name: str) -> None:
     class Names(str, enum.Enum):  # noqa: UP042
         OWN = name
 
@@ -115,7 +89,7 @@ async def test_a_name_a_label_and_a_reason_of_an_enum_are_their_text(url: str, n
 
 @pytest.mark.parametrize("value", [2**53 + 1, 10**30])
 async def test_a_value_that_some_driver_cannot_store_is_refused_by_all(
-    url: str, name: str, value: int
+    url: Url, name: str, value: int
 ) -> None:
     too_much = rf"must be at most {2**53}, not {value}$"
     limit = semaphore(name, 2, url=url)
@@ -134,7 +108,7 @@ async def test_a_value_that_some_driver_cannot_store_is_refused_by_all(
     await tiers.close()
 
 
-async def test_settling_nothing_or_what_is_no_rate_is_an_error(url: str, name: str) -> None:
+async def test_settling_nothing_or_what_is_no_rate_is_an_error(url: Url, name: str) -> None:
     tiers = Tiers(Tier("all", 2), Tier("tokens", rate=Rate(9, per=3600)), name=name, url=url)
     plain = Tiers(Tier("all", 2), name=f"{name}-plain", url=url)
     rate = RateLimit(f"{name}-rate", Rate(9, per=3600), url=url)
@@ -150,7 +124,7 @@ async def test_settling_nothing_or_what_is_no_rate_is_an_error(url: str, name: s
 
 
 @pytest.mark.parametrize("wrong", [None, True, "1", b"1", -1, math.nan, math.inf])
-async def test_wrong_arguments_about_keys_are_errors(url: str, name: str, wrong: Any) -> None:
+async def test_wrong_arguments_about_keys_are_errors(url: Url, name: str, wrong: Any) -> None:
     tiers = Tiers(Tier("user", 2, keyed=True), name=name, url=url)
     async with tiers.cm(user="a"):
         pass
@@ -179,27 +153,7 @@ async def test_explain_refuses_what_is_no_id(make_limit: MakeLimit, speak: Speak
             await speak.say(make_limit(1), "explain", wrong)
 
 
-async def test_a_block_in_a_running_loop_is_refused_in_the_same_words(
-    make_limit: MakeLimit,
-) -> None:
-    limit = make_limit(1)
-    for block in (limit, limit.cm()):
-        with pytest.raises(WouldBlockLoop, match=r"^'with' would block the event loop"), block:
-            pass
-    assert await limit.locked() is False
-
-
-async def test_an_estimate_is_about_the_value_in_use(make: Make, speak: Speak) -> None:
-    held = await speak.acquire(make(2))
-    other = make(1)
-    assert await speak.say(other, "estimate") == 0.0, "one of two is free"
-    assert (await speak.say(other, "explain")).state == "new"
-    with pytest.raises(ValueError, match=r"3 slots requested of .*, which has 2"):
-        await speak.say(other, "estimate", 3)
-    await speak.release(other, held)
-
-
-async def test_nothing_is_expected_of_a_rate_that_this_process_closed(url: str, name: str) -> None:
+async def test_nothing_is_expected_of_a_rate_that_this_process_closed(url: Url, name: str) -> None:
     rate = RateLimit(name, Rate(2, per=3600), url=url)
     assert await rate.estimate() == 0.0
     await rate.close()
@@ -207,19 +161,7 @@ async def test_nothing_is_expected_of_a_rate_that_this_process_closed(url: str, 
     assert await rate.locked() is True
 
 
-async def test_a_manager_takes_a_user_of_an_enum_and_refuses_what_is_no_text(
-    url: str, name: str
-) -> None:
-    async with SlotManager(name=name, url=url, cleanup_interval=0) as slots:
-        async with slots.upload(Text.TENANT):
-            with pytest.raises(TimeoutError):
-                await slots.acquire_upload_slot("acme", timeout=0)
-        for call in (slots.upload, slots.acquire_upload_slot_sync):
-            with pytest.raises(ValueError, match="username must be text"):
-                call("\ud800")
-
-
-async def test_statistics_can_be_pickled_and_copied(url: str, name: str) -> None:
+async def test_statistics_can_be_pickled_and_copied(url: Url, name: str) -> None:
     tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 2), name=name, url=url)
     async with tiers.cm(user="a"):
         stats = await tiers.stats()
@@ -228,3 +170,56 @@ async def test_statistics_can_be_pickled_and_copied(url: str, name: str) -> None
         assert pickle.loads(pickle.dumps(shown)) == copy.deepcopy(shown) == shown
     assert asdict(stats["user"])["keys"].keys() == {"a"}
     await tiers.close()
+
+
+# ------------------------------------------------------------------------ bounds
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": 1e15},
+        {"ttl": 10**400},
+        {"max_acquire_time": 1e15},
+        {"name": "lone \ud800 surrogate"},
+        {"name": "\udcff"},
+    ],
+)
+def test_what_no_driver_could_keep_is_a_value_error(
+    driver: Callable[..., Semaphore], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        driver(1, **{"name": "s", **wrong})
+
+
+def test_neither_could_tiers_nor_a_namespace() -> None:
+    with pytest.raises(ValueError, match="ttl must be at most"):
+        Tiers(Tier("t", 1), ttl=1e15)
+    with pytest.raises(ValueError, match="name must be text"):
+        Tiers(Tier("t", 1), name="\udc80")
+    with pytest.raises(ValueError, match="namespace must be text"):
+        RedisConfig(namespace="\udc80")
+
+
+async def test_a_key_of_tiers_that_is_not_text_is_a_value_error(url: Url, name: str) -> None:
+    tiers = Tiers(Tier("user", 1, keyed=True), url=url, name=name)
+    for given in (lambda: tiers.acquire(user="\ud800"), lambda: tiers.resize("user", 2, "\ud800")):
+        with pytest.raises(ValueError, match="the key of tier 'user' must be text"):
+            await given()
+    with pytest.raises(ValueError, match="acquisition_id must be text"):
+        await tiers.release("\ud800")
+
+
+async def test_a_timeout_that_no_clock_could_keep_is_a_value_error(
+    make: Callable[..., Semaphore], speak: Speak
+) -> None:
+    with pytest.raises(ValueError, match="timeout must be at most 1e"):
+        await speak.acquire(make(value=1), timeout=1e15)
+
+
+async def test_the_longest_ttl_and_a_name_of_any_text_work(
+    driver: Callable[..., Semaphore], name: str, speak: Speak
+) -> None:
+    semaphore = driver(1, name=f"{name} Grüße \U0001f980", ttl=1e9)
+    acquired = await speak.acquire(semaphore, timeout=1e9)
+    assert await speak.release(semaphore, acquired) is True

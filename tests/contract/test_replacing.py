@@ -71,20 +71,6 @@ async def test_as_many_are_replaced_as_are_needed_and_what_is_left_over_is_hande
     assert (await speak.stats(semaphore)).acquired_slots == 0
 
 
-async def test_a_block_of_cm_can_replace_and_be_replaced(make: Make) -> None:
-    semaphore = make(1)
-    async with (
-        asyncio.timeout(30),
-        semaphore.cm() as outer,
-        semaphore.cm(on_full="replace", label="newer") as inner,
-    ):
-        assert await lost(outer) == "it was kicked"
-        [holder] = await semaphore.holders()
-        assert holder.label == "newer"
-        assert holder.acquisition_id == inner.acquisition_id
-    assert not await semaphore.locked()
-
-
 async def test_a_holder_with_a_grace_keeps_its_slot_until_it_leaves(
     make: Make, speak: Speak, request: pytest.FixtureRequest
 ) -> None:
@@ -119,15 +105,6 @@ async def test_a_wrong_on_full_is_an_error_and_takes_nothing(make: Make, wrong: 
     with pytest.raises((TypeError, ValueError), match="on_full must be 'wait' or 'replace'"):
         semaphore.cm(on_full=wrong)
     assert not await semaphore.locked()
-
-
-async def test_more_slots_than_there_are_replace_nobody(make: Make, speak: Speak) -> None:
-    semaphore = make(2, max_waiting=0)
-    held = await speak.acquire(semaphore)
-    with pytest.raises(ValueError, match="that can never be granted"):
-        await speak.acquire(semaphore, 3, on_full="replace")
-    assert not held.lost
-    await speak.release(semaphore, held)
 
 
 async def test_blocks_without_an_acquisition_are_not_replaced() -> None:
