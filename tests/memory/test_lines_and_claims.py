@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.memory._inside import ledger_of
 
-from slotwise import MemorySemaphore, SemaphoreClosed, SemaphoreStats, Tier, Tiers
+from slotwise import MemorySemaphore, SemaphoreStats
 from slotwise.testing import FakeClock
 
 Settle = Callable[[], Awaitable[None]]
@@ -54,27 +53,6 @@ async def test_claims_behind_a_line_of_blocks_are_served_after_it(
     assert await semaphore.stats() == SemaphoreStats(0, (await semaphore.stats()).max_slots)
 
 
-async def test_a_thread_behind_a_line_of_blocks_is_served_after_it(settle: Settle) -> None:
-    semaphore, entered = MemorySemaphore(1), []
-    held = await semaphore.acquire()
-    waiting = [asyncio.create_task(block(semaphore, entered, name)) for name in "ab"]
-    await settle()
-
-    def visit() -> None:
-        with semaphore:
-            entered.append("thread")
-
-    thread = threading.Thread(target=visit)
-    thread.start()
-    while (await semaphore.stats()).waiting < 3:
-        await asyncio.sleep(0)
-    await semaphore.release(held)
-    async with asyncio.timeout(30):
-        await asyncio.gather(*waiting)
-        await asyncio.to_thread(thread.join)
-    assert entered == ["a", "b", "thread"]
-
-
 async def test_blocks_wait_in_line_again_after_another_value_was_declared() -> None:
     one = MemorySemaphore(1, name="line-declared")
     two = MemorySemaphore(2, name="line-declared")
@@ -83,31 +61,6 @@ async def test_blocks_wait_in_line_again_after_another_value_was_declared() -> N
         async with asyncio.timeout(30):
             await asyncio.gather(*[block(semaphore, entered, str(n)) for n in range(6)])
         assert len(entered) == 6
-
-
-async def test_a_future_that_queues_between_the_steps_of_a_close_is_refused(
-    monkeypatch: pytest.MonkeyPatch, settle: Settle
-) -> None:
-    from slotwise.memory import _line
-
-    semaphore, entered = MemorySemaphore(1), []
-    held = await semaphore.acquire()
-    waiting = [asyncio.create_task(block(semaphore, entered, "in line"))]
-    waiting.append(asyncio.create_task(claim(semaphore, entered, "behind it")))
-    await settle()
-    late = asyncio.get_running_loop().create_future()
-    take = _line.take_tickets
-
-    def take_and_queue(tracker):
-        tickets = take(tracker)
-        tracker.ledger.line.append(late)
-        return tickets
-
-    monkeypatch.setattr(_line, "take_tickets", take_and_queue)
-    await semaphore.close()
-    outcomes = await asyncio.gather(*waiting, late, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [SemaphoreClosed] * 3
-    assert await semaphore.release(held) is True
 
 
 async def test_replaced_holds_count_for_the_estimate(clock: FakeClock) -> None:
@@ -132,17 +85,6 @@ async def test_a_limit_that_sheds_times_holds_after_another_value_was_declared(
         await semaphore.release(held)
         async with semaphore.cm(semaphore.value):
             assert await semaphore.estimate() is not None
-
-
-async def test_tiers_that_are_held_by_an_id_alone_keep_their_name() -> None:
-    acquired = await Tiers(Tier("all", 1), name="tiers-by-id").acquire()
-    acquisition_id = acquired.acquisition_id
-    del acquired
-    gc.collect()
-    newcomer = Tiers(Tier("all", 1), name="tiers-by-id")
-    assert await newcomer.try_acquire() is None
-    assert await newcomer.release(acquisition_id) is True
-    await newcomer.release((await newcomer.acquire()).acquisition_id)
 
 
 async def test_who_still_holds_a_closed_name_is_shown_by_the_next_object() -> None:

@@ -4,43 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 
 import pytest
-from tests.memory._inside import ledger_of
 
 from slotwise import MemorySemaphore, SemaphoreClosed, SemaphoreStats, ValueConflict
 from slotwise.memory._registry import registry
 from slotwise.memory._tracker import kept
 from slotwise.testing import FakeClock
-
-
-async def test_a_name_is_shared_between_threads_and_loops() -> None:
-    held = await MemorySemaphore(name="shared-threads", value=1).acquire()
-    seen: list[bool] = []
-
-    def other_loop() -> None:
-        async def look() -> None:
-            seen.append(await MemorySemaphore(name="shared-threads", value=1).locked())
-
-        asyncio.run(look())
-
-    thread = threading.Thread(target=other_loop)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    assert seen == [True]
-    assert await MemorySemaphore(name="shared-threads", value=1).release(held)
-
-
-async def test_a_conflict_while_somebody_only_waits() -> None:
-    semaphore = MemorySemaphore(name="conflict-waiting", value=2)
-    held = [await semaphore.acquire() for _ in range(2)]
-    waiting = asyncio.create_task(semaphore.acquire())
-    await asyncio.sleep(0)
-    with pytest.raises(ValueConflict, match="2 held, 1 waiting"):
-        await MemorySemaphore(name="conflict-waiting", value=1).acquire()
-    for acquired in [*held, await semaphore.release(held[0]) and await waiting]:
-        await semaphore.release(acquired)
 
 
 async def test_the_first_instance_takes_its_own_value_again_when_idle() -> None:
@@ -166,8 +136,46 @@ def test_names_that_come_and_go_leave_nothing_behind() -> None:
     assert len(registry) <= before
 
 
-def test_a_semaphore_of_a_billion_slots_is_cheap() -> None:
-    semaphore = MemorySemaphore(value=10**9)
-    held = [semaphore.try_acquire_sync() for _ in range(100)]
-    assert [acquired.slot_number for acquired in held if acquired] == [*range(1, 101)]
-    assert len(ledger_of(semaphore).node().free) < 200
+# --------------------------- get_acquired_stats: who is in the list, and in which order
+
+
+async def test_the_fullest_come_first_and_idle_ones_are_left_out() -> None:
+    half, full, idle = (
+        MemorySemaphore(name=f"stats-{name}", value=2) for name in ("half", "full", "idle")
+    )
+    async with half, full, full:
+        stats = await MemorySemaphore.get_acquired_stats()
+        assert [name for name in stats if name.startswith("stats-")] == ["stats-full", "stats-half"]
+        assert stats["stats-full"] == SemaphoreStats(2, 2)
+        assert stats["stats-full"].acquired_percent == 100.0
+        assert stats["stats-half"].acquired_percent == 50.0
+    assert await idle.stats() == SemaphoreStats(0, 2)
+
+
+async def test_idle_ones_are_listed_when_named_and_unknown_ones_never() -> None:
+    idle = MemorySemaphore(name="stats-idle-named", value=2)
+    stats = await MemorySemaphore.get_acquired_stats(names=["stats-idle-named", "stats-unknown"])
+    assert stats == {idle.name: SemaphoreStats(0, 2)}
+
+
+async def test_private_ones_are_not_listed() -> None:
+    before = await MemorySemaphore.get_acquired_stats()
+    async with MemorySemaphore(value=1):
+        assert await MemorySemaphore.get_acquired_stats() == before
+
+
+async def test_the_list_is_cut_at_the_limit() -> None:
+    held = [MemorySemaphore(name=f"stats-many-{number}", value=1) for number in range(105)]
+    acquired = [await semaphore.acquire() for semaphore in held]
+    assert len(await MemorySemaphore.get_acquired_stats()) == 100
+    assert len(await MemorySemaphore.get_acquired_stats(limit=3)) == 3
+    assert len(await asyncio.to_thread(MemorySemaphore.get_acquired_stats_sync, limit=3)) == 3
+    for semaphore, one in zip(held, acquired, strict=True):
+        await semaphore.release(one)
+
+
+async def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="names"):
+        await MemorySemaphore.get_acquired_stats("stats")
+    with pytest.raises(ValueError, match="limit"):
+        await MemorySemaphore.get_acquired_stats(limit=0)

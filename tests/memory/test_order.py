@@ -13,28 +13,6 @@ from slotwise import MemorySemaphore, Tier, Tiers
 from slotwise.testing import settle
 
 
-@pytest.mark.soak
-async def test_a_grant_by_a_thread_is_run_before_a_later_one_of_the_loop() -> None:
-    for _ in range(20):
-        semaphore = MemorySemaphore(2)
-        first, second = await semaphore.acquire(), await semaphore.acquire()
-        entered: list[str] = []
-
-        async def visit(name: str, semaphore: MemorySemaphore = semaphore) -> None:
-            async with semaphore:
-                entered.append(name)  # noqa: B023
-
-        tasks = [asyncio.create_task(visit(name)) for name in "BC"]
-        await settle()
-        # Joined in here, so that the loop can't look meanwhile: the grant is under way.
-        thread = threading.Thread(target=semaphore.release_sync, args=(first,))
-        thread.start()
-        thread.join()
-        await semaphore.release(second)
-        await asyncio.gather(*tasks)
-        assert entered == ["B", "C"]
-
-
 async def test_a_newcomer_lets_a_waiter_pass_whose_grant_by_a_thread_is_under_way() -> None:
     for way in ("block", "cm"):
         semaphore = MemorySemaphore(2)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from logging import DEBUG
 from typing import Any
@@ -33,7 +32,6 @@ from slotwise import MemorySemaphore
 from slotwise._core.paths import semaphore_spec
 from slotwise._ledger import NEVER
 from slotwise._ledger.slots import QUICK_LANE
-from slotwise._wait import clock as _clock
 from slotwise._wait import deliveries, section
 from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.errors import SemaphoreClosed, ValueConflict
@@ -207,21 +205,6 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
         monkeypatch.setattr(World, "clock", clock, raising=False)
         yield play_all
         timers().clear()
-
-
-def test_timers_of_other_tests_rest_until_the_stepping_is_over():
-    class Other:
-        def ring(self, when: float) -> None: ...
-
-    def is_ticking() -> bool:
-        return any(each.name == "slotwise-timekeeper" for each in threading.enumerate())
-
-    other, timekeeper = Other(), _clock.timekeeper
-    timekeeper.call_at(_clock.now() + 3600, other.ring)
-    with keep_strangers_out():
-        assert not is_ticking()
-    assert is_ticking()
-    assert [weak() for _, _, weak in timers()].count(other.ring) == 1
 
 
 # ------------------------------------------------------------------ the actors
@@ -663,62 +646,29 @@ def test_a_caller_that_asks_during_a_shrink_gets_a_slot_or_waits_and_no_number_i
     play(scenario, interruptions=2)
 
 
-def test_what_is_given_after_a_shrink_that_it_does_not_fit_is_granted_to_nobody(play):
+@pytest.mark.parametrize(
+    ("end", "value"),
+    [
+        (lambda sem: sem.resize_sync(1), 2),
+        (lambda sem: sem.close_sync(), 1),
+        (lambda sem: sem.pause_sync(60), 1),
+    ],
+    ids=["a shrink that it does not fit", "the close", "the pause"],
+)
+def test_what_is_given_after_the_end_of_grants_is_granted_to_nobody(play, end, value):
     def scenario(world: World) -> Scenario:
-        sem = world.semaphore(value=2)
-        _, high = sem.acquire_sync(), sem.acquire_sync()
+        sem = world.semaphore(value=value)
+        *_, last = [sem.acquire_sync() for _ in range(value)]
 
-        def shrink_then_give() -> None:
-            sem.resize_sync(1)
-            sem.release_sync(high)
+        def end_then_give() -> None:
+            end(sem)
+            sem.release_sync(last)
 
         def check() -> None:
-            assert world.inside == 0, "it got a slot, and the one that there is is held"
+            assert world.inside == 0, "it got a slot that was free after that only"
 
-        return world.scenario(_thread_tries(world, sem), shrink_then_give, check=check)
-
-    play(scenario)
-
-
-def test_what_is_given_after_the_close_is_granted_to_nobody(play):
-    def scenario(world: World) -> Scenario:
-        sem = world.semaphore(value=1)
-        held = sem.acquire_sync()
-
-        def try_unless_closed() -> None:
-            try:
-                _thread_tries(world, sem)()
-            except SemaphoreClosed:
-                pass
-
-        def close_then_give() -> None:
-            sem.close_sync()
-            sem.release_sync(held)
-
-        def check() -> None:
-            assert world.inside == 0, "it got a slot that was free after the close only"
-
-        return world.scenario(try_unless_closed, close_then_give, check=check)
-
-    play(scenario)
-
-
-def test_what_is_given_after_the_pause_is_granted_to_nobody(play):
-    def scenario(world: World) -> Scenario:
-        sem = world.semaphore(value=1)
-        held = sem.acquire_sync()
-
-        def pause_then_give() -> None:
-            sem.pause_sync(60)
-            sem.release_sync(held)
-
-        def check() -> None:
-            assert world.inside == 0, "it got a slot that was free after the pause only"
-            assert ledger_of(sem).node().in_use == 0
-            world.clock.advance(61)
-            world.assert_all_free(sem)
-
-        return world.scenario(_thread_tries(world, sem), pause_then_give, check=check)
+        take = _unless_closed(_thread_tries(world, sem))
+        return world.scenario(take, end_then_give, check=check)
 
     play(scenario, interruptions=2)
 
@@ -874,29 +824,19 @@ def test_a_caller_that_queues_while_the_line_moves_and_is_tidied_is_not_dropped(
 # ----------------------------- numbers that are out of `free` for a moment only
 
 
-def test_a_caller_that_queues_while_a_retirement_fails_gets_the_free_slot(play):
+def _retirement_fails(sem: MemorySemaphore) -> None:
+    with pytest.raises(ValueConflict):
+        section.exclusive(tracker_of(sem).declare, (semaphore_spec(3),))
+
+
+def _try_for_both_slots_fails(sem: MemorySemaphore) -> None:
+    assert sem.try_acquire_sync(2) is None
+
+
+@pytest.mark.parametrize("fail", [_retirement_fails, _try_for_both_slots_fails])
+def test_a_caller_that_queues_while_something_fails_gets_the_free_slot(play, fail):
     def scenario(world: World) -> Scenario:
         sem = world.semaphore(value=2, name="s")
-        held = [sem.acquire_sync(), sem.acquire_sync()]
-        sem.release_sync(held.pop())
-        take = _home_takes_block(world, sem)
-
-        def retire() -> None:
-            with pytest.raises(ValueConflict):
-                section.exclusive(tracker_of(sem).declare, (semaphore_spec(3),))
-
-        def check() -> None:
-            assert world.inside == 1
-            world.end()
-
-        return world.scenario(take, retire, check=check)
-
-    play(scenario)
-
-
-def test_a_caller_that_queues_while_a_try_for_several_slots_fails_gets_the_free_slot(play):
-    def scenario(world: World) -> Scenario:
-        sem = world.semaphore(value=2)
         held = [sem.acquire_sync(), sem.acquire_sync()]
         sem.release_sync(held.pop())
 
@@ -906,10 +846,7 @@ def test_a_caller_that_queues_while_a_try_for_several_slots_fails_gets_the_free_
             sem.release_sync(held.pop())
             world.assert_all_free(sem, 2)
 
-        def try_both() -> None:
-            assert sem.try_acquire_sync(2) is None
-
-        return world.scenario(_home_takes_block(world, sem), try_both, check=check)
+        return world.scenario(_home_takes_block(world, sem), lambda: fail(sem), check=check)
 
     play(scenario)
 

@@ -10,7 +10,16 @@ from collections.abc import Callable
 import pytest
 from tests._timers import count_timers
 
-from slotwise import MemorySemaphore
+from slotwise import (
+    AcquireTimeout,
+    Adaptive,
+    Errors,
+    MemorySemaphore,
+    Rate,
+    RateLimit,
+    Tier,
+    Tiers,
+)
 from slotwise._wait import clock as _clock
 from slotwise.testing import FakeClock, leaked_slots, settle
 
@@ -36,18 +45,6 @@ class Bell:
         self._action()
 
 
-def test_timers_ring_in_their_order_and_at_their_times() -> None:
-    bell = Bell()
-    with FakeClock() as clock:
-        start = clock.now()
-        for delay in (20, 10, 31):
-            _clock.timekeeper.call_at(start + delay, bell.ring)
-        clock.advance(30)
-        assert bell.rung == [(start + 10, start + 10), (start + 20, start + 20)]
-        clock.advance(1)
-    assert len(bell.rung) == 3
-
-
 def test_timers_of_owners_that_are_gone_do_not_pile_up() -> None:
     before = count_timers()
     with FakeClock() as clock:
@@ -55,34 +52,6 @@ def test_timers_of_owners_that_are_gone_do_not_pile_up() -> None:
             _clock.timekeeper.call_at(clock.now() + 3600, Bell().ring)
         assert count_timers() < before + 500
         clock.advance(3601)
-
-
-@pytest.mark.soak
-def test_a_thread_that_cannot_start_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    start = threading.Thread.start
-
-    def fail_once(thread: threading.Thread) -> None:
-        monkeypatch.setattr(threading.Thread, "start", start)
-        raise RuntimeError("can't start new thread")
-
-    keeper = _clock.Timekeeper()
-    rung = threading.Event()
-    bell = Bell(rung.set)
-    monkeypatch.setattr(threading.Thread, "start", fail_once)
-    keeper.call_at(_clock.now(), bell.ring)
-    assert "no thread for timers" in caplog.text
-    keeper.call_at(_clock.now(), bell.ring)
-    assert rung.wait(60)
-
-
-def test_the_clock_starts_at_a_whole_second_so_that_sums_are_exact() -> None:
-    with FakeClock() as clock:
-        start = clock.now()
-        clock.advance(10)
-        assert start.is_integer()
-        assert clock.now() - start == 10
 
 
 def test_two_fake_clocks_at_once_are_refused() -> None:
@@ -93,15 +62,6 @@ def test_two_fake_clocks_at_once_are_refused() -> None:
 def test_time_does_not_run_backwards() -> None:
     with FakeClock() as clock, pytest.raises(ValueError, match="0 or more"):
         clock.advance(-1)
-
-
-def test_timers_of_the_real_clock_go_on_after_a_fake_one() -> None:
-    rung = threading.Event()
-    bell = Bell(rung.set)
-    with FakeClock():
-        _clock.timekeeper.call_at(_clock.now(), bell.ring)
-        assert not rung.is_set()
-    assert rung.wait(60)
 
 
 def test_a_timer_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -171,3 +131,54 @@ def test_the_fixture_fails_a_test_that_leaks(
     outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     outcome.assert_outcomes(passed=3, errors=2)
     outcome.stdout.fnmatch_lines(["*slots were leaked*", "*'shared': 1 of 2 held*"])
+
+
+# --------------------------------------------------- what ends with a fake clock
+
+
+HOUR = 3600
+
+
+@pytest.mark.parametrize("name", ["a rate of two clocks", None])
+async def test_a_rate_is_full_again(name: str | None) -> None:
+    rate = RateLimit(name, Rate(10, per=60, burst=10))
+    for _ in range(2):
+        with FakeClock() as clock:
+            clock.advance(HOUR)
+            await rate.acquire(cost=10, timeout=0)
+    with FakeClock() as clock:
+        await rate.acquire(cost=10, timeout=0)
+        waiting = asyncio.create_task(rate.acquire(cost=10))
+        await asyncio.sleep(0)
+        clock.advance(60)
+        await waiting
+
+
+@pytest.mark.parametrize("name", ["held over two clocks", None])
+async def test_holds_with_a_ttl_and_waits_with_a_timeout_are_over(name: str | None) -> None:
+    semaphore = MemorySemaphore(1, name=name, ttl=60)
+    with FakeClock() as clock:
+        clock.advance(HOUR)
+        acquired = await semaphore.acquire()
+        waiting = asyncio.create_task(semaphore.acquire(timeout=30))
+        await asyncio.sleep(0)
+    with pytest.raises(AcquireTimeout):
+        await waiting
+    assert acquired.lost.is_set()
+    assert not await semaphore.locked()
+
+
+async def test_adaptive_values_start_over() -> None:
+    rules = Adaptive(start=10, min=1, max=20, algorithm=Errors())
+    semaphore, tiers = MemorySemaphore(rules), Tiers(Tier("all", rules))
+    with FakeClock() as clock:
+        clock.advance(HOUR)
+        for limit in (semaphore, tiers.at()):
+            await limit.release(await limit.acquire(), outcome="dropped")
+            assert (await limit.stats()).max_slots < 10
+    for limit in (semaphore, tiers.at()):
+        assert (await limit.stats()).max_slots == 10
+    with FakeClock() as clock:
+        for limit in (semaphore, tiers.at()):
+            await limit.release(await limit.acquire(), outcome="dropped")
+            assert (await limit.stats()).max_slots < 10

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests._effort import MANY
 from tests._stdlib import discard, leave
-from tests.memory._inside import check, ledger_of, tracker_of
+from tests.memory._inside import check, ledger_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
 from slotwise.testing import FakeClock, settle
@@ -40,23 +40,6 @@ async def timed(semaphore: MemorySemaphore) -> None:
 
 WAYS = [block, cm, wide, timed]
 Way = Callable[[MemorySemaphore], "asyncio._CoroutineLike[None]"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_cancelled_while_waiting_takes_nothing(way: Way) -> None:
-    semaphore = MemorySemaphore(value=2)
-    held = [await semaphore.acquire() for _ in range(2)]
-    tasks = [asyncio.create_task(way(semaphore)) for _ in range(3)]
-    await settle()
-    tasks[1].cancel()
-    await settle()
-    assert tasks[1].cancelled()
-    assert (await semaphore.stats()).waiting == 2
-    for acquired in held:
-        await semaphore.release(acquired)
-    await asyncio.gather(tasks[0], tasks[2])
-    check(semaphore)
-    assert await semaphore.stats() == SemaphoreStats(0, 2)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -151,21 +134,6 @@ def test_a_grant_under_way_when_its_loop_is_closed_is_handed_on(way: Way) -> Non
     del task, loop
     gc.collect()
     assert semaphore.try_acquire_sync() is not None
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("way", WAYS)
-def test_ten_thousand_waiters_of_closed_loops_are_passed_over(way: Way) -> None:
-    semaphore = MemorySemaphore(value=1)
-    held = semaphore.acquire_sync()
-    loop = asyncio.new_event_loop()
-    tasks = [loop.create_task(way(semaphore)) for _ in range(10_000)]
-    loop.run_until_complete(settle())
-    loop.close()
-    semaphore.release_sync(held)
-    assert semaphore.stats_sync() == SemaphoreStats(0, 1)
-    for task in tasks:
-        discard(task)
 
 
 @pytest.mark.soak
@@ -300,27 +268,6 @@ async def test_blocks_of_two_loops_and_threads_stand_in_one_queue() -> None:
     check(semaphore)
 
 
-async def test_a_line_moves_to_another_loop_when_nobody_waits() -> None:
-    semaphore = MemorySemaphore(value=1)
-
-    async def contend() -> None:
-        async def work() -> None:
-            for _ in range(5):
-                async with semaphore:
-                    await asyncio.sleep(0)
-
-        await asyncio.gather(*[work() for _ in range(3)])
-
-    await contend()
-    home = tracker_of(semaphore).home.loop
-    assert home is asyncio.get_running_loop()
-    await asyncio.to_thread(asyncio.run, contend())
-    assert tracker_of(semaphore).home.loop is not home
-    await contend()
-    check(semaphore)
-    assert await semaphore.stats() == SemaphoreStats(0, 1)
-
-
 async def test_closing_reaches_those_in_the_line_from_another_thread() -> None:
     semaphore = MemorySemaphore(name="closing-line", value=1)
     async with semaphore:
@@ -330,15 +277,6 @@ async def test_closing_reaches_those_in_the_line_from_another_thread() -> None:
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome).__name__ for outcome in outcomes] == ["SemaphoreClosed"] * 3
     assert not await MemorySemaphore(name="closing-line", value=1).locked()
-
-
-async def test_the_second_holder_of_a_fresh_semaphore_does_not_queue() -> None:
-    semaphore = MemorySemaphore(2)
-    async with semaphore:
-        with pytest.raises(StopIteration):  # without a turn of the event loop
-            semaphore.__aenter__().send(None)
-        await semaphore.__aexit__(None, None, None)
-    assert semaphore.stats_sync().acquired_slots == 0
 
 
 async def _crowd(semaphore: MemorySemaphore) -> int:
