@@ -50,89 +50,6 @@ def make(anywhere: dict[str, Any]) -> Any:
     return make
 
 
-async def test_close_closes_every_object_of_the_name_made_so_far(make, speak, look):
-    one, other = make(), make()
-    held = await speak.acquire(one, user="a")
-    waiter = asyncio.create_task(speak.acquire(other, user="a"))
-    await look.waiting(other, "user", 1)
-    await speak.close(one)
-    with pytest.raises(SemaphoreClosed) as closed:
-        await waiter
-    assert closed.value.reason is None
-    for tiers in (one, other):
-        with pytest.raises(SemaphoreClosed):
-            await speak.acquire(tiers, user="b")
-    assert await speak.release(one, held) is True
-
-
-async def test_one_made_later_works_when_the_earlier_holders_have_left(make, speak):
-    earlier = make()
-    held = await speak.acquire(earlier, user="a")
-    await speak.close(earlier)
-    later = make()
-    with pytest.raises(SemaphoreClosed):
-        await speak.acquire(later, user="a")
-    assert await speak.release(earlier, held) is True
-    await speak.release(later, await speak.acquire(later, user="a"))
-    await speak.close(earlier)  # closing again does no harm, to nobody
-    await speak.release(later, await speak.acquire(later, user="a"))
-    with pytest.raises(SemaphoreClosed):
-        await speak.acquire(earlier, user="a")
-    await speak.close(later)
-
-
-async def test_close_everywhere_gives_the_reason_until_reopen(make, speak, look):
-    tiers, other = make(), make()
-    held = [await speak.acquire(tiers, user=user) for user in "ab"]
-    waiter = asyncio.create_task(speak.acquire(other, user="c"))
-    await look.waiting(tiers, "all", 1)
-    await speak.close_everywhere(tiers, "stocktaking")
-    with pytest.raises(SemaphoreClosed, match="stocktaking") as closed:
-        await waiter
-    assert closed.value.reason == "stocktaking"
-    for each in held:
-        assert await speak.release(tiers, each) is True
-    for refused in (tiers, other, make()):
-        for timeout in (None, 0):
-            with pytest.raises(SemaphoreClosed) as closed:
-                await speak.acquire(refused, user="d", timeout=timeout)
-            assert closed.value.reason == "stocktaking"
-    await speak.reopen(other)
-    held = [await speak.acquire(each, user=user) for each, user in ((tiers, "a"), (other, "b"))]
-    assert (await speak.stats(tiers))["all"].active == 2
-    for each in held:
-        assert await speak.release(tiers if each is held[0] else other, each) is True
-    await speak.close(tiers)
-
-
-async def test_those_who_held_all_along_still_count_after_a_reopen(make, speak):
-    tiers = make()
-    held = [await speak.acquire(tiers, user=user) for user in "ab"]
-    await speak.close_everywhere(tiers)
-    await speak.reopen(tiers)
-    with pytest.raises(TimeoutError):
-        await speak.acquire(tiers, user="c", timeout=0)
-    for each in held:
-        await speak.release(tiers, each)
-    await speak.close(tiers)
-
-
-async def test_reopen_does_not_undo_a_local_close(make, speak):
-    tiers = make()
-    await speak.close_everywhere(tiers, "everywhere")
-    await speak.close(tiers)
-    later = make()
-    with pytest.raises(SemaphoreClosed) as closed:
-        await speak.acquire(later, user="a")
-    assert closed.value.reason == "everywhere"
-    await speak.reopen(tiers)
-    with pytest.raises(SemaphoreClosed) as closed:
-        await speak.acquire(tiers, user="a")
-    assert closed.value.reason is None
-    await speak.release(later, await speak.acquire(later, user="a"))
-    await speak.close(later)
-
-
 async def test_reopen_opens_keys_that_a_local_close_has_emptied(make, speak):
     tiers = make()
     held = await speak.acquire(tiers, user="a")
@@ -143,27 +60,6 @@ async def test_reopen_opens_keys_that_a_local_close_has_emptied(make, speak):
     await speak.reopen(tiers)
     await speak.release(later, await speak.acquire(later, user="a", timeout=30))
     await speak.close(later)
-
-
-async def test_a_reason_is_text(make, speak):
-    tiers = make()
-    with pytest.raises(TypeError):
-        await speak.close_everywhere(tiers, 3)
-    await speak.release(tiers, await speak.acquire(tiers, user="a"))
-    await speak.close(tiers)
-
-
-async def test_private_tiers_are_closed_alone():
-    one, other = Tiers(Tier("all", 1)), Tiers(Tier("all", 1))
-    await one.close()
-    async with other.cm():
-        pass
-    await other.close_everywhere("mine")
-    with pytest.raises(SemaphoreClosed, match="mine"):
-        await other.acquire()
-    await other.reopen()
-    async with other.cm():
-        pass
 
 
 @pytest.mark.parametrize("wide", [(), (Tier("all", 2),), (Tier("all", 0),)])
@@ -189,22 +85,6 @@ async def test_close_everywhere_fails_those_who_wait_for_a_key(make, speak, look
         acquired = await speak.acquire(other, user=key, timeout=0)
         assert await speak.release(other, acquired) is True
     await speak.close(tiers)
-
-
-async def test_managers_of_one_name_are_closed_together(anywhere, look):
-    name = f"managers-{os.getpid()}-{next(_names)}"
-    options = {**anywhere, "name": name, "max_downloads": 1}
-    one, other = SlotManager(**options), SlotManager(**options)
-    held = await one.acquire_download_slot()
-    waiting = asyncio.create_task(other.acquire_download_slot())
-    await look.downloads_waiting(other, 1)
-    await one.close()
-    with pytest.raises(SlotManagerClosed):
-        await waiting
-    assert await one.release_download_slot(held)
-    async with SlotManager(**options) as later, later.download():
-        pass
-    await other.close()
 
 
 async def test_a_manager_is_closed_everywhere_and_reopened(anywhere, speak):
@@ -250,3 +130,19 @@ async def test_every_call_on_closed_tiers_raises_their_own_error(
     assert raised == dict.fromkeys(calls, ShopClosed)
     if verb == "close_everywhere":
         await limits.reopen()
+
+
+async def test_managers_of_one_name_are_closed_together(anywhere, look):
+    name = f"managers-{os.getpid()}-{next(_names)}"
+    options = {**anywhere, "name": name, "max_downloads": 1}
+    one, other = SlotManager(**options), SlotManager(**options)
+    held = await one.acquire_download_slot()
+    waiting = asyncio.create_task(other.acquire_download_slot())
+    await look.downloads_waiting(other, 1)
+    await one.close()
+    with pytest.raises(SlotManagerClosed):
+        await waiting
+    assert await one.release_download_slot(held)
+    async with SlotManager(**options) as later, later.download():
+        pass
+    await other.close()

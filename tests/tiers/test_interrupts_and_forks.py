@@ -6,15 +6,21 @@ import asyncio
 import gc
 import os
 import signal
+import threading
 import time
 import weakref
 from typing import Any
 
 import pytest
+from tests._inside import uploads_of
 from tests._interrupting import Interrupted, interrupted_when
 from tests._stdlib import leave
+from tests.ledger.invariants import check
+from tests.memory._inside import ledger_of
 
 from slotwise import SlotManager, Tier, Tiers
+from slotwise._ledger import path_queue
+from slotwise._wait.section import lock
 from slotwise.testing import leaked_slots
 
 
@@ -91,12 +97,93 @@ async def test_tiers_that_are_held_or_waited_for_are_leaks(settle):
     assert found() == []
 
 
-async def test_a_block_that_waits_can_be_shown(settle):
-    limits = Tiers(Tier("all", 1))
-    async with limits.cm():
-        block = limits.cm()
-        waiting = asyncio.create_task(block.__aenter__())
-        await settle()
-        assert "slot_number=0" in repr(block)
-        waiting.cancel()
-        await settle()
+# ------------------------------------------------- time, and what is left behind
+
+
+def active(limits):
+    return limits.stats_sync()["all"].active
+
+
+def in_order(limits):
+    with lock:
+        check(ledger_of(limits))
+
+
+# ----------------------------------------------------- grants that nobody collects
+
+
+async def test_what_one_call_leaves_over_is_done_at_once(settle, monkeypatch):
+    """More groups are parked at one node than one call may examine."""
+    monkeypatch.setattr(path_queue, "LOOKS", 3)
+    limits = Tiers(Tier("user", 1, keyed=True), Tier("all", 50))
+    held = [await limits.acquire(user=f"h{n}") for n in range(50)]
+    waiting = [asyncio.create_task(limits.acquire(user=f"w{n}")) for n in range(50)]
+    await settle()
+    limits.resize_sync("all", 100)
+    assert active(limits) == 100
+    async with asyncio.timeout(30):
+        held += await asyncio.gather(*waiting)
+    for acquired in held:
+        limits.release_sync(acquired)
+    in_order(limits)
+
+
+# -------------------------------------------------------------------- idle keys
+
+
+async def test_the_clean_up_in_the_background_forgets_users_that_were_idle_for_long(clock):
+    slots = SlotManager(cleanup_interval=60, idle_threshold=900)
+    async with slots.upload("early"):
+        pass
+    clock.advance(600)
+    async with slots.upload("late"):
+        pass
+    held = await slots.acquire_upload_slot("held")
+    clock.advance(
+        390
+    )  # past the interval after the threshold: at the very moment, rounding decides
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"late", "held"}
+    clock.advance(10_000)
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"held"}
+    await slots.release_upload_slot("held", held)
+    clock.advance(960)
+    assert slots.stats_sync().user_slots_count == 0
+    await slots.close()
+
+
+async def test_a_closed_manager_cleans_no_more(clock):
+    slots = SlotManager(cleanup_interval=60, idle_threshold=0)
+    async with slots.upload("a"):
+        pass
+    await slots.close()
+    clock.advance(1000)
+    assert slots.stats_sync().user_slots_count == 1
+
+
+def test_a_manager_without_a_loop_cleans_by_itself():
+    with SlotManager(cleanup_interval=0.01, idle_threshold=0) as slots:
+        with slots.upload("a"):
+            pass
+        hang = threading.Event()
+        for _ in range(3000):
+            if slots.stats_sync().user_slots_count == 0:
+                return
+            hang.wait(0.01)
+    raise AssertionError("the user is still there after 30 s")
+
+
+async def test_a_user_seen_again_is_not_the_longest_idle(clock):
+    slots = SlotManager(max_idle_users=2, cleanup_interval=0)
+    for user in ("a", "b", "a", "c"):
+        clock.advance(1)
+        async with slots.upload(user):
+            pass
+    assert {*uploads_of(slots).stats_sync()["user"].keys} == {"a", "c"}
+
+
+async def test_what_expired_is_nobodys_any_more_after_a_clean_up(clock):
+    slots = SlotManager(ttl=10, cleanup_interval=60)
+    await slots.acquire_upload_slot("a")
+    clock.advance(61)
+    assert await slots.release_upload_slot("a") is False
+    await slots.close()

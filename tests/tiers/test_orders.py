@@ -2,16 +2,11 @@
 
 Each user stops at a checkpoint between its steps; explore tries all orders, and
 after every step the invariants are checked. Verbs of the ledger are one step,
-since they run under a lock; the quick lane has none, so each of its operations
-is a step of its own.
+since they run under a lock.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
-import pytest
-from tests._inside import give_number
 from tests.ledger.invariants import check
 from tests.ledger.path_model import PathModel, Request
 
@@ -21,7 +16,6 @@ from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger
 from slotwise._ledger.slots import QUICK_LANE
-from slotwise._ledger.tier_nodes import TierNodes
 from slotwise.effects import Checkpoint, Gather, do, explore
 
 
@@ -144,146 +138,6 @@ def test_paths_that_cross_in_every_order_while_slots_are_kept(monkeypatch):
 
 
 # ---------------------------------------------------------------- the quick lane
-
-
-class QuickWorld:
-    """A ledger whose quick lane is open, and who is inside by what they think."""
-
-    def __init__(self, value):
-        self.ledger = PathLedger((1, value))
-        self.inside = []
-        # Every node has been used once, so that its slot can be taken quickly.
-        self.ledger.request(PathClaim("before"), ("a", None))
-        self.ledger.release("before")
-
-    def check(self):
-        waited = [(claim.nodes[0].key, key) for key, claim in self.ledger.holders.items()]
-        users = [name for name, _ in {*self.inside, *waited}]
-        assert len(users) == len(set(users)), "two uploads of one user"
-        assert len(users) <= self.ledger.tiers[1].value, "too many uploads"
-
-
-@do
-def quick_user(world, key, path):
-    """What the quick lane does, a step at a time; see `_ledger.paths`."""
-    ledger = world.ledger
-    claim = PathClaim(key)
-    taken, number = [], 0
-    quick = not ledger.attention
-    yield Checkpoint()
-    if quick:
-        for table, part in zip(ledger.tables, path, strict=True):
-            node = table.get(part)
-            yield Checkpoint()  # between the look-up and the taking
-            try:
-                number = heappop(node.free) if node is not None else [].pop()
-            except IndexError:
-                for other in taken:
-                    heappush(other.free, 1)
-                    yield Checkpoint()
-                if taken and ledger.attention:
-                    ledger.look_after(taken)
-                    ledger.serve()
-                quick = False
-                break
-            taken.append(node)
-            yield Checkpoint()
-    if quick:
-        claim.nodes = taken
-        give_number(claim, number)
-        ledger.holders[key] = claim
-    else:
-        ledger.request(claim, path)
-        if key not in ledger.holders:
-            return  # it waits; who serves it is seen at the end
-    world.inside.append((path[0], key))
-    yield Checkpoint()
-    world.inside.remove((path[0], key))
-    claim = ledger.holders.pop(key)
-    if ledger.attention:
-        ledger.give(claim, 0.0)
-        return
-    yield Checkpoint()
-    for node in claim.nodes:
-        heappush(node.free, claim.slot_number)
-        yield Checkpoint()
-    if ledger.attention:
-        ledger.look_after(claim.nodes)
-        ledger.serve()
-
-
-@do
-def quick_cleaner(world):
-    forget_idle(world.ledger, 0, 0.0, 0.0, 0)
-    yield Checkpoint()
-    forget_idle(world.ledger, 0, 0.0, 0.0, 0)
-
-
-def explored_quickly(value, *actors, max_schedules=6_000, preemptions=3):
-    world = QuickWorld(value)
-
-    def make():
-        world.__init__(value)
-
-        @do
-        def program():
-            yield Gather(*[actor(world) for actor in actors])
-            ledger = world.ledger
-            while True:
-                check(ledger)  # also that nobody waits who fits
-                if not ledger.holders:
-                    break
-                assert len(ledger.holders) <= value
-                ledger.release(next(iter(ledger.holders)))
-            assert not ledger.waiting
-
-        return program()
-
-    return explore(
-        make, invariant=world.check, preemptions=preemptions, max_schedules=max_schedules
-    )
-
-
-@pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-@pytest.mark.parametrize("preemptions", [2, pytest.param(3, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("value", [1, 2])
-def test_the_quick_lane_and_the_clean_up_never_admit_two(value, preemptions):
-    result = explored_quickly(
-        value,
-        lambda world: quick_user(world, "one", ("a", None)),
-        lambda world: quick_user(world, "two", ("a", None)),
-        quick_cleaner,
-        preemptions=preemptions,
-    )
-    assert result.ok, result.failure
-
-
-@pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-def test_the_quick_lane_and_another_user_leave_nothing_behind():
-    result = explored_quickly(
-        1,
-        lambda world: quick_user(world, "one", ("a", None)),
-        lambda world: quick_user(world, "two", ("b", None)),
-    )
-    assert result.ok, result.failure
-
-
-@pytest.mark.skipif(not QUICK_LANE, reason="there is no quick lane here")
-def test_a_clean_up_that_forgets_without_taking_the_slots_away_is_caught(monkeypatch):
-    def careless(self, now, before, too_many, looks):
-        for node in [*self.nodes.values()]:
-            if not node.in_use and not node.waiting:
-                del self.nodes[node.key]
-        return 0, False
-
-    monkeypatch.setattr(TierNodes, "forget", careless)
-    result = explored_quickly(
-        2,
-        lambda world: quick_user(world, "one", ("a", None)),
-        lambda world: quick_user(world, "two", ("a", None)),
-        quick_cleaner,
-    )
-    assert not result.ok
 
 
 def test_a_ledger_with_a_fault_is_caught(monkeypatch):

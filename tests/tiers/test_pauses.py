@@ -12,7 +12,6 @@ from slotwise import (
     AcquireTimeout,
     Rate,
     RateLimit,
-    SemaphoreClosed,
     SlotManager,
     Tier,
     Tiers,
@@ -62,17 +61,6 @@ async def test_all_tiers_are_paused_and_reopened(anywhere: dict[str, Any]) -> No
         assert not await tiers.at(host="new").locked()
 
 
-async def test_keys_that_come_during_a_pause_are_served_when_it_ends(
-    anywhere: dict[str, Any],
-) -> None:
-    async with Tiers(*HOSTS, **anywhere) as tiers:
-        await asyncio.to_thread(tiers.pause_sync, 0.2)
-        async with asyncio.timeout(30):
-            for host in "abc":
-                assert await tiers.acquire(host=host)
-        assert (await tiers.stats())["all"].active == 3
-
-
 async def test_a_key_whose_value_is_a_function_can_be_paused_before_it_is_known(
     anywhere: dict[str, Any],
 ) -> None:
@@ -101,24 +89,6 @@ async def test_only_one_key_of_a_keyed_tier_can_be_paused(anywhere: dict[str, An
         assert await tiers.try_acquire(user="y", host="c") is not None
 
 
-async def test_a_closed_object_cannot_pause_and_closing_refuses_who_waits(
-    anywhere: dict[str, Any],
-) -> None:
-    tiers = Tiers(*HOSTS, **anywhere)
-    await tiers.pause(LONG)
-    waiting = asyncio.create_task(tiers.acquire(host="a"))
-    async with asyncio.timeout(30):
-        while not await tiers.waiters():
-            await asyncio.sleep(0.001)
-    await tiers.close()
-    with pytest.raises(SemaphoreClosed):
-        await asyncio.wait_for(waiting, 30)
-    with pytest.raises(SemaphoreClosed):
-        await tiers.pause(1)
-    with pytest.raises(SemaphoreClosed):
-        await tiers.at(host="a").pause(1)
-
-
 async def test_a_rate_is_paused_although_there_is_enough(anywhere: dict[str, Any]) -> None:
     url, name = anywhere.get("url"), anywhere.get("name")
     rate = RateLimit(name, Rate(1000, per=1, burst=5), url=url)
@@ -136,36 +106,6 @@ async def test_a_rate_is_paused_although_there_is_enough(anywhere: dict[str, Any
     assert expected is not None
     assert 0 < expected <= LONG
     await rate.close()
-
-
-async def test_the_pause_of_a_rate_is_ended_early(anywhere: dict[str, Any]) -> None:
-    rate = RateLimit(anywhere.get("name"), Rate(1000, per=1, burst=5), url=anywhere.get("url"))
-    await rate.pause(LONG)
-    waiting = asyncio.create_task(rate.acquire())
-    while not (await rate.stats()).waiting:
-        await asyncio.sleep(0.001)
-    await rate.reopen()
-    async with asyncio.timeout(30):
-        await waiting
-    await asyncio.to_thread(rate.pause_sync, LONG)
-    await asyncio.to_thread(rate.reopen_sync)
-    assert (await rate.stats()).paused_for == 0
-    assert await rate.try_acquire() is not None
-    await rate.close()
-
-
-async def test_slots_and_rates_together_are_paused_by_key(anywhere: dict[str, Any]) -> None:
-    both = Tier("host", 2, keyed=True), Tier("requests", rate=Rate(100, per=1, burst=5))
-    async with Tiers(*both, **anywhere) as tiers:
-        await tiers.at(host="a").pause(LONG)
-        assert await tiers.try_acquire(host="a") is None
-        assert await tiers.try_acquire(host="b") is not None
-        await tiers.pause(LONG)
-        assert await tiers.try_acquire(host="b") is None
-        await tiers.reopen()
-        async with asyncio.timeout(30):
-            assert await tiers.acquire(host="b")
-            assert await tiers.acquire(host="a")
 
 
 async def test_a_slot_manager_is_paused_for_everybody_or_for_one_user(manager: Any) -> None:
@@ -202,19 +142,3 @@ async def test_a_pause_is_remembered_when_its_key_or_all_objects_are_forgotten()
         clock.advance(10)
         assert tiers.try_acquire_sync(host="a") is not None
         await settled()
-
-
-async def test_waiters_are_served_at_the_very_end_of_the_pause_and_in_order() -> None:
-    with FakeClock() as clock:
-        tiers = Tiers(*HOSTS)
-        await tiers.pause(10, host="a")
-        tasks = [asyncio.create_task(tiers.acquire(host=host)) for host in "aab"]
-        await settled()
-        assert [task.done() for task in tasks] == [False, False, True]
-        await tiers.at(host="a").pause(12)
-        clock.advance(11.75)
-        await settled()
-        assert not tasks[0].done()
-        clock.advance(0.25)
-        await settled()
-        assert [task.result().waited for task in tasks[:2]] == [12.0, 12.0]

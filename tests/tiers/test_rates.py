@@ -11,7 +11,7 @@ import pickle
 import random
 
 import pytest
-from benchmarks._windows import Taken, fullest_window, share_used
+from benchmarks._windows import Taken, fullest_window
 from tests._effort import seeds
 from tests.tiers.conftest import options_of
 
@@ -317,14 +317,6 @@ async def test_a_rate_limit_is_a_limit(clock, rate_limit):
         RateLimit("crm", 5)
 
 
-def test_threads_wait_for_time_too(rate_limit):
-    limit = rate_limit(Rate(1000, per=1, burst=1))
-    assert limit.acquire_sync().waited == 0
-    limit.acquire_sync(timeout=30)
-    with limit.cm():
-        pass
-
-
 @pytest.fixture
 def taken(monkeypatch) -> dict[Rate, list[Taken]]:
     """What the ledgers of this process take of each rate, in the order in which they do it."""
@@ -394,119 +386,3 @@ async def test_a_rate_limit_has_head_starts_and_refuses_two_costs(clock, rate_li
     await advance(clock, 1)
     await asyncio.gather(*tasks)
     assert entered == ["first", "urgent", "patient"]
-
-
-@pytest.mark.parametrize("seconds", [900, pytest.param(3600, marks=pytest.mark.soak)])
-async def test_an_api_with_limits_has_no_window_above_its_rates(clock, taken, seconds):
-    """50 tasks, random tenants, costs, settles, holds and cancels: checked from outside."""
-    dice = random.Random(14)
-    rates = {"requests": Rate(600, per=60, burst=20), "tokens": Rate(100_000, per=60, burst=20_000)}
-    api = Tiers(
-        Tier("tenant", 5, keyed=True),
-        *(Tier(name, rate=rate) for name, rate in rates.items()),
-        Tier("all", 20),
-    )
-    begin = clock.now()
-    end = begin + seconds
-    outcomes: dict[str, int] = {"granted": 0, "cancelled": 0, "settled": 0, "later": 0}
-
-    async def work() -> None:
-        while clock.now() < end:
-            cost = dice.randint(1, 1500)
-            tenant, timeout = f"tenant-{dice.randrange(12)}", dice.choice([None, None, 5.0])
-            try:
-                acquired = await api.acquire(tenant=tenant, tokens=cost, timeout=timeout)
-            except AcquireTimeout:
-                outcomes["cancelled"] += 1
-                continue
-            outcomes["granted"] += 1
-            for _ in range(dice.randrange(3)):
-                await asyncio.sleep(0)
-            used, when = dice.randint(0, 1800), dice.random()
-            if when < 0.6:
-                outcomes["settled"] += 1
-                acquired.settle(tokens=used)
-            await api.release(acquired)
-            if when > 0.9:
-                outcomes["later"] += 1
-                await api.settle(acquired.acquisition_id, tokens=used)
-
-    tasks = [asyncio.create_task(work()) for _ in range(50)]
-    while not all(task.done() for task in tasks):
-        await settle()
-        clock.advance(dice.uniform(0.05, 1.0))
-    assert min(outcomes.values()) > 100
-    for rate in rates.values():
-        assert fullest_window(taken[rate], rate.count / rate.per, rate.burst) <= 1.0
-    tokens = rates["tokens"]
-    used = share_used(taken[tokens], tokens.count / tokens.per, (begin + 60, end))
-    assert used >= 0.97
-
-
-def fullest_of_all(taken: list[Taken], per_second: float, burst: int) -> float:
-    """The same as `fullest_window`, window by window."""
-    windows = (
-        sum(each.units for each in taken[first : last + 1])
-        - (taken[last].at - taken[first].at) * per_second
-        for last in range(len(taken))
-        for first in range(last + 1)
-        if taken[last].by_grant
-    )
-    return max(windows, default=0.0) / burst
-
-
-@pytest.mark.parametrize("cheats", [False, True])
-def test_the_check_of_windows_finds_those_that_are_too_full_and_no_others(cheats):
-    """Random histories of a bucket, in whole milliseconds; with grants that it had no room for."""
-    found = 0
-    for seed in range(300):
-        dice = random.Random(seed)
-        per_second, burst = dice.choice([(10, 5), (100, 20), (1000, 50)])
-        now, level, taken = 1_790_000_000_000, 1000 * burst, []  # in ms, and thousandths
-        for _ in range(dice.randint(5, 60)):
-            passed = dice.choice([0, 0, 1, dice.randint(0, 2000 * burst // per_second)])
-            now, level = now + passed, min(level + passed * per_second, 1000 * burst)
-            units, by_grant = dice.randint(1, burst // 2), dice.random() < 0.6
-            if not by_grant:
-                units -= burst // 3
-            elif level < 1000 * units and not (cheats and dice.random() < 0.1):
-                continue
-            level = min(level - 1000 * units, 1000 * burst)
-            taken.append(Taken(now / 1000, units, by_grant))
-        fullest = fullest_window(taken, per_second, burst)
-        assert fullest == pytest.approx(fullest_of_all(taken, per_second, burst), abs=1e-3)
-        assert cheats or fullest <= 1.0
-        found += fullest > 1.001
-    assert (found > 50) is cheats
-
-
-async def test_the_debt_of_a_rate_limit_can_be_forgiven(clock, rate_limit):
-    limit = rate_limit(Rate(1, per=1, burst=5))
-    acquired = await limit.acquire(3)
-    await limit.settle(acquired, 25)
-    assert (await limit.level()).level == limit.level_sync().level == -20
-    limit.settle_sync(acquired, 9)
-    assert limit.level_sync().level == -4
-    waiting = asyncio.create_task(limit.acquire(5))
-    await settle()
-    await limit.refill()
-    await settle()
-    assert (await asyncio.wait_for(waiting, 30)).acquisition_id
-    limit.refill_sync()
-    assert limit.level_sync().level == 5
-    with pytest.raises(LookupError):
-        limit.settle_sync("m0-1", 1)
-
-
-async def test_nothing_is_taken_of_a_rate_that_is_paused(clock, rate_limit):
-    limit = rate_limit(Rate(1000, per=1, burst=100))
-    await limit.acquire()
-    await limit.pause(5)
-    assert await limit.try_acquire() is None
-    waiting = asyncio.create_task(limit.acquire())
-    await settle()
-    await advance(clock, 4)
-    assert not waiting.done()
-    await advance(clock, 1)
-    assert (await asyncio.wait_for(waiting, 30)).waited == pytest.approx(5)
-    await limit.acquire()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 
 import pytest
 from tests._inside import uploads_of
 
 from slotwise import (
     AcquireTimeout,
-    ContextReused,
     SemaphoreClosed,
+    SlotManager,
     SlotManagerClosed,
+    SlotOptions,
     SlotStats,
-    WouldBlockLoop,
 )
+from slotwise.redis import RedisConfig
 
 # ---------------------------------------------------------------- taking and giving
 
@@ -55,35 +55,6 @@ async def test_a_newcomer_blocks_exactly_when_all_slots_are_taken(manager, limit
     else:
         await slots.acquire_download_slot(timeout=0)
     assert (await slots.stats()).downloads_active == taken + (not blocks)
-
-
-async def test_a_release_lets_the_one_who_waits_proceed(manager, look):
-    slots = manager(max_downloads=1)
-    first = await slots.acquire_download_slot()
-    waiting = asyncio.create_task(slots.acquire_download_slot())
-    await look.downloads_waiting(slots, 1)
-    assert not waiting.done()
-    await slots.release_download_slot(first)
-    async with asyncio.timeout(30):
-        await waiting
-
-
-async def test_those_who_wait_are_served_in_the_order_they_came(manager, look):
-    slots = manager(max_uploads=1)
-    order = []
-
-    async def upload(user):
-        async with slots.upload(user):
-            order.append(user)
-
-    async with slots.upload("first"):
-        waiting = []
-        for number, user in enumerate("abcde", 1):
-            waiting.append(asyncio.create_task(upload(user)))
-            await look.uploads_waiting(slots, number)
-    async with asyncio.timeout(30):
-        await asyncio.gather(*waiting)
-    assert order == [*"abcde"]
 
 
 async def test_no_limit_never_blocks_and_is_counted(manager):
@@ -127,13 +98,6 @@ async def test_a_wait_that_times_out_takes_nothing(manager):
     async with slots.upload("bob", timeout=0):
         pass
     assert (await slots.stats()).uploads_active == 0
-
-
-async def test_the_timeout_names_the_tier_that_was_full(manager):
-    slots = manager(max_uploads=5)
-    async with slots.upload("alice"):
-        with pytest.raises(AcquireTimeout, match="'alice'"):
-            await slots.acquire_upload_slot("alice", timeout=0)
 
 
 # --------------------------------------------------------------------- per user
@@ -242,25 +206,6 @@ async def test_a_release_takes_ids_and_acquisitions_only(manager, wrong):
         await slots.release_download_slot(wrong)
 
 
-async def test_a_block_gives_its_slot_back_after_an_error(manager):
-    slots = manager(max_uploads=1)
-    with pytest.raises(ZeroDivisionError):
-        async with slots.upload("alice"):
-            raise ZeroDivisionError
-    async with slots.upload("alice", timeout=0):
-        pass
-
-
-async def test_a_block_is_good_for_one_with(manager):
-    slots = manager()
-    block = slots.download()
-    async with block:
-        pass
-    with pytest.raises(ContextReused):
-        async with block:
-            pass
-
-
 # ---------------------------------------------------------------------- closing
 
 
@@ -287,25 +232,6 @@ async def test_a_close_wakes_all_who_wait_and_refuses_newcomers(manager, look):
     assert await slots.release_download_slot(download) is True
     assert await slots.release_upload_slot("alice", upload) is True
     await slots.close()
-
-
-async def test_a_close_wakes_threads_too(manager, look):
-    slots = manager(max_uploads=1)
-    outcome: list[BaseException] = []
-
-    def wait():
-        try:
-            slots.acquire_upload_slot_sync("bob")
-        except BaseException as error:
-            outcome.append(error)
-
-    async with slots.upload("alice"):
-        thread = threading.Thread(target=wait)
-        thread.start()
-        await look.uploads_waiting(slots, 1)
-        await slots.close()
-        await asyncio.to_thread(thread.join, 30)
-    assert [type(error) for error in outcome] == [SlotManagerClosed]
 
 
 async def test_the_manager_is_a_block_that_closes_it(manager):
@@ -338,60 +264,7 @@ async def test_plain_threads_use_the_sync_twins_and_with(manager):
     assert (await slots.stats()) == SlotStats(0, 10, 0, 1, 0)
 
 
-async def test_a_blocking_call_in_a_loop_is_refused(manager):
-    slots = manager()
-    with pytest.raises(WouldBlockLoop):
-        slots.acquire_download_slot_sync()
-    with pytest.raises(WouldBlockLoop), slots.upload("alice"):
-        pass
-    assert (await slots.stats()).uploads_active == 0
-
-
-async def test_a_thread_and_a_task_wait_in_one_queue(manager, look):
-    slots = manager(max_uploads=1)
-    order = []
-
-    def in_thread():
-        with slots.upload("thread"):
-            order.append("thread")
-
-    async def in_task():
-        async with slots.upload("task"):
-            order.append("task")
-
-    async with slots.upload("first"):
-        one = asyncio.create_task(asyncio.to_thread(in_thread))
-        await look.uploads_waiting(slots, 1)
-        other = asyncio.create_task(in_task())
-        await look.uploads_waiting(slots, 2)
-    async with asyncio.timeout(30):
-        await asyncio.gather(one, other)
-    assert order == ["thread", "task"]
-
-
 # ------------------------------------------------------------------ concurrency
-
-
-@pytest.mark.soak
-async def test_a_crowd_of_users_overshoots_nowhere_and_loses_nothing(manager):
-    slots = manager(max_uploads=5)
-    active: dict[str, int] = {}
-    most = 0
-
-    async def upload(user):
-        nonlocal most
-        async with slots.upload(user):
-            active[user] = active.get(user, 0) + 1
-            assert active[user] == 1
-            most = max(most, sum(active.values()))
-            await asyncio.sleep(0)
-            active[user] -= 1
-
-    async with asyncio.timeout(60):
-        await asyncio.gather(*[upload(f"user-{n % 12}") for n in range(120)])
-    assert most <= 5
-    stats = await slots.stats()
-    assert (stats.uploads_active, stats.user_slots_count) == (0, 12)
 
 
 async def test_stats_tell_the_truth(manager):
@@ -434,3 +307,84 @@ async def test_beyond_max_idle_users_the_longest_idle_are_forgotten_at_once(mana
     assert (await slots.stats()).user_slots_count == 3
     keys = (await uploads_of(slots).stats())["user"].keys
     assert {*keys} == {"user-7", "user-8", "user-9"}
+
+
+# ----------------------------------------------------------------------- options
+
+
+def test_the_defaults_are_those_of_the_manager():
+    with SlotManager() as slots:
+        assert slots.options == SlotOptions()
+
+
+def test_a_manager_is_made_from_options():
+    options = SlotOptions(max_downloads=3, max_uploads=0, cleanup_interval=0)
+    with SlotManager.from_options(options) as slots:
+        assert slots.options == options
+        assert slots.stats_sync().downloads_max == 3
+
+
+def test_each_field_has_a_variable():
+    environ = {
+        "SLOTWISE_MAX_DOWNLOADS": "1",
+        "SLOTWISE_MAX_UPLOADS": "2",
+        "SLOTWISE_MAX_UPLOADS_PER_USER": "3",
+        "SLOTWISE_CLEANUP_INTERVAL": "4.5",
+        "SLOTWISE_IDLE_THRESHOLD": "5",
+        "SLOTWISE_MAX_IDLE_USERS": "6",
+        "SLOTWISE_NAME": "transfers",
+        "SLOTWISE_URL": "redis://127.0.0.1:1",
+        "SLOTWISE_TTL": "7",
+        "SLOTWISE_HEARTBEAT_MAX_INTERVAL": "8",
+        "SLOTWISE_PING_INTERVAL": "2",
+        "SLOTWISE_CANCEL_TASK_AFTER_TTL": "0",
+    }
+    options = SlotOptions.from_env(environ)
+    assert options == SlotOptions(
+        max_downloads=1,
+        max_uploads=2,
+        max_uploads_per_user=3,
+        cleanup_interval=4.5,
+        idle_threshold=5,
+        max_idle_users=6,
+        name="transfers",
+        url=options.url,
+        ttl=7,
+        heartbeat_max_interval=8,
+        ping_interval=2,
+    )
+    assert isinstance(options.url, RedisConfig)
+
+
+def test_what_is_not_set_or_empty_has_its_default(monkeypatch):
+    assert SlotOptions.from_env({"SLOTWISE_MAX_UPLOADS": " "}) == SlotOptions()
+    monkeypatch.setenv("SLOTWISE_MAX_UPLOADS", "12")
+    assert SlotOptions.from_env().max_uploads == 12
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("SLOTWISE_MAX_DOWNLOADS", "many"),
+        ("SLOTWISE_MAX_UPLOADS", "-1"),
+        ("SLOTWISE_MAX_UPLOADS_PER_USER", "1.5"),
+        ("SLOTWISE_CLEANUP_INTERVAL", "soon"),
+        ("SLOTWISE_IDLE_THRESHOLD", "-3"),
+        ("SLOTWISE_CANCEL_TASK_AFTER_TTL", "perhaps"),
+        ("SLOTWISE_TTL", "0"),
+        ("SLOTWISE_URL", "carrier-pigeon://"),
+    ],
+)
+def test_bad_text_is_a_value_error_that_names_the_variable(variable, text):
+    with pytest.raises(ValueError, match=variable):
+        SlotOptions.from_env({variable: text})
+
+
+@pytest.mark.parametrize("limit", ["max_downloads", "max_uploads", "max_uploads_per_user"])
+@pytest.mark.parametrize(
+    ("wrong", "error"), [(-1, ValueError), (True, TypeError), (1.0, TypeError), ("1", TypeError)]
+)
+def test_a_limit_that_makes_no_sense_is_refused(limit, wrong, error):
+    for make in (SlotManager, SlotOptions):
+        with pytest.raises(error, match=limit):
+            make(**{limit: wrong})

@@ -9,7 +9,7 @@ import pytest
 from tests._inside import backend_of, uploads_of
 from tests.ledger.invariants import check
 
-from slotwise import AcquireTimeout, BackendError, SlotManagerClosed, Tier
+from slotwise import AcquireTimeout, BackendError
 from slotwise._wait.section import lock
 
 pytestmark = pytest.mark.soak
@@ -62,45 +62,3 @@ async def test_acquires_cancels_timeouts_and_clean_ups_leave_nothing_behind(mana
             if not stats["uploads"].active and not stats["user"].waiting:
                 break
             await asyncio.sleep(0.005)
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_close_in_the_middle_of_a_storm_ends_every_wait(manager, seed):
-    chance = random.Random(seed)
-    slots = manager(max_uploads=2)
-
-    async def upload(user):
-        async with slots.upload(user):
-            for _ in range(chance.randrange(5)):
-                await asyncio.sleep(0)
-
-    running = [asyncio.create_task(upload(f"user-{n % 5}")) for n in range(40)]
-    for _ in range(chance.randrange(8)):
-        await asyncio.sleep(0)
-    await slots.close()
-    async with asyncio.timeout(60):
-        outcomes = await asyncio.gather(*running, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} <= {type(None), SlotManagerClosed}
-    assert (await slots.stats()).uploads_active == 0
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_paths_that_cross_all_come_to_their_end(tiers, seed):
-    chance = random.Random(seed)
-    limits = tiers(Tier("tenant", 2, keyed=True), Tier("model", 2, keyed=True), Tier("all", 4))
-    inside: dict[str, int] = {}
-
-    async def work(tenant, model):
-        async with limits.cm(tenant=tenant, model=model):
-            for key, most in ((tenant, 2), (model, 2), ("all", 4)):
-                inside[key] = inside.get(key, 0) + 1
-                assert inside[key] <= most
-            await asyncio.sleep(0)
-            for key in (tenant, model, "all"):
-                inside[key] -= 1
-
-    async with asyncio.timeout(60):
-        await asyncio.gather(
-            *[work(chance.choice("abc"), chance.choice("xyz")) for _ in range(120)]
-        )
-    assert all(tier.active == 0 for tier in (await limits.stats()).values())
