@@ -39,18 +39,3 @@ def sweep_soon(limit: Any) -> None:
 def extent(journal: FileJournal) -> tuple[int, int]:
     """Where the snapshot starts, and where the records end."""
     return journal._start, journal._end
-
-
-def write_garbage(limit: SharedLimit, *, record: bool) -> None:
-    """Write what cannot be applied, with its checksum: a record, or a snapshot."""
-    with limit._mutex:
-        # With the same descriptor, and its locks.
-        journal = FileJournal(limit.journal.process, limit.journal.file, "s", "key")
-        journal.read()
-        (start, end), epoch = extent(journal), journal._epoch
-        garbage: Any = "not a snapshot"
-        if record:  # it ends the wait before it fails
-            garbage = ["drop dead", 1.0, 1, [limit.journal.owner], 5]
-        else:
-            start, epoch = end, epoch + 1
-        journal._commit(garbage, end, epoch, start)

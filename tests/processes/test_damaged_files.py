@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
-import struct
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.processes._copies import Copy
-from tests.processes._inside import limit_of, write_garbage
 from tests.processes.test_files import in_another_process
 from tests.processes.test_stuck_lock import stuck
 
@@ -119,34 +116,6 @@ def test_a_garbled_file_serves_or_is_refused(make: Make, directory: Path) -> Non
     assert 0 < refused < 200
 
 
-@pytest.mark.soak
-def test_a_file_garbled_while_it_is_held_serves_or_is_refused(make: Make, directory: Path) -> None:
-    for seed in range(100):
-        dice = random.Random(seed)
-        name = f"n{seed}"
-        path = directory / filename_of(name)
-        semaphore = make(2, name=name, ttl=60.0)
-        acquired = semaphore.acquire_sync()
-        for _ in range(dice.randrange(3)):
-            semaphore.release_sync(semaphore.acquire_sync())
-        # Not with write_bytes, which would close it and drop the holder's lock.
-        fd = limit_of(semaphore).journal.file.fd
-        damaged = garble_anywhere(dice, path.read_bytes())
-        os.pwrite(fd, damaged, 0)
-        os.ftruncate(fd, len(damaged))
-        try:
-            serves(semaphore, path)
-            semaphore.release_sync(acquired)
-        except BackendError:
-            path.unlink()
-            with semaphore.cm(timeout=LONG):
-                assert acquired.lost.wait(LONG)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        path.unlink()
-
-
 @pytest.mark.parametrize("size", [1, 63, 64, 127])
 def test_nothing_is_granted_in_a_file_that_was_truncated_while_it_is_held(
     make: Make, directory: Path, size: int
@@ -156,18 +125,6 @@ def test_nothing_is_granted_in_a_file_that_was_truncated_while_it_is_held(
     os.truncate(directory / filename_of("s"), size)
     with pytest.raises(BackendError, match=r"damaged .* remove it"):
         semaphore.acquire_sync(timeout=LONG)
-
-
-def test_a_file_that_was_emptied_counts_as_deleted(make: Make, directory: Path) -> None:
-    semaphore = make(3)
-    held = semaphore.acquire_sync()
-    os.truncate(directory / filename_of("s"), 0)
-    with semaphore.cm(timeout=LONG) as acquired:
-        assert held.lost.wait(LONG)
-        assert [each.acquisition_id for each in semaphore.holders_sync()] == [
-            acquired.acquisition_id
-        ]
-    assert semaphore.stats_sync().acquired_slots == 0
 
 
 def test_the_holders_of_a_file_that_was_emptied_are_told_by_another_process(
@@ -196,21 +153,6 @@ def test_a_process_that_has_read_a_file_needs_nothing_that_was_cut_off(
         assert semaphore.try_acquire_sync(3) is None
     assert "acquired_slots=1" in in_another_process(directory, "print(s.stats_sync())")
     assert semaphore.release_sync(held)
-
-
-def test_garbage_in_the_lock_queue_is_ignored(make: Make, directory: Path) -> None:
-    """It has no checksum; a time in the future once made everybody wait forever."""
-    semaphore = make()
-    semaphore.release_sync(semaphore.acquire_sync())
-    path = directory / filename_of("s")
-    inf, nan = float("inf"), float("nan")
-    for since, shown_at in [(1.0, 1e300), (1.0, nan), (1.0, inf), (-0.0, 1e9), (nan, nan)]:
-        with path.open("r+b") as file:
-            file.seek(128)
-            file.write(struct.pack("<dd", since, shown_at) * 16)
-        with semaphore.cm(timeout=LONG):
-            pass
-        assert path.read_bytes()[128:HEAD] == bytes(HEAD - 128), "it was repaired"
 
 
 def test_a_wait_for_the_lock_of_a_deleted_file_ends(make: Make, directory: Path) -> None:
@@ -246,38 +188,6 @@ def test_nobody_waits_for_a_file_that_is_damaged_meanwhile(
     thread.join(LONG)
     assert [type(error) for error in told] == [BackendError]
     assert re.search("damaged .* remove it", str(told[0]))
-
-
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-@pytest.mark.parametrize("garbage", ["record", "snapshot"])
-def test_what_can_not_be_applied_is_damage_in_spite_of_its_checksum(
-    make: Make, directory: Path, kind: str, garbage: str
-) -> None:
-    semaphore, tiers = make(1), Tiers(Tier("all", 1), name="s", url=f"process://{directory}")
-    limit: Limit = semaphore if kind == "semaphore" else tiers.at()
-    limit.acquire_sync()
-    other = make(1, name="other")
-    held = other.acquire_sync()
-    shared = limit_of(limit)
-    file = shared.journal.file
-    with ThreadPoolExecutor(2) as threads:
-        waiting = threads.submit(limit.acquire_sync, timeout=LONG)
-        waiting_elsewhere = threads.submit(other.acquire_sync, timeout=LONG)
-        until = time.monotonic() + LONG
-        while not (limit.stats_sync().waiting and other.stats_sync().waiting):
-            assert time.monotonic() < until
-        write_garbage(shared, record=garbage == "record")
-        error = waiting.exception(LONG)
-        assert isinstance(error, BackendError)
-        refused = f"^{re.escape(file.path)}: its contents are damaged .*: remove it"
-        assert re.search(refused, str(error))
-        with pytest.raises(BackendError, match=refused):
-            limit.try_acquire_sync()
-        assert shared.state is None, "nobody uses what was half changed"
-        assert other.release_sync(held)
-        assert other.release_sync(waiting_elsewhere.result(LONG))
-    Path(file.path).unlink()
-    limit.release_sync(limit.acquire_sync(timeout=LONG))
 
 
 def test_a_damaged_file_does_not_keep_the_holders_of_others_from_being_told(

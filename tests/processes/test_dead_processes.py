@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests import _fresh_processes
-from tests.processes._inside import limit_of, tell
 from tests.redis._client import Worker
-from tests.redis._server import wait_until
 
-from slotwise import BackendError, SemaphoreClosed, SemaphoreStats
-from slotwise.processes import ProcessSemaphore, _wakeups
-from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._limit import SharedLimit
-from slotwise.processes._wakeups import Wakeups
+from slotwise import SemaphoreStats
+from slotwise.processes import ProcessSemaphore
 
 Make = Callable[..., ProcessSemaphore]
 Start = Callable[..., Worker]
 
-ROOT = Path(__file__).parents[2]
 
 HANG = 30  # seconds after which something never happens
 
@@ -40,20 +31,6 @@ def holding(worker: Worker) -> Worker:
     worker.tell("acquire")
     assert worker.hears().startswith("acquired")
     return worker
-
-
-async def test_a_slot_goes_from_process_to_process(make: Make, worker: Start) -> None:
-    semaphore = make()
-    first, second = holding(worker()), worker()
-    second.tell("acquire")
-    await until_waiting(semaphore, 1)
-    mine = asyncio.create_task(semaphore.acquire())
-    await until_waiting(semaphore, 2)
-    first.tell("release")
-    assert second.hears().startswith("acquired 1")
-    assert not mine.done()
-    second.tell("release")
-    await asyncio.wait_for(mine, HANG)
 
 
 @pytest.mark.soak
@@ -91,32 +68,6 @@ async def test_a_death_that_the_kernel_does_not_report_is_noticed(
     await until_waiting(semaphore, 1)
     holder.kill()
     await asyncio.wait_for(waiting, HANG)
-
-
-async def test_a_waiter_elsewhere_is_told_of_a_pause_and_served_when_it_ends(
-    make: Make, worker: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It began to wait before the pause, and nobody holds a slot when that ends."""
-    semaphore = make()
-    other = worker()
-    notify, told = Wakeups.notify, []
-
-    def spy(wakeups: Wakeups, key: str, owner: str) -> None:
-        told.append(owner)
-        notify(wakeups, key, owner)
-
-    monkeypatch.setattr(Wakeups, "notify", spy)
-    async with asyncio.timeout(HANG):
-        acquired = await semaphore.acquire()
-        other.tell("acquire")
-        await until_waiting(semaphore, 1)
-        told.clear()
-        paused_at = time.monotonic()
-        await semaphore.pause(0.2)
-        assert len(told) == 1  # without that it would look by chance, once a second
-        await semaphore.release(acquired)
-        assert other.hears().startswith("acquired")
-        assert time.monotonic() - paused_at >= 0.2
 
 
 async def test_a_killed_holder_frees_its_slot_for_a_waiter(make: Make, worker: Start) -> None:
@@ -212,19 +163,6 @@ async def test_a_child_has_an_identity_of_its_own(make: Make, worker: Start) -> 
     assert await make(2).stats() == SemaphoreStats(1, 2)
 
 
-@pytest.mark.soak
-def test_a_fork_in_the_middle_of_another_threads_change_does_no_harm(directory: Path) -> None:
-    done = _fresh_processes.run(
-        [sys.executable, "-m", "tests.processes._forks", str(directory)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
-
-
 async def test_a_process_that_becomes_another_program_holds_nothing(
     make: Make, worker: Start
 ) -> None:
@@ -297,70 +235,9 @@ async def test_a_resize_and_a_close_reach_other_processes(make: Make, worker: St
     assert other.hears().startswith("acquired 1")
 
 
-async def test_a_local_close_is_not_noticed_by_other_processes(make: Make, worker: Start) -> None:
-    semaphore = make()
-    held = await semaphore.acquire()
-    ours = asyncio.create_task(semaphore.acquire())
-    await until_waiting(semaphore, 1)
-    other = worker()
-    other.tell("acquire")
-    await until_waiting(semaphore, 2)
-    await semaphore.close()
-    with pytest.raises(SemaphoreClosed):
-        await ours
-    await until_waiting(semaphore, 1)
-    await semaphore.release(held)
-    assert other.hears().startswith("acquired 1")
-
-
-async def test_a_timeout_in_another_process_keeps_the_order_of_the_others(
-    make: Make, worker: Start
-) -> None:
-    semaphore = make()
-    held = await semaphore.acquire()
-    hasty = worker()
-    hasty.tell("acquire 0.2")
-    assert hasty.hears().startswith(
-        "failed AcquireTimeout no slot of 's' within 0.2 s: 1 of 1 held"
-    )
-    assert await semaphore.stats() == SemaphoreStats(1, 1)
-    await semaphore.release(held)
-
-
 def test_fifos_of_killed_processes_are_removed(worker: Start, directory: Path) -> None:
     holding(worker()).kill()
     [left] = directory.glob("wake/*")
     holding(worker())
     assert left not in [*directory.glob("wake/*")]
     assert len([*directory.glob("wake/*")]) == 1
-
-
-@pytest.mark.soak
-def test_a_fifo_that_replaces_a_removed_one_is_read_even_if_stale_ones_cannot_be_listed(
-    make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    semaphore = make()
-    held = semaphore.acquire_sync()
-    file = limit_of(semaphore)
-    wakeups = file.journal.process.wakeups
-    checked: list[str] = []
-    monkeypatch.setattr(
-        SharedLimit, "check", lambda file, *, thorough: bool(checked.append(file.name)) or True
-    )
-
-    def too_many_open_files(*_: object) -> Iterator[object]:
-        raise BackendError("there are too many open files")
-
-    monkeypatch.setattr(OpenDirectory, "entries", too_many_open_files)
-    [fifo] = directory.glob("wake/*")
-    fifo.unlink()
-    tell(wakeups, _wakeups._CHECK_ALL)
-    wait_until(fifo.exists, "another FIFO", within=HANG)
-    checked.clear()  # from now on by messages: the thread itself checks every minute
-    wait_until(
-        lambda: wakeups.notify(file.journal.key, file.journal.owner) or checked,
-        "a message",
-        within=HANG,
-    )
-    monkeypatch.undo()
-    assert semaphore.release_sync(held) is True

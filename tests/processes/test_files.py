@@ -17,14 +17,16 @@ from zlib import crc32
 import pytest
 from tests import _fresh_processes
 from tests.processes._copies import Copy
-from tests.processes._inside import extent
+from tests.processes._inside import extent, limit_of, sweep_soon
+from tests.redis._server import wait_until
 
-from slotwise import BackendError, SemaphoreClosed, SemaphoreStats, SlotwiseError
+from slotwise import BackendError, SemaphoreStats, SlotwiseError
 from slotwise._core.paths import semaphore_spec
 from slotwise.processes import ProcessSemaphore, UnknownSemaphore
 from slotwise.processes._directory import OpenDirectory
 from slotwise.processes._filenames import filename_of, locate, name_from
 from slotwise.processes._messages import os_error
+from slotwise.processes._operations import release
 from slotwise.processes._state import State
 
 Make = Callable[..., ProcessSemaphore]
@@ -205,13 +207,6 @@ def test_a_file_that_is_garbage_is_an_error_that_names_it(make: Make, directory:
     make().acquire_sync(timeout=30)
 
 
-def test_a_truncated_file_is_an_error(make: Make, directory: Path) -> None:
-    path = file_of(used(make), directory)
-    with path.open("r+b") as file:
-        file.truncate(140)
-    assert "damaged" in in_another_process(directory, "s.acquire_sync()")
-
-
 def test_a_flipped_bit_is_an_error_wherever_it_counts(make: Make, directory: Path) -> None:
     path = file_of(used(make), directory)
     sound = path.read_bytes()
@@ -247,25 +242,6 @@ def test_a_file_of_a_newer_release_is_left_alone(make: Make, directory: Path) ->
     assert path.read_bytes() == newer
 
 
-def test_a_file_of_an_older_release_that_can_not_be_read_is_called_that(
-    make: Make, directory: Path
-) -> None:
-    """Not damaged: nothing is wrong with the disk."""
-    path = file_of(used(make), directory)
-    snapshot, start = b'{"of": "long ago"}', 384
-    frame = struct.pack("<II", len(snapshot), crc32(snapshot, 9)) + snapshot
-    root = struct.pack("<8sHHQQQQ16x", b"slotwise", 1, 0, 1000, 9, start, start + len(frame))
-    old = bytearray(path.read_bytes())
-    old[0:64] = root + struct.pack("<I", crc32(root))
-    old[start : start + len(frame)] = frame
-    path.write_bytes(old)
-    told = in_another_process(directory, "s.acquire_sync()")
-    assert told.startswith(
-        f"BackendError {path}: an older release of slotwise wrote it (format 1.0,"
-    )
-    assert path.read_bytes() == old
-
-
 def test_a_deleted_file_ends_what_was_held_in_it(make: Make, directory: Path) -> None:
     semaphore = make()
     acquired = semaphore.acquire_sync()
@@ -292,16 +268,6 @@ def test_creating_a_file_again_tells_the_holders_of_the_old_one(
     assert acquired.lost.wait(30)
     # The new file is used.
     assert semaphore.acquire_sync(timeout=30).slot_number == 1
-    assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
-
-
-def test_after_a_move_the_directory_at_the_path_is_used(make: Make, directory: Path) -> None:
-    semaphore = make()
-    acquired = semaphore.acquire_sync()
-    directory.rename(directory.parent / "moved")
-    assert "acquisition_id" in in_another_process(directory, "print(s.acquire_sync())")
-    assert semaphore.try_acquire_sync() is not None
-    assert acquired.lost.is_set()
     assert in_another_process(directory, "print(s.locked_sync())") == "True\n"
 
 
@@ -403,35 +369,6 @@ def test_after_a_reboot_a_name_begins_anew(make: Make, directory: Path) -> None:
     assert semaphore.release_sync(held)
 
 
-def test_old_idle_files_are_deleted_by_later_processes(make: Make, directory: Path) -> None:
-    yesterday = time.time() - 25 * 3600
-    idle, resized, in_use, young = (make(name=name) for name in ("idle", "resized", "in use", "y"))
-    for semaphore in (idle, resized, young):
-        semaphore.release_sync(semaphore.acquire_sync())
-    resized.resize_sync(3)
-    held = in_use.acquire_sync()
-    for semaphore in (idle, resized, in_use):
-        os.utime(file_of(semaphore, directory), (yesterday, yesterday))
-    in_another_process(directory, "s.acquire_sync()")
-    assert ProcessSemaphore.names(directory) == ["in use", "resized", "s", "y"]
-    # A process that has the deleted file open creates another.
-    again = idle.acquire_sync(timeout=30)
-    assert ProcessSemaphore.names(directory) == ["idle", "in use", "resized", "s", "y"]
-    assert idle.release_sync(again) is True
-    assert in_use.release_sync(held) is True
-
-
-def test_the_file_of_a_closed_name_is_not_deleted(make: Make, directory: Path) -> None:
-    long_ago = time.time() - 365 * 24 * 3600
-    closed = make(name="closed")
-    closed.close_everywhere_sync("for good")
-    os.utime(file_of(closed, directory), (long_ago, long_ago))
-    in_another_process(directory, "s.acquire_sync()")
-    assert "closed" in ProcessSemaphore.names(directory)
-    with pytest.raises(SemaphoreClosed, match="for good"):
-        closed.acquire_sync()
-
-
 def open_files() -> int:
     """Return how many files this process has open."""
 
@@ -512,3 +449,96 @@ def test_what_was_held_in_a_file_that_was_moved_away_and_back_is_free(
     away.rename(path)
     semaphore.release_sync(semaphore.acquire_sync(timeout=20))
     assert semaphore.stats_sync().acquired_slots == 0
+
+
+# ------------------------------------------------------------------------ growth
+
+
+LONG = 30.0
+
+
+def files(directory: Path) -> list[Path]:
+    return [*directory.glob("*.slots"), *directory.glob("*.private")]
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def use(semaphore: ProcessSemaphore) -> None:
+    with semaphore.cm(timeout=LONG):
+        pass
+
+
+def test_names_not_used_for_a_minute_are_deleted_as_others_are_created(
+    make: Make, directory: Path
+) -> None:
+    for number in range(200):  # more than stay open
+        use(make(name=f"old {number}"))
+    old = files(directory)
+    assert len(old) == 200
+    for path in old:
+        age(path, 20)
+    for number in range(5):
+        use(make(name=f"young {number}"))
+    assert len(files(directory)) == 205, "not yet"
+    for path in old:
+        age(path, 61)
+    for number in range(200):
+        use(make(name=f"new {number}"))
+    assert [path for path in old if path.exists()] == []
+    assert len(files(directory)) == 205, "and none of the others"
+
+
+def test_an_idle_process_deletes_its_files_by_itself(make: Make, directory: Path) -> None:
+    semaphore = make()
+    use(semaphore)
+    age(directory / filename_of("s"), 61)
+    sweep_soon(semaphore)
+    wait_until(lambda: files(directory) == [], "no file", within=LONG)
+    use(semaphore)
+    assert len(files(directory)) == 1
+
+
+def test_files_of_held_resized_or_closed_semaphores_stay(make: Make, directory: Path) -> None:
+    held, resized, closed = (make(name=name) for name in ("held", "resized", "closed"))
+    acquired = held.acquire_sync()
+    resized.resize_sync(3)
+    use(closed)
+    closed.close_everywhere_sync("for the night")
+    for path in files(directory):
+        age(path, 3600)
+    for number in range(10):
+        use(make(name=f"new {number}"))
+    assert {*ProcessSemaphore.names(directory)} >= {"held", "resized", "closed"}
+    assert held.release_sync(acquired) is True
+
+
+def test_a_release_of_an_unknown_id_creates_no_file(make: Make, directory: Path) -> None:
+    semaphore = make()
+    assert semaphore.release_sync("p1-1") is False
+    assert files(directory) == []
+
+
+def test_a_timer_creates_no_file(make: Make, directory: Path) -> None:
+    semaphore = make(ttl=0.05)
+    acquired = semaphore.acquire_sync()
+    (directory / filename_of("s")).unlink()
+    assert acquired.lost.wait(LONG)
+    assert files(directory) == []
+
+
+def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
+    make: Make, directory: Path
+) -> None:
+    semaphore = make(name=None)
+    acquired = semaphore.acquire_sync()
+    limit = limit_of(semaphore)
+    del semaphore
+    gc.collect()
+    assert len(files(directory)) == 1, "it is held"
+    limit.change(release, limit, acquired.acquisition_id, None)
+    del acquired
+    gc.collect()
+    assert files(directory) == []

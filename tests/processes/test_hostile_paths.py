@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ import pytest
 from tests import _fresh_processes
 
 from slotwise import BackendError
-from slotwise.processes import ProcessSemaphore, _wakeups
+from slotwise.processes import ProcessSemaphore
 from slotwise.processes._filenames import filename_of
 from slotwise.processes._locked_file import LockedFile
-from slotwise.processes._wakeups import Wakeups
 
 Make = Callable[..., ProcessSemaphore]
 
@@ -85,44 +82,6 @@ def test_a_directory_that_is_swapped_right_after_it_was_checked_gets_nothing(
     with pytest.raises(BackendError, match=r"symbolic link|others can write to it"):
         make(name="new").acquire_sync(timeout=30)
     assert [*directory.iterdir()] == []
-
-
-@pytest.mark.soak
-def test_what_keeps_waiters_from_being_served_is_logged_once_while_it_lasts(
-    make: Make, directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_all, checks, is_hostile = Wakeups._check_all, {True: 0, False: 0}, False
-
-    def check(wakeups: Wakeups, ended: bool) -> None:
-        if str(wakeups._process.directory.path) != str(directory):  # of another test
-            check_all(wakeups, ended)
-            return
-        checks[is_hostile] += 1
-        if is_hostile:
-            raise BackendError(f"{directory}: others can write to it")
-        check_all(wakeups, ended)
-
-    def until_more(more: int) -> None:
-        enough, deadline = checks[is_hostile] + more, time.monotonic() + 30
-        while checks[is_hostile] < enough:
-            assert time.monotonic() < deadline, checks
-            time.sleep(0.001)
-
-    monkeypatch.setattr(_wakeups, "_UNWATCHED", 0.01)
-    monkeypatch.setattr(_wakeups, "_WAITING", 0.01)
-    monkeypatch.setattr(Wakeups, "_check_all", check)
-    semaphore = make()
-    held = semaphore.acquire_sync()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(semaphore.acquire_sync, timeout=30)
-        for times in (1, 2):
-            is_hostile = True
-            until_more(5)
-            is_hostile = False
-            until_more(2)
-            assert len([each for each in caplog.messages if str(directory) in each]) == times
-        semaphore.release_sync(held)
-        semaphore.release_sync(waiting.result())
 
 
 def put_fifo(path: Path) -> None:

@@ -6,6 +6,7 @@ The "processes" here are journals of one test, as in `test_state`.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests._effort import examples
 from tests.ledger.invariants import check
 from tests.ledger.path_model import PathModel, Request
 from tests.processes._copies import Copy
+from tests.processes._inside import extent
 
 from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
@@ -41,6 +43,7 @@ rates = st.sampled_from(
         Rate(3, per=2, burst=4),
     ]
 )
+head_starts = st.sampled_from([0, 0, 0, 1, 400_000, -3_000_000])  # in microseconds
 perhaps_seconds = st.sampled_from([None, None, None, 1.0, 2.0, 5.0])
 which = st.integers(0, 30)
 actors = st.integers(0, 2)
@@ -109,24 +112,26 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
 
     @rule(
         actor=actors,
-        crowd=st.lists(st.tuples(tenants, models, perhaps_several), min_size=1, max_size=4),
+        crowd=st.lists(
+            st.tuples(tenants, models, perhaps_several, head_starts), min_size=1, max_size=4
+        ),
         ttl=perhaps_seconds,
         wait=perhaps_seconds,
     )
     def request(self, actor: int, crowd: list[Any], ttl: float | None, wait: float | None) -> None:
         if self.closed:
             return  # refused before anything is written
-        for tenant, model, needs in crowd:
+        for tenant, model, needs, head_start in crowd:
             key = f"p{actor + 1:x}-{len(self.ids)}"
             path = (tenant, model, None)
             needs = self.needs(needs)
-            request = Request(key, path, ttl, needs)
+            request = Request(key, path, ttl, needs, head_start=head_start)
             if self.model.can_never_fit(request):
                 continue  # refused as well
             until = None if wait is None else self.now + wait
             told = () if self.by_key is None else ((0, self.by_key),)
             self.ids.append(key)
-            wanted = Wanted(path, needs, told)
+            wanted = Wanted(path, needs, told, head_start)
             granted = self.model.request(request, self.now, until)
             args = (key, wanted.written, ttl, until, 1000 + actor, None)
             assert self.do(actor, "request", *args) == [("granted", each) for each in granted]
@@ -218,6 +223,13 @@ class TiersFileAgainstModel(RuleBasedStateMachine):
         key = None if tier == 2 else key
         self.model.pause((tier, key), self.now + seconds)
         assert self.do(actor, "pause", NAMES[tier], key, seconds) == []
+
+    @rule(actor=actors)
+    def die_while_writing(self, actor: int) -> None:
+        """What was written but not committed is ignored, and overwritten."""
+        process = self.processes[actor]
+        process.catch_up()
+        os.pwrite(process.file.fd, b"\x40\0\0\0half a record", extent(process.journal)[1])
 
     @rule(actor=actors)
     def restart(self, actor: int) -> None:
@@ -348,3 +360,25 @@ TestTiersFileAgainstModel = TiersFileAgainstModel.TestCase
 TestTiersFileAgainstModel.settings = examples(10, stateful_step_count=40)
 TestRatesFileAgainstModel = RatesFileAgainstModel.TestCase
 TestRatesFileAgainstModel.settings = examples(6, stateful_step_count=40)
+
+
+def test_what_is_kept_for_an_overdue_request_is_known_from_a_snapshot(monkeypatch) -> None:
+    monkeypatch.setattr(path_queue, "PATIENCE", 0)
+    specs = [TierSpec("user", 1, keyed=True), TierSpec("model", 1, keyed=True)]
+    state = State("t", specs, "boot")
+
+    def granted(state: State, verb: str, key: str, *args: Any) -> list[str]:
+        events = state.apply([verb, 1.0, 1, key, *args])
+        return [str(claim.key) for word, claim in events if word == "granted"]
+
+    def ask(state: State, key: str, user: str, model: str) -> list[str]:
+        return granted(state, "request", key, [[user, model]], None, None, 1, None)
+
+    assert ask(state, "p1-1", "a", "x") == ["p1-1"]
+    assert ask(state, "p1-2", "b", "y") == ["p1-2"]
+    assert ask(state, "p1-3", "a", "y") == []
+    assert ask(state, "p1-4", "c", "z") == ["p1-4"], "it has passed the one that waits"
+    assert granted(state, "release", "p1-1") == []
+    for each in (State.restore(json.loads(json.dumps(state.snapshot()))), state):
+        assert ask(each, "p1-5", "a", "q") == [], "the slot of a is kept"
+        assert granted(each, "release", "p1-2") == ["p1-3"]

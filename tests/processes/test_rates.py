@@ -108,20 +108,6 @@ async def test_a_killed_holder_keeps_what_it_took_and_gives_its_slots_back(limit
     await limits.release(acquired)
 
 
-async def test_a_killed_waiter_takes_nothing_and_delays_nobody(limits, worker):
-    held = await limits.acquire(tokens=2)
-    costly = worker(5)
-    costly.tell("acquire")
-    await until_waiting(limits, 1)  # for hours, and nobody may pass it
-    waiting = asyncio.create_task(limits.acquire(tokens=3))
-    await until_waiting(limits, 2)
-    costly.kill()
-    await limits.release(held)
-    async with asyncio.timeout(30):
-        await limits.release(await waiting)
-    assert await level(limits) == 0
-
-
 @pytest.mark.parametrize("alone", [False, True])
 async def test_what_is_granted_to_a_dead_process_goes_back(url, limits, worker, alone):
     """Whether its death is noticed before the grant or by it, and whether anything is held."""

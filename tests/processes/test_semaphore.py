@@ -13,18 +13,12 @@ import pytest
 from tests._interrupting import Interrupted, interrupted_when
 from tests._stdlib import discard
 
-import slotwise
-from slotwise import AcquireTimeout, SemaphoreStats, ValueConflict
-from slotwise.processes import ProcessSemaphore
+from slotwise import ProcessSemaphore, SemaphoreStats, ValueConflict
+from slotwise.processes import _file_journal as journals
 from slotwise.processes._limit import SharedLimit
-from slotwise.testing import FakeClock
 
 Make = Callable[..., ProcessSemaphore]
 Settle = Callable[[], Awaitable[None]]
-
-
-def test_it_is_exported_without_being_imported() -> None:
-    assert slotwise.ProcessSemaphore is ProcessSemaphore
 
 
 # ----------------------------------------------------------- figures of names
@@ -48,7 +42,9 @@ def test_statistics_are_those_of_the_directory(make: Make, directory: Path) -> N
     idle.release_sync(idle.acquire_sync())
     stats = ProcessSemaphore.get_acquired_stats_sync(directory=directory)
     assert [*stats.items()] == [("full", SemaphoreStats(1, 1)), ("half", SemaphoreStats(1, 2))]
-    named = ProcessSemaphore.get_acquired_stats_sync(["idle", "nobody"], directory=directory)
+    named = asyncio.run(
+        ProcessSemaphore.get_acquired_stats(["idle", "nobody"], directory=directory)
+    )
     assert named == {"idle": SemaphoreStats(0, 1)}
     assert [*ProcessSemaphore.get_acquired_stats_sync(limit=1, directory=directory)] == ["full"]
     with pytest.raises(TypeError, match="iterable of names"):
@@ -77,65 +73,6 @@ def test_whether_it_was_resized_can_be_seen(make: Make, directory: Path) -> None
     make(3).resize_sync(3)
     assert ProcessSemaphore.existing("s", directory=directory).resized is False
     assert make(3).release_sync(held) is True
-
-
-def test_an_idle_semaphore_takes_another_value(make: Make, directory: Path) -> None:
-    first = make(3)
-    first.release_sync(first.acquire_sync())
-    with make(7).cm():
-        found = ProcessSemaphore.existing("s", directory=directory)
-        assert (found.value, found.resized) == (7, False)
-        with pytest.raises(ValueConflict):
-            first.acquire_sync()
-
-
-# ------------------------------------------------------------------ ttl, loss
-
-
-async def test_a_ttl_ends_by_the_clock_of_slotwise(
-    make: Make, clock: FakeClock, settle: Settle
-) -> None:
-    semaphore = make(1, ttl=60)
-    first = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await settle()
-    clock.advance(59)
-    await settle()
-    assert not first.lost.is_set()
-    assert not waiting.done()
-    clock.advance(2)
-    await settle()
-    assert first.lost.reason == "its ttl of 60 s ended"
-    second = await waiting
-    assert second.fencing_token > first.fencing_token  # type: ignore[operator]
-    assert await semaphore.release(first) is False
-
-
-async def test_a_wait_ends_by_the_clock_of_slotwise(
-    make: Make, clock: FakeClock, settle: Settle
-) -> None:
-    semaphore = make(1, max_acquire_time=60)
-    await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await settle()
-    clock.advance(61)
-    await settle()
-    with pytest.raises(
-        AcquireTimeout, match=r"in 60 s: 1 of 1 held \(oldest: .*\), 0 others waiting"
-    ):
-        await waiting
-
-
-async def test_a_task_that_releases_before_the_cancel_arrives_is_not_cancelled(
-    make: Make, clock: FakeClock
-) -> None:
-    semaphore = make(1, ttl=60, cancel_task_after_ttl=True)
-    acquired = await semaphore.acquire()
-    clock.advance(61)
-    assert await semaphore.release(acquired) is False
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)  # the cancel would arrive here
-    assert acquired.lost.is_set()
 
 
 # -------------------------------------------- loops, threads, interruptions
@@ -221,23 +158,29 @@ def test_an_interrupted_wait_takes_nothing(make: Make) -> None:
     assert semaphore.release_sync(held) is True
 
 
-@pytest.mark.soak
-async def test_thousands_can_wait_in_one_process(make: Make) -> None:
-    semaphore = make()
-    held = await semaphore.acquire()
+# ------------------------------------------------------------------- head starts
+
+
+async def test_a_process_that_reads_a_snapshot_knows_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_COMPACT_AFTER", 200)  # bytes: a snapshot at almost every step
+    semaphore = ProcessSemaphore(1, name="s", directory=tmp_path)
     order: list[int] = []
+    holder = await semaphore.acquire()
 
-    async def work(number: int) -> None:
-        async with semaphore.cm():
-            order.append(number)
+    async def ask(n: int, priority: float) -> None:
+        acquired = await semaphore.acquire(priority=priority)
+        order.append(n)
+        await semaphore.release(acquired)
 
-    tasks = [asyncio.create_task(work(number)) for number in range(3000)]
-    async with asyncio.timeout(60):
-        while (await semaphore.stats()).waiting < 3000:
-            await asyncio.sleep(0.001)
-        for task in tasks[1::3]:
-            task.cancel()
-        await semaphore.release(held)
-        await asyncio.wait(tasks)
-    assert order == [number for number in range(3000) if number % 3 != 1]
-    assert await semaphore.stats() == SemaphoreStats(0, 1)
+    tasks = []
+    for n, priority in enumerate((0, -60, 60, 0, 30)):
+        tasks.append(asyncio.create_task(ask(n, priority)))
+        async with asyncio.timeout(30):
+            while (await semaphore.stats()).waiting != n + 1:
+                await asyncio.sleep(0.001)
+    await semaphore.release(holder)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*tasks)
+    assert order == [2, 4, 0, 3, 1]

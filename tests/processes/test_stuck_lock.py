@@ -160,40 +160,6 @@ async def test_looking_does_not_wait_for_a_process_that_is_stopped(
     assert time.monotonic() - began < _limit.LOCK_TIMEOUT  # each takes a second
 
 
-@pytest.mark.soak
-async def test_trying_gives_up_long_before_other_calls_and_names_the_process(
-    make: Make, directory: Path
-) -> None:
-    semaphore = make()
-    await semaphore.release(await semaphore.acquire())
-    began = time.monotonic()
-    with stuck(directory) as pid:
-        told = f"process {pid} kept its lock"
-        with pytest.raises(BackendError, match=told):
-            await semaphore.try_acquire()
-        with pytest.raises(BackendError, match=told):
-            semaphore.try_acquire_sync()
-    assert time.monotonic() - began < _limit.LOCK_TIMEOUT  # each takes a second
-    assert await semaphore.stats() == SemaphoreStats(0, 1)
-
-
-@pytest.mark.soak
-async def test_a_waiter_in_the_queue_times_out_all_the_same(make: Make, directory: Path) -> None:
-    semaphore = make()
-    held = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire(timeout=2))
-    async with asyncio.timeout(30):
-        while not (await semaphore.stats()).waiting:
-            await asyncio.sleep(0.001)
-        with stuck(directory) as pid:
-            told = f"in 2 s: 1 of 1 held.* process {pid} kept the lock of its file"
-            with pytest.raises(AcquireTimeout, match=told):
-                await waiting
-        while (await semaphore.stats()).waiting:
-            await asyncio.sleep(0.001)
-    assert await semaphore.release(held) is True
-
-
 def test_a_stopped_process_is_reported_as_stopped(
     make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,10 +12,9 @@ from typing import Any
 import pytest
 from tests import _fresh_processes
 from tests._inside import backend_of
-from tests.processes._inside import sweep_soon
 from tests.redis._client import ROOT, Worker
 
-from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers, ValueConflict
+from slotwise import Tier, Tiers
 from slotwise.processes import ProcessSemaphore
 
 TIERS = (Tier("tenant", 1, keyed=True), Tier("all", 2))
@@ -89,78 +86,6 @@ async def test_a_killed_holder_frees_every_tier_and_a_killed_waiter_is_passed(li
     await limits.release(acquired)
 
 
-async def test_a_forked_child_holds_nothing_and_may_acquire(worker):
-    other = worker("acme", (Tier("tenant", 1, keyed=True), Tier("all", 3)))
-    other.tell("acquire")
-    assert other.hears().startswith("acquired")
-    other.tell("child-acquire")
-    assert other.hears() == "child None"
-    assert other.hears() == "ended"
-    other.tell("release")
-    assert other.hears() == "released True"
-    other.tell("child-acquire")
-    assert other.hears() == "child 1"
-
-
-async def test_a_kick_and_the_end_of_a_ttl_reach_the_holder(limits, worker):
-    kicked = worker("a")
-    kicked.tell("acquire")
-    kicked.hears()
-    kicked.tell("id")
-    assert await limits.kick(kicked.hears())
-    assert kicked.hears().startswith("lost")
-    mortal = worker("b", ttl=0.2)
-    mortal.tell("acquire")
-    mortal.hears()
-    async with asyncio.timeout(30):
-        await limits.release(await limits.acquire(tenant="b"))
-    assert mortal.hears() == "lost its ttl of 0.2 s ended"
-
-
-async def test_closing_everywhere_refuses_the_waiters_of_every_process(limits, worker):
-    held = await limits.acquire(tenant="acme")
-    other = worker("acme")
-    other.tell("acquire")
-    await until_waiting(limits, 1)
-    await limits.close_everywhere("for repair")
-    assert "for repair" in other.hears()
-    with pytest.raises(SemaphoreClosed, match="for repair"):
-        await limits.acquire(tenant="b")
-    await limits.reopen()
-    await limits.release(held)
-    other.tell("acquire")
-    assert other.hears().startswith("acquired")
-
-
-async def test_other_tiers_of_the_name_are_a_conflict_while_it_is_in_use(directory, limits, worker):
-    other = worker("acme", (Tier("tenant", 5, keyed=True), Tier("all", 2)))
-    other.tell("acquire")
-    assert other.hears().startswith("acquired")
-    message = "in use as tenant=5 each, not tenant=1 each; resize"
-    with pytest.raises(ValueConflict, match=message):
-        await limits.acquire(tenant="acme")
-    with pytest.raises(ValueConflict):
-        await make(directory, Tier("all", 2)).acquire()
-    with pytest.raises(ValueConflict):
-        await limits.resize("all", 3)
-    other.tell("release")
-    assert other.hears() == "released True"
-    await limits.release(await limits.acquire(tenant="acme", timeout=0))
-
-
-async def test_a_resize_is_kept_for_processes_that_were_told_the_old_value(limits, worker):
-    await limits.resize("tenant", 2, key="acme")
-    await limits.resize("all", 3)
-    others = [worker("acme"), worker("acme"), worker("b")]
-    for other in others:
-        other.tell("acquire")
-        assert other.hears().startswith("acquired")
-    with pytest.raises(AcquireTimeout, match="all: 3 of 3 held"):
-        await limits.acquire(tenant="c", timeout=0)
-    with pytest.raises(AcquireTimeout, match="tenant 'acme': 2 of 2 held"):
-        await limits.acquire(tenant="acme", timeout=0)
-
-
 async def test_the_value_of_a_key_in_use_is_the_one_that_came_first(directory):
     first = make(directory, Tier("tenant", lambda _: 1, keyed=True), Tier("all", 9))
     second = make(directory, Tier("tenant", lambda _: 2, keyed=True), Tier("all", 9))
@@ -192,28 +117,6 @@ async def test_keys_that_come_and_go_leave_the_file_as_it_was(directory):
     state = backend_of(limits).state
     assert [*state.tiers[0].nodes] == ["somebody who stays"]
     await limits.release(held)
-
-
-async def test_a_file_that_nobody_uses_is_deleted(directory, limits):
-    async with limits.cm(tenant="a"):
-        pass
-    [file] = directory.glob("*.tiers")
-    os.utime(file, (0, 0))
-    sweep_soon(limits)
-    async with asyncio.timeout(30):
-        while file.exists():
-            await asyncio.sleep(0.001)
-    async with limits.cm(tenant="a"):
-        pass
-
-
-async def test_private_tiers_leave_nothing_behind(directory):
-    limits = make(directory, name=None)
-    async with limits.cm(tenant="a"):
-        assert len([*directory.glob("*.private-tiers")]) == 1
-    del limits
-    gc.collect()  # they refer to themselves
-    assert [*directory.glob("*.private-tiers")] == []
 
 
 STORM = """
