@@ -44,41 +44,6 @@ def test_the_error_is_no_exception():
     assert not issubclass(TaskCancelledError, Exception)
 
 
-def test_a_waiter_that_is_cancelled_leaves_the_queue_and_the_others_keep_their_order():
-    log = []
-
-    @do
-    def waiter(sem, name):
-        yield AcquireSemaphore(sem)
-        log.append(name)
-        yield ReleaseSemaphore(sem)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield AcquireSemaphore(sem)
-        a = yield Spawn(waiter(sem, "a"))
-        noted = []
-        b = yield Spawn(seen(AcquireSemaphore(sem), noted))
-        c = yield Spawn(waiter(sem, "c"))
-        d = yield Spawn(waiter(sem, "d"))
-        yield Checkpoint()
-        yield Cancel(b)
-        assert (yield SemaphoreInfo(sem)).waiting == (a, c, d)
-        assert noted == []  # Cancel does not switch
-        yield ReleaseSemaphore(sem)
-        yield Gather(a, c, d)
-        with pytest.raises(TaskCancelledError) as caught:
-            yield Wait(b)
-        assert caught.value.task is b
-        assert b.cancelled
-        assert noted == [TaskCancelledError]
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(program()) == 1
-    assert log == ["a", "c", "d"]
-
-
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("owned", [True, False])
 def test_cancelled_between_hand_over_and_resumption_the_permit_goes_to_the_next(n, owned):
@@ -105,36 +70,6 @@ def test_cancelled_between_hand_over_and_resumption_the_permit_goes_to_the_next(
         return served, (yield SemaphoreInfo(sem)).available
 
     assert run(program()) == ("served", n)
-
-
-def test_a_bracket_cancelled_between_hand_over_and_resumption_hands_on():
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield AcquireSemaphore(sem)
-        first = yield Spawn(WithPermit(sem, Checkpoint()))
-        second = yield Spawn(WithPermit(sem, Checkpoint()))
-        yield Checkpoint()
-        yield ReleaseSemaphore(sem)
-        yield Cancel(first)
-        yield Wait(second)
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(program()) == 1
-
-
-def test_a_bracket_cancelled_inside_gives_its_permit_back():
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        task = yield Spawn(WithPermit(sem, Sleep(100)))
-        yield Checkpoint()
-        assert (yield SemaphoreInfo(sem)).available == 0
-        yield Cancel(task)
-        yield Checkpoint()
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(program()) == 1
 
 
 def test_a_task_cancelled_before_it_began_never_begins():
@@ -195,36 +130,6 @@ def test_every_way_to_wait_can_be_cancelled():
     run(program())
 
 
-def test_finally_blocks_may_yield_effects():
-    log = []
-
-    @do
-    def child(sem):
-        yield AcquireSemaphore(sem)
-        try:
-            yield Sleep(100)
-        finally:
-            log.append("unwinding")
-            yield Sleep(1)
-            yield Checkpoint()
-            yield ReleaseSemaphore(sem)
-            log.append("released")
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        task = yield Spawn(child(sem))
-        yield Checkpoint()
-        yield Cancel(task)
-        assert log == []
-        outcome = yield Try(Wait(task))
-        assert outcome.error.task is task
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(program()) == 1
-    assert log == ["unwinding", "released"]
-
-
 def test_further_cancels_of_an_unwinding_task_do_not_disturb_its_finally():
     @do
     def child(sem, log):
@@ -261,34 +166,6 @@ def test_further_cancels_of_an_unwinding_task_do_not_disturb_its_finally():
     assert run(program()) == 1
 
 
-def test_a_finally_that_fails_while_unwinding_is_still_undisturbed_further_out():
-    @do
-    def child(sem):
-        yield AcquireSemaphore(sem)
-        try:
-            try:
-                yield Sleep(100)
-            finally:
-                raise KeyError("in finally")
-        finally:
-            yield Sleep(1)
-            yield ReleaseSemaphore(sem)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        task = yield Spawn(child(sem))
-        yield Checkpoint()
-        yield Cancel(task)
-        yield Checkpoint()
-        yield Cancel(task)
-        with pytest.raises(KeyError):
-            yield Wait(task)
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(program()) == 1
-
-
 def test_a_task_that_has_swallowed_its_cancellation_can_be_cancelled_again():
     @do
     def stubborn(log):
@@ -310,42 +187,6 @@ def test_a_task_that_has_swallowed_its_cancellation_can_be_cancelled_again():
         return log, (yield Wait(task))
 
     assert run(program()) == ([0, 1, 2], "ended by itself")
-
-
-def test_cancelling_an_ended_task_does_nothing():
-    @do
-    def child():
-        yield Checkpoint()
-        return 5
-
-    @do
-    def program():
-        task = yield Spawn(child())
-        yield Wait(task)
-        yield Cancel(task)
-        assert not task.cancelled
-        return (yield Wait(task))
-
-    assert run(program()) == 5
-
-
-def test_a_task_that_cancels_itself_sees_it_at_that_yield():
-    @do
-    def child(box):
-        try:
-            yield Cancel(box[0])
-            box.append("went on")
-        finally:
-            box.append("finally")
-
-    @do
-    def program():
-        box = []
-        box.append((yield Spawn(child(box))))
-        outcome = yield Try(Wait(box[0]))
-        return type(outcome.error), box[1:]
-
-    assert run(program()) == (TaskCancelledError, ["finally"])
 
 
 def test_a_cancelled_gather_or_race_takes_its_own_programs_with_it():
@@ -403,27 +244,6 @@ def test_an_error_that_a_cancelled_waiter_never_saw_counts_as_unseen(wait):
         run(program())
 
 
-def test_the_root_can_be_cancelled_by_a_child():
-    @do
-    def child(root):
-        yield Cancel(root[0])
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield AcquireSemaphore(sem)
-        root = (yield SemaphoreInfo(sem)).holders
-        try:
-            yield Spawn(child(root))
-            yield Sleep(100)
-        finally:
-            yield ReleaseSemaphore(sem)
-
-    with pytest.raises(TaskCancelledError) as caught:
-        run(program())
-    assert caught.value.task.number == 0
-
-
 def test_cancel_wants_a_task():
     @do
     def program():
@@ -464,50 +284,6 @@ def test_a_second_cancel_does_not_interrupt_a_finally_reached_by_yield_from():
     assert ended == ["finally"]
 
 
-def test_a_task_that_has_kept_its_cancellation_and_gone_on_can_be_cancelled_again():
-    @do
-    def stubborn():
-        try:
-            yield Sleep(10)
-        except TaskCancelledError as error:
-            kept = error
-        yield Sleep(1000)
-        return kept
-
-    @do
-    def main():
-        task = yield Spawn(stubborn())
-        yield Checkpoint()
-        yield Cancel(task)
-        yield Sleep(1)
-        yield Cancel(task)
-        yield Try(Wait(task))
-        return task.cancelled, (yield Now())
-
-    assert run(main()) == (True, 1.0)
-
-
-def test_a_permit_handed_to_a_cancelled_task_is_not_lost_after_releases_by_others():
-    @do
-    def other(sem):
-        yield ReleaseSemaphore(sem)
-
-    @do
-    def main():
-        sem = yield CreateSemaphore(2)
-        yield AcquireSemaphore(sem, 2)
-        waiting = yield Spawn(AcquireSemaphore(sem))
-        yield Checkpoint()
-        yield ReleaseSemaphore(sem, 2)  # one is handed over, and not yet seen
-        yield AcquireSemaphore(sem)
-        yield Cancel(waiting)
-        yield other(sem)
-        yield Try(Wait(waiting))
-        return (yield SemaphoreInfo(sem)).available
-
-    assert run(main()) == 2
-
-
 def test_what_was_charged_to_an_acquire_that_never_was_is_charged_to_another():
     @do
     def main():
@@ -542,31 +318,3 @@ def test_gathers_and_races_nested_3000_deep_are_cancelled_without_recursion():
         return (yield Now())
 
     assert run(main()) == 1.0
-
-
-def test_what_a_cancelled_task_gathers_unwinds_before_it_does():
-    order = []
-
-    @do
-    def leaf(name):
-        try:
-            yield Sleep(10)
-        finally:
-            order.append(name)
-
-    @do
-    def branch():
-        try:
-            yield Gather(leaf("a"), leaf("b"))
-        finally:
-            order.append("branch")
-
-    @do
-    def main():
-        task = yield Spawn(branch())
-        yield Sleep(1)
-        yield Cancel(task)
-        yield Sleep(1)
-
-    run(main())
-    assert order == ["a", "b", "branch"]

@@ -100,17 +100,6 @@ def test_an_async_def_is_refused_when_it_is_decorated():
             do(function)
 
 
-def test_an_async_def_is_refused_behind_other_decorators_too() -> None:
-    class Called:
-        async def __call__(self) -> None: ...
-
-    async def plain() -> None: ...
-
-    for function in (staticmethod(plain), Called()):
-        with pytest.raises(TypeError, match="is an async def"):
-            do(function)
-
-
 def test_a_program_can_be_run_again():
     @do
     def program(start):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import linecache
 import warnings
-import weakref
 
 import pytest
 
@@ -22,7 +21,6 @@ from slotwise.effects import (
     Try,
     TryAcquire,
     Wait,
-    WithPermit,
     do,
     run,
 )
@@ -72,17 +70,6 @@ def test_each_leaked_acquire_is_one_warning_with_semaphore_task_and_line():
         assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_the_roots_own_leak_is_found_though_nobody_refers_to_the_semaphore():
-    @do
-    def program():
-        yield AcquireSemaphore((yield CreateSemaphore(1)))
-        return 5
-
-    (warning,) = leaks_of(program())
-    assert "'semaphore-1'" in str(warning.message)
-    assert "'program'" in str(warning.message)
-
-
 def test_leaks_of_tasks_that_failed_or_were_cancelled_are_found():
     @do
     def failing(sem):
@@ -111,25 +98,6 @@ def test_leaks_of_tasks_that_failed_or_were_cancelled_are_found():
     ]
 
 
-def test_a_leak_after_a_wait_names_the_line_of_the_acquire():
-    @do
-    def waiter(sem):
-        yield AcquireSemaphore(sem)  # waits here
-        yield Checkpoint()
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield AcquireSemaphore(sem)
-        task = yield Spawn(waiter(sem))
-        yield Checkpoint()
-        yield ReleaseSemaphore(sem)
-        yield Wait(task)
-
-    (warning,) = leaks_of(program())
-    assert warning.lineno == line_of(waiter, "# waits here")
-
-
 def test_a_leak_by_way_of_try_or_a_handover_names_the_users_line():
     @do
     def taker():
@@ -151,64 +119,6 @@ def test_a_leak_by_way_of_try_or_a_handover_names_the_users_line():
         (line_of(program, "# tries"), "program"),
         (line_of(program, "# handed on"), "taker"),
     }
-
-
-def test_what_was_partly_released_is_reported_for_the_rest():
-    @do
-    def program():
-        sem = yield CreateSemaphore(5)
-        yield AcquireSemaphore(sem, 3)
-        yield ReleaseSemaphore(sem)
-
-    (warning,) = leaks_of(program())
-    assert "2 permits" in str(warning.message)
-
-
-@pytest.mark.parametrize("owned", [True, False])
-def test_leaks_are_found_whether_permits_are_owned_or_not(owned):
-    @do
-    def program():
-        sem = yield CreateSemaphore(1, owned=owned)
-        yield AcquireSemaphore(sem)  # never answered
-
-    (warning,) = leaks_of(program())
-    assert warning.lineno == line_of(program, "# never answered")
-
-
-def test_a_release_by_another_task_is_charged_to_the_oldest_acquire_and_the_rest_is_the_leak():
-    @do
-    def taker(sem):
-        yield AcquireSemaphore(sem)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(3)
-        for name in ("first", "second", "third"):
-            yield Wait((yield Spawn(taker(sem), name=name)))
-        yield ReleaseSemaphore(sem)
-        yield ReleaseSemaphore(sem)
-
-    (warning,) = leaks_of(program())
-    assert "acquired by 'third'" in str(warning.message)
-
-
-def test_brackets_and_finally_blocks_leak_nothing():
-    @do
-    def careful(sem):
-        yield AcquireSemaphore(sem)
-        try:
-            yield Sleep(100)
-        finally:
-            yield ReleaseSemaphore(sem)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(5)
-        yield Spawn(careful(sem))
-        yield Spawn(WithPermit(sem, Sleep(100)))
-        yield Checkpoint()
-
-    assert leaks_of(program()) == []
 
 
 def test_a_failing_run_keeps_its_own_error_where_warnings_are_errors():
@@ -270,20 +180,6 @@ def test_semaphores_made_and_dropped_cost_nothing():
         assert run(program(True)) < few
     finally:
         gc.enable()
-
-
-def test_a_dropped_semaphore_is_gone_at_once():
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        gone = weakref.ref(sem)
-        yield AcquireSemaphore(sem)
-        yield ReleaseSemaphore(sem)
-        del sem
-        yield Checkpoint()
-        return gone()
-
-    assert run(program()) is None
 
 
 def test_the_line_of_an_acquire_is_found_through_yield_from():

@@ -16,7 +16,6 @@ from slotwise.effects import (
     Cancel,
     Checkpoint,
     CreateSemaphore,
-    Gather,
     ReleaseSemaphore,
     Sleep,
     Spawn,
@@ -283,29 +282,6 @@ def test_queue_and_holders_are_those_of_a_naive_model(permits, scripts, seed):
     run(program(), seed=seed, trace=trace)
     compare()
     assert node_of(world.semaphores[0]).in_use == 0
-
-
-@examples(25)
-@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 1000))
-def test_waiters_are_served_in_the_order_in_which_they_asked(permits, tasks, seed):
-    asked, served = [], []
-
-    @do
-    def worker(sem, name):
-        asked.append(name)
-        yield AcquireSemaphore(sem)
-        served.append(name)
-        yield Checkpoint()
-        yield ReleaseSemaphore(sem)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(permits)
-        yield Gather(*[worker(sem, name) for name in range(tasks)])
-
-    # With a seed a task that was served may be drawn late: with one permit it can't show.
-    run(program(), seed=seed if permits == 1 else None)
-    assert served == asked
 
 
 # ------------------------------------------------------- who has acquired what is left

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 
 import pytest
-from tests._effort import MANY
 
 from slotwise.effects import (
     AcquireSemaphore,
@@ -54,17 +52,6 @@ def test_a_seed_draws_the_same_order_each_time_and_seeds_differ():
         orders.append(tuple(log))
     assert orders[:20] == orders[20:40]
     assert len(set(orders[:20])) > 10
-
-
-def test_an_hour_of_sleep_takes_no_time():
-    @do
-    def program():
-        yield Gather(Sleep(3600), Sleep(1800.5))
-        return (yield Now())
-
-    start = time.monotonic()
-    assert run(program()) == 3600
-    assert time.monotonic() - start < 5
 
 
 def test_sleepers_wake_in_the_order_of_their_times_and_sleep_zero_switches():
@@ -180,18 +167,6 @@ def test_too_many_steps_are_stopped_and_unwound():
     assert issubclass(StepLimitExceeded, RuntimeError)
 
 
-def test_exactly_max_steps_are_allowed():
-    @do
-    def program():
-        for _ in range(10):
-            yield Checkpoint()
-        return "done"
-
-    assert run(program(), max_steps=10) == "done"
-    with pytest.raises(StepLimitExceeded):
-        run(program(), max_steps=9)
-
-
 def test_endless_recursion_is_stopped_by_max_steps():
     @do
     def deeper():
@@ -275,69 +250,6 @@ def test_wrong_arguments_of_a_program_are_raised_at_its_yield():
     assert run(program()) == "caught"
 
 
-@pytest.mark.soak
-def test_twenty_thousand_nested_programs_run_and_fail_without_recursion():
-    @do
-    def nested(depth):
-        if depth:
-            return (yield nested(depth - 1)) + 1
-        yield Checkpoint()
-        return 0
-
-    @do
-    def failing(depth):
-        if depth:
-            yield failing(depth - 1)
-        raise KeyError("bottom")
-
-    @do
-    def program():
-        with pytest.raises(KeyError):
-            yield failing(20_000)
-        return (yield nested(20_000))
-
-    assert run(program()) == 20_000
-
-
-@pytest.mark.soak
-def test_a_task_twenty_thousand_deep_can_be_cancelled():
-    @do
-    def nested(depth):
-        if depth:
-            yield nested(depth - 1)
-        yield Sleep(100)
-
-    @do
-    def program():
-        task = yield Spawn(nested(20_000))
-        yield Sleep(1)
-        yield task.cancel()
-        yield Checkpoint()
-        yield task.cancel()
-        with pytest.raises(TaskCancelledError):
-            yield Wait(task)
-
-    run(program())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("count", MANY)
-def test_very_many_tasks_run(count):
-    @do
-    def child(number):
-        yield Checkpoint()
-        return number
-
-    @do
-    def program():
-        tasks = []
-        for number in range(count):
-            tasks.append((yield Spawn(child(number))))
-        return sum((yield Gather(*tasks)))
-
-    assert run(program()) == sum(range(count))
-
-
 def test_await_needs_run_async():
     async def coroutine():
         pass
@@ -374,17 +286,3 @@ def test_keyboard_interrupt_leaves_run_after_the_finally_blocks():
     with pytest.raises(KeyboardInterrupt):
         run(program())
     assert log == ["finally"]
-
-
-def test_a_run_inside_a_run_is_its_own():
-    @do
-    def inner():
-        yield Sleep(5)
-        return (yield Now())
-
-    @do
-    def outer_program():
-        yield Sleep(1)
-        return run(inner()), (yield Now())
-
-    assert run(outer_program()) == (5, 1)

@@ -8,23 +8,15 @@ import pytest
 
 from slotwise import MemorySemaphore
 from slotwise.effects import (
-    AcquireSemaphore,
-    AcquireTimeout,
     Await,
     Checkpoint,
-    CreateSemaphore,
     Gather,
     Now,
-    PermitLeakWarning,
-    ReleaseSemaphore,
-    SemaphoreInfo,
     Sleep,
     Spawn,
     TaskCancelledError,
     Try,
-    UnretrievedTaskError,
     Wait,
-    WithPermit,
     do,
     run_async,
 )
@@ -101,44 +93,6 @@ async def test_futures_can_be_awaited_and_their_cancellation_is_seen():
     assert await run_async(program()) == 5
 
 
-async def test_other_tasks_of_the_loop_run_between_checkpoints():
-    ticks = []
-
-    async def ticker():
-        while True:
-            ticks.append(1)
-            await asyncio.sleep(0)
-
-    @do
-    def program():
-        for _ in range(50):
-            yield Checkpoint()
-
-    task = asyncio.create_task(ticker())
-    await run_async(program())
-    task.cancel()
-    assert len(ticks) >= 40
-
-
-async def test_semaphores_and_timeouts_work_in_real_time():
-    leave = asyncio.Event()
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        task = yield Spawn(WithPermit(sem, Await(leave.wait())))
-        yield Checkpoint()
-        with pytest.raises(AcquireTimeout):
-            yield AcquireSemaphore(sem, timeout=0.01)
-        leave.set()
-        yield AcquireSemaphore(sem, timeout=30)
-        yield ReleaseSemaphore(sem)
-        yield Wait(task)
-        return (yield SemaphoreInfo(sem)).available
-
-    assert await run_async(program()) == 1
-
-
 async def test_cancelling_it_cancels_all_tasks_and_runs_their_finally_blocks(settle):
     log = []
 
@@ -163,23 +117,6 @@ async def test_cancelling_it_cancels_all_tasks_and_runs_their_finally_blocks(set
     with pytest.raises(asyncio.CancelledError):
         await running
     assert log == ["a", "b"]
-
-
-async def test_asyncio_timeout_works_around_it():
-    log = []
-
-    @do
-    def program():
-        try:
-            yield Sleep(1000)
-        finally:
-            yield Checkpoint()
-            log.append("finally")
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await run_async(program())
-    assert log == ["finally"]
 
 
 async def test_cancelling_a_task_cancels_what_it_awaits_and_waits_for_its_end():
@@ -239,75 +176,6 @@ async def test_a_slot_granted_in_the_moment_of_cancellation_is_not_lost():
         assert not await real.locked()
         first = await real.acquire()
     await real.release(first)
-
-
-async def test_any_driver_of_slotwise_can_be_awaited():
-    real = MemorySemaphore(value=2, name=None)
-    inside, most = 0, 0
-
-    @do
-    def worker():
-        nonlocal inside, most
-        slot = yield Await(real.acquire())
-        inside += 1
-        most = max(most, inside)
-        yield Checkpoint()
-        inside -= 1
-        yield Await(real.release(slot))
-
-    @do
-    def program():
-        yield Gather(*[worker() for _ in range(20)])
-
-    await run_async(program())
-    assert most == 2
-    assert not await real.locked()
-
-
-async def test_leaks_and_unseen_errors_are_reported_here_too():
-    @do
-    def failing():
-        yield Checkpoint()
-        raise KeyError("unseen")
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield AcquireSemaphore(sem)
-        yield Spawn(failing())
-        for _ in range(3):  # it begins, goes on, and fails
-            yield Checkpoint()
-
-    with pytest.warns(PermitLeakWarning), pytest.warns(UnretrievedTaskError, match="unseen"):
-        await run_async(program())
-
-
-async def test_no_deadlock_while_something_is_awaited():
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    loop.call_later(0.01, future.set_result, 5)
-
-    @do
-    def holder(sem):
-        yield WithPermit(sem, Await(future))
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(1)
-        yield Spawn(holder(sem))
-        yield Checkpoint()
-        return (yield WithPermit(sem, Now())) is not None
-
-    assert await run_async(program())
-
-
-async def test_two_runs_share_a_loop():
-    @do
-    def program(value):
-        yield Sleep(0.001)
-        return value
-
-    assert await asyncio.gather(*[run_async(program(n)) for n in range(5)]) == [0, 1, 2, 3, 4]
 
 
 def test_a_loop_that_is_closed_around_it_leaves_no_mess(collect):

@@ -71,19 +71,6 @@ def test_tasks_have_names():
     assert run(program()) == ("after-1", "second", "Sleep-3", "<Task 'second' done>")
 
 
-def test_wait_raises_what_the_task_raised_to_each_who_waits():
-    @do
-    def program():
-        task = yield Spawn(after(1, KeyError("x")))
-        waiters = []
-        for _ in range(3):
-            waiters.append((yield Spawn(Try(Wait(task)))))
-        outcomes = yield Gather(*waiters)
-        return [type(outcome.error) for outcome in outcomes]
-
-    assert run(program()) == [KeyError] * 3
-
-
 def test_gather_takes_tasks_promises_waits_programs_and_effects_in_order():
     @do
     def program():
@@ -126,41 +113,6 @@ def test_gather_raises_the_first_failure_at_once_and_the_others_go_on():
     assert log == [10]
 
 
-def test_gather_of_ended_tasks_raises_the_failure_that_came_first():
-    @do
-    def program():
-        late = yield Spawn(after(2, KeyError("late")))
-        early = yield Spawn(after(1, IndexError("early")))
-        yield Sleep(3)
-        with pytest.raises(IndexError):
-            yield Gather(late, early)
-        yield Try(Wait(late))
-
-    run(program())
-
-
-def test_race_answers_the_winner_when_the_losers_have_unwound():
-    log = []
-
-    @do
-    def loser():
-        try:
-            yield Sleep(100)
-        finally:
-            yield Sleep(1)
-            log.append((yield Now()))
-
-    @do
-    def program():
-        task = yield Spawn(loser())
-        value = yield Race(loser(), after(2, "won"), task)
-        assert task.cancelled
-        return value, (yield Now())
-
-    assert run(program()) == ("won", 3)
-    assert log == [3, 3]
-
-
 def test_race_waits_for_the_slowest_loser_even_if_the_winner_had_ended_before():
     log = []
 
@@ -190,28 +142,6 @@ def test_race_waits_for_the_slowest_loser_even_if_the_winner_had_ended_before():
     assert run(program()) == ("won", [1, 2, 3], 4)
     log.clear()
     assert run(undecided()) == ("won", [1, 2, 3], 4)
-
-
-def test_race_raises_the_winners_error():
-    @do
-    def program():
-        with pytest.raises(KeyError):
-            yield Race(after(2, "slow"), after(1, KeyError("fast")))
-        return (yield Now())
-
-    assert run(program()) == 1
-
-
-def test_race_takes_promises_and_what_has_ended_already():
-    @do
-    def program():
-        promise = yield CreatePromise()
-        yield CompletePromise(promise, "kept")
-        first = yield Spawn(after(0, "task"))
-        yield Wait(first)
-        return (yield Race(first, promise)), (yield Race(after(1, "x"), Wait(first)))
-
-    assert run(program()) == ("kept", "task")
 
 
 def test_race_of_nothing_is_an_error():
@@ -378,27 +308,6 @@ def test_unfinished_tasks_are_cancelled_when_the_root_returns_and_their_finally_
 
     assert run(program()) == "root"
     assert log == [("a", 2), ("b", 2)]
-
-
-def test_unfinished_tasks_are_cancelled_when_the_root_fails():
-    log = []
-
-    @do
-    def child():
-        try:
-            yield Sleep(1000)
-        finally:
-            log.append("finally")
-
-    @do
-    def program():
-        yield Spawn(child())
-        yield Checkpoint()
-        raise KeyError("root")
-
-    with pytest.raises(KeyError):
-        run(program())
-    assert log == ["finally"]
 
 
 def test_an_error_that_nobody_retrieved_is_reported_with_the_tasks_name():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
 import subprocess
@@ -27,9 +26,7 @@ from slotwise.effects import (
     Wait,
     WithPermit,
     do,
-    explore,
     run,
-    run_async,
 )
 
 
@@ -223,33 +220,6 @@ def test_effects_that_are_yielded_or_handed_over_are_not_reported():
 
     assert unused_of(program(), handlers={Fetch: fetch}) == []
     assert unused_of(Checkpoint()) == []
-
-
-def test_a_run_that_is_refused_or_stopped_reports_none():
-    @do
-    def program():
-        while True:
-            yield Checkpoint()
-
-    for options in ({"max_steps": 3}, {"max_steps": "x"}, {"handlers": {int: print}}):
-        with pytest.raises((RuntimeError, TypeError)):
-            run(program(), **options)
-        with pytest.raises((RuntimeError, TypeError)):
-            run(Gather(program()), **options)
-    with pytest.raises(RuntimeError):
-        run(Fetch("unhandled"))
-    gc.collect()
-
-
-def test_explore_and_run_async_report_them_too():
-    @do
-    def program():
-        yield Checkpoint()
-        Sleep(1)
-
-    for interpret in (explore, lambda make: asyncio.run(run_async(make()))):
-        with pytest.warns(RuntimeWarning, match="never yielded"):
-            interpret(program)
 
 
 def test_effects_that_live_until_the_interpreter_ends_are_no_matter():
