@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import chain, pairwise
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests._effort import examples
 
 from slotwise._ledger import NEVER, Deadlines
+from slotwise._ledger.ranges import Ranges, ranges_of
 
 keys = st.integers(0, 12).map(lambda number: f"key {number}")
 times = st.integers(0, 20).map(float)
@@ -78,40 +81,12 @@ DeadlinesAgainstSortedList.TestCase.settings = examples(25, stateful_step_count=
 TestDeadlinesAgainstSortedList = DeadlinesAgainstSortedList.TestCase
 
 
-def test_there_is_no_earliest_deadline_when_there_are_none():
-    deadlines = Deadlines()
-    assert deadlines.earliest() == NEVER
-    assert deadlines.pop_due(1e9) == []
-    assert deadlines.get("nobody") is None
-    assert len(deadlines) == 0
-
-
-def test_a_deadline_that_is_moved_counts_once_and_at_its_new_time():
-    deadlines = Deadlines()
-    for when in (5.0, 7.0, 5.0, 9.0):
-        deadlines.set("key", when)
-        assert deadlines.earliest() == when
-    assert deadlines.pop_due(8.0) == []
-    assert deadlines.pop_due(9.0) == ["key"]
-    assert len(deadlines) == 0
-    assert deadlines.earliest() == NEVER
-
-
 def test_keys_that_cannot_be_compared_may_share_a_time():
     deadlines = Deadlines()
     keys = [object(), object(), "text", 4, None]
     for key in keys:
         deadlines.set(key, 1.0)
     assert set(deadlines.pop_due(1.0)) == set(keys)
-
-
-def test_a_hundred_thousand_holds_that_end_early_leave_nothing_in_the_heap():
-    deadlines = Deadlines()
-    for key in range(100_000):
-        deadlines.set(key, float(key))
-        deadlines.discard(key)
-    assert deadlines.earliest() == NEVER
-    assert heap_of(deadlines) == 0
 
 
 def test_the_heap_stays_bounded_while_somebody_asks_for_the_earliest_in_between():
@@ -136,3 +111,38 @@ def test_a_hundred_thousand_aged_ones_that_are_discarded_leave_the_heap_at_the_n
         deadlines.discard(key)
     assert deadlines.earliest() == 0.0
     assert heap_of(deadlines) <= 2 * len(deadlines) + A_LITTLE
+
+
+# ------------------------------------------------------------------------ ranges
+
+
+numbers = st.sets(st.integers(1, 40))
+
+
+def check(ranges: Ranges, expected: set[int]) -> None:
+    assert [*chain(*ranges)] == sorted(expected)
+    assert ranges.total == len(expected)
+    assert all(one.stop < other.start for one, other in pairwise(ranges))
+    assert all(ranges), "an empty range"
+
+
+@given(numbers)
+def test_numbers_make_up_as_few_ranges_as_possible(given_numbers: set[int]) -> None:
+    check(ranges_of(given_numbers), given_numbers)
+
+
+@given(numbers, st.integers(1, 40), st.integers(1, 10))
+def test_what_is_added_joins_what_it_touches(there: set[int], first: int, count: int) -> None:
+    added = range(first, first + count)
+    ranges = ranges_of(there - {*added})
+    ranges.add(added)
+    check(ranges, there | {*added})
+
+
+@given(numbers, st.integers(0, 50))
+def test_the_lowest_are_taken_and_the_rest_stays(there: set[int], how_many: int) -> None:
+    ranges = ranges_of(there)
+    taken = ranges.take_lowest(how_many)
+    lowest = sorted(there)[:how_many]
+    check(Ranges(taken), {*lowest})
+    check(ranges, there - {*lowest})

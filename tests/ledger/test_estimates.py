@@ -7,7 +7,7 @@ import random
 import pytest
 
 from slotwise._core.rates import Rate
-from slotwise._ledger.estimates import RECENT, HoldTimes, slots_in, total
+from slotwise._ledger.estimates import RECENT, HoldTimes
 from slotwise._ledger.path_estimates import path_in
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.paths import PathLedger
@@ -43,23 +43,6 @@ def test_an_estimate_is_zero_exactly_if_a_newcomer_is_granted_at_once(seed: int)
                 (ledger.release if key in ledger.holders else ledger.cancel)(key, now)
 
 
-def test_a_rate_alone_is_estimated_exactly() -> None:
-    ledger: PathLedger[PathClaim] = PathLedger([Rate(2, per=1, burst=10)])
-    now = 50.0
-    ledger.request(PathClaim(0, (10,)), (None,), now)
-    for number, cost in enumerate((3, 4, 1), start=1):
-        ledger.request(PathClaim(number, (cost,)), (None,), now)
-    expected = path_in(ledger, (None,), (5,), now, None)
-    assert expected == (3 + 4 + 1 + 5) / 2
-    newcomer = PathClaim(9, (5,))
-    ledger.request(newcomer, (None,), now)
-    granted: list[PathClaim] = []
-    while newcomer not in granted:  # as the alarm does
-        now = ledger.next_deadline()
-        granted = ledger.expire(now)[2]
-    assert now == 50.0 + expected
-
-
 def test_mean_holds_follow_a_change_and_never_leave_the_range_of_what_was_held() -> None:
     dice = random.Random(5)
     holds = HoldTimes()
@@ -87,12 +70,3 @@ def test_what_is_held_together_is_timed_as_each_hold_would_be() -> None:
     rest = sum(now - start for start in since)  # of those that have not ended
     assert together.busy == pytest.approx(each.busy + rest)
     assert together.ended == each.ended
-
-
-def test_many_are_taken_for_all_by_the_first() -> None:
-    assert total([], 0) == 0
-    assert total([1, 2, 3], 3) == 6
-    assert total([2] * 1000, 1000) == 2000
-    assert slots_in(0, 3, None) == 0.0
-    assert slots_in(1, 3, None) is None
-    assert slots_in(2, 4, 3.0) == 1.5
