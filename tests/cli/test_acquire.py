@@ -6,13 +6,10 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 
 import pytest
-from tests.cli._shell import HANG, Shell, alive, command, end, until
+from tests.cli._shell import HANG, Shell, command, end, until
 from tests.redis._server import free_port
-
-from slotwise._cli.kernel import readable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
@@ -55,38 +52,6 @@ def test_it_prints_the_id_and_holds_until_the_release(any_shell: Shell):
     assert any_shell.holders() == []
 
 
-# A Python that can only close descriptors one by one, in a container that allows very many.
-WITHOUT_CLOSE_RANGE = """
-import os, sys
-def one_by_one(low, high):
-    assert high < 1_000_000, "it takes minutes to close so many"
-os.closerange, os.sysconf = one_by_one, lambda name: 1_073_741_816
-from slotwise._cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of descriptors")  # noqa: PTH112
-def test_it_keeps_no_file_open_however_many_may_be_open(shell: Shell):
-    reading, writing = os.pipe()
-    words = ["acquire", "api", "--for-pid", str(os.getpid())]
-    ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_CLOSE_RANGE, *words],
-        capture_output=True,
-        text=True,
-        env=shell.environment,
-        cwd=shell.folder,
-        pass_fds=[writing],
-        timeout=HANG,
-        check=False,
-    )
-    os.close(writing)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    with open(reading, "rb") as pipe:  # noqa: PTH123
-        assert readable(pipe.fileno(), timeout=HANG), "the process in the background has it open"
-    assert shell.run("release", ran.stdout.strip()).returncode == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_script_that_ends_gives_its_slot_back_however_it_ends(shell: Shell, number):
     running = script(shell, "$slotwise acquire api; exec sleep 1000", "sh")
@@ -121,16 +86,6 @@ def test_an_unknown_pid_is_125_and_nothing_is_held(shell: Shell, pid):
     assert shell.holders() == []
 
 
-def test_a_process_that_has_ended_is_125_and_nothing_is_held(shell: Shell):
-    zombie = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    ran = shell.run("acquire", "api", "--for-pid", zombie.pid)
-    zombie.wait()
-    assert (ran.returncode, ran.stdout) == (125, "")
-    assert ran.stderr == f"slotwise acquire: process {zombie.pid} has ended\n"
-    assert shell.holders() == []
-
-
 def test_a_process_that_ends_during_the_wait_is_125(shell: Shell):
     shell.occupy()
     watched = subprocess.Popen(["sleep", "1000"])
@@ -140,12 +95,6 @@ def test_a_process_that_ends_during_the_wait_is_125(shell: Shell):
     watched.wait()
     told = f"slotwise acquire: process {watched.pid} has ended\n"
     assert end(waiting) == (125, "", told)
-
-
-def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):
-    shell.occupy()
-    ran = shell.run("acquire", "api", "--no-wait", "--quiet", "--busy-exit", 3)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")
 
 
 @pytest.mark.parametrize("who", ["slotwise", "the script"])
@@ -175,16 +124,6 @@ def test_one_that_is_killed_before_it_has_printed_the_id_holds_nothing(shell: Sh
     until(lambda: shell.holders() == [], "the slot is free")
 
 
-def test_a_kick_and_a_ttl_end_what_holds_the_slot_too(shell: Shell):
-    ran = shell.run("acquire", "api", "--ttl", "100ms", "--for-pid", os.getpid())
-    assert ran.returncode == 0
-    until(lambda: shell.holders() == [], "the end of the ttl")
-    ran = shell.run("acquire", "api", "--for-pid", os.getpid())
-    holder = shell.holders()[0].pid or 0
-    assert shell.here("kick", ran.stdout.strip(), "--yes").returncode == 0
-    until(lambda: not alive(holder), "the end of the process")
-
-
 # A program that has slotwise as a part; the process in the background is its child.
 CALLS_ACQUIRE = """
 import os, sys
@@ -200,3 +139,13 @@ def test_the_process_in_the_background_never_returns_to_the_caller(shell: Shell)
     nobody = f"redis://127.0.0.1:{free_port()}"
     shell.run_program(CALLS_ACQUIRE, nobody)
     assert (shell.folder / "returned").read_text() == "once\n"
+
+
+def test_a_process_that_has_ended_is_125_and_nothing_is_held(shell: Shell):
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    ran = shell.run("acquire", "api", "--for-pid", zombie.pid)
+    zombie.wait()
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert ran.stderr == f"slotwise acquire: process {zombie.pid} has ended\n"
+    assert shell.holders() == []

@@ -205,18 +205,6 @@ def test_every_command_works_plainly(bare: Bare):
     assert not old.exists()
 
 
-def test_a_terminal_gets_plain_text(bare: Bare):
-    old = bare.old_file()
-    code, out = bare.terminal("purge", old.parent, "--max-age-days", 1, "--yes")
-    assert (code, old.exists()) == (0, False), out
-    assert "No module" not in out
-    bare.run(("run", "seen", "--", "true"))
-    for words in (("ls",), ("top", "--every", "100ms"), ("doctor",)):
-        code, out = bare.terminal(*words)
-        assert code == 0, out
-        assert "No module" not in out
-
-
 def test_what_needs_redis_says_so_before_it_does_anything(bare: Bare):
     url = ("--url", "redis://127.0.0.1:1")
     old = bare.old_file()

@@ -93,23 +93,6 @@ def test_hostile_names_are_completed_as_words_and_run_nothing(
     assert not list(Path(shell.folder).rglob("pwned"))
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_behind_a_quote_that_was_typed_a_name_stays_inside(
-    terminal: Terminal, shell: Shell, quote: str
-):
-    names = {"a": "a$(touch pwned)", "b": "b'$(touch pwned)'", "c": "c d"}
-    for name in names.values():
-        shell.occupy(name)
-    for letter, name in names.items():
-        if terminal.kind == "bash" and letter in "ab":
-            # Not offered: bash would insert it as it is. The quote is closed by hand.
-            assert terminal.completed(quote + letter, then=quote) == letter
-        else:
-            assert terminal.completed(quote + letter) == name
-    assert not list(Path(shell.folder).rglob("pwned"))
-
-
 @pytest.mark.parametrize("kind", STARTS)
 def test_names_that_can_not_be_shown_or_look_like_flags_are_not_offered(shell: Shell, kind):
     for name in (*NEVER, "--url=redis://elsewhere"):
@@ -154,11 +137,6 @@ def test_choices_are_offered_and_files_where_there_is_nothing_else(shell: Shell)
     assert offered(shell, "slotwise purge ") == []
     assert offered(shell, "slotwise run api --limit 1 -- --l") == []
     assert offered(shell, "slotwise nonsense --") == []
-
-
-def test_flags_are_offered_with_what_they_do(shell: Shell):
-    words = shell.here("__complete", "fish", "slotwise purge --me").stdout
-    assert words.startswith("--memory-limit-mb\tone worker above 85 % of this, stop above 95 %")
 
 
 @pytest.mark.parametrize("words", [(), ("bash",), ("bash", "'", ""), ("other", "slotwise l")])

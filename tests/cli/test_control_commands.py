@@ -121,36 +121,6 @@ def test_close_rejects_waiters_and_newcomers_with_the_reason_until_open(any_shel
     assert (ran.returncode, ran.stdout) == (0, "'api' is open, and was not closed\n")
 
 
-def test_a_closed_name_is_listed_and_opened_when_nobody_holds_it(most_shells: Shell):
-    run = ("run", "api", "--limit", 1, "--", "true")
-    assert end(most_shells.start(*run))[0] == 0
-    assert most_shells.here("close", "api", "--yes").returncode == 0
-    assert [each["name"] for each in most_shells.json("ls")] == ["api"]
-    rejected = (75, "", "slotwise run: 'api' is closed everywhere\n")
-    assert end(most_shells.start(*run)) == rejected
-    assert most_shells.here("open", "api").returncode == 0
-    assert end(most_shells.start(*run))[0] == 0
-
-
-def test_without_a_terminal_close_wants_yes_and_does_nothing(shell: Shell):
-    shell.occupy()
-    ran = shell.here("close", "api")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "slotwise close: without a terminal to ask on, --yes is required\n"
-    assert shell.json("show", "api")["closed"] is False
-
-
-@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("", 2)])
-def test_close_asks_on_a_terminal(shell: Shell, answer, code):
-    shell.occupy()
-    terminal = shell.terminal("close", "api")
-    terminal.expect_exact("Close 'api', rejecting 0 waiters now and all newcomers until")
-    terminal.expect_exact("[y/N]: ")
-    terminal.sendline(answer)
-    assert ended(terminal) == code
-    assert shell.json("show", "api")["closed"] is (code == 0)
-
-
 def test_forget_deletes_what_nobody_uses_with_all_that_it_remembers(any_shell: Shell):
     release = any_shell.occupy(limit=1)
     assert any_shell.here("resize", "api", 7).returncode == 0

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.cli._shell import Shell
 from tests.redis._server import Server
 
@@ -114,26 +112,6 @@ def test_a_wrong_password(shell: Shell, server: Server):
     assert "secret" not in json.dumps(found)
 
 
-def test_a_user_with_few_rights_is_told_which_are_missing(redis_shell: Shell, server: Server):
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-info")
-        try:
-            url = server.url.replace("redis://", "redis://few:x@")
-            code, found = examine(redis_shell, "--url", url)
-            assert code == 0
-            assert found["eviction"]["remedy"] == "allow it +info"
-            client.execute_command("ACL", "SETUSER", "few", "-@scripting")
-            code, found = examine(redis_shell, "--url", url)
-            assert (code, state(found, "scripts"), state(found, "a slot")) == (
-                1,
-                "failed",
-                "failed",
-            )
-            assert "@scripting" in found["scripts"]["remedy"]
-        finally:
-            client.execute_command("ACL", "DELUSER", "few")
-
-
 def test_a_user_without_eval_needs_scripts_that_somebody_has_loaded(
     redis_shell: Shell, server: Server
 ):
@@ -228,16 +206,6 @@ def test_fifos_of_processes_that_were_killed_are_told_and_harmless(shell: Shell)
     code, found = examine(shell)
     assert (code, state(found, "leftovers")) == (0, "ok")
     assert "ended without clean-up" in found["leftovers"]["found"]
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can play another user")
-def test_a_directory_of_somebody_else(shell: Shell):
-    folder = shell.folder / "slots"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 12345, 12345)
-    code, found = examine(shell)
-    assert (code, state(found, "directory")) == (1, "failed")
-    assert "belongs to user 12345" in json.dumps(found["directory"])
 
 
 def test_memory_needs_nothing(shell: Shell):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ from tests.redis._server import Server
 
 from slotwise import Rate, Tier, Tiers, semaphore
 from slotwise._admin.backends import open_backend
-from slotwise._admin.snapshot import SharedSnapshot
 from slotwise._cli.export import render
 
 pytestmark = pytest.mark.timeout(60)
@@ -115,16 +113,6 @@ def test_a_scrape_of_a_server_is_one_script_and_no_scan(redis_shell: Shell, serv
     assert "cmdstat_scan" not in stats
     # A heartbeat of the holder may come between.
     assert stats["cmdstat_evalsha"]["calls"] <= 2  # type: ignore[index]
-
-
-@pytest.mark.soak
-def test_many_scrapers_share_one_look_a_second() -> None:
-    looks = []
-    shared = SharedSnapshot(lambda: looks.append(1) or len(looks), every=60)
-    with ThreadPoolExecutor(20) as pool:
-        assert set(pool.map(lambda _: shared.get(), range(200))) == {1}
-    again = SharedSnapshot(lambda: looks.append(1) or len(looks), every=0)
-    assert again.get() != again.get()
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_1(shell: Shell) -> None:

@@ -47,18 +47,6 @@ def test_a_value_is_frozen_shown_and_thawed(any_shell: Shell, backend: Semaphore
     backend.release_sync(held)
 
 
-def test_an_adaptive_tier_stays_within_its_bounds(any_shell: Shell) -> None:
-    tiers = Tiers(Tier("all", RULES), name="model", url=any_shell.url)
-    with tiers.cm():
-        for outside in (1, 21):
-            for command in ("freeze", "resize"):
-                ran = any_shell.here(command, "model", outside, "--tier", "all")
-                text = f"an adaptive value must be within 2 and 20, not {outside}"
-                assert (ran.returncode, ran.stdout) == (1, "")
-                assert ran.stderr == f"slotwise {command}: {text}\n"
-        assert tiers.stats_sync()["all"].value == 10
-
-
 def test_what_is_wrong_is_said_in_one_line_and_changes_nothing(
     any_shell: Shell, backend: Semaphore
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from datetime import datetime
 
 import pytest
 from rich.cells import cell_len
-from tests.cli._shell import Shell, command, ended
+from tests.cli._shell import Shell, command
 
 from slotwise import ProcessSemaphore, Tier, Tiers, semaphore
 from slotwise._cli import output
@@ -97,19 +96,6 @@ def test_an_empty_name_is_nobodys(any_shell: Shell):
         ran = any_shell.here(words[0], "", *words[1:])
         assert (ran.returncode, ran.stdout) == (1, ""), words
         assert ran.stderr.startswith(f"slotwise {words[0]}: there is no semaphore '' "), ran.stderr
-
-
-def test_one_damaged_file_does_not_hide_the_others(shell: Shell):
-    for name in ("api", "backup"):
-        shell.occupy(name)()
-    [damaged] = shell.folder.glob("slots/api*")
-    damaged.write_bytes(bytes(len(damaged.read_bytes())))
-    damaged.write_bytes(b"no semaphore")
-    ran = shell.here("ls")
-    assert ran.returncode == 1
-    assert ran.stdout.splitlines()[1:] == ["backup      1     0        0"]
-    assert ran.stderr.count("\n") == 1
-    assert str(damaged) in ran.stderr
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
@@ -200,21 +186,6 @@ def test_ls_used_lists_those_that_are_held_or_waited_for(any_shell: Shell):
     assert [each["name"] for each in any_shell.json("ls", "--used")] == ["held"]
 
 
-def test_a_long_name_is_shortened_in_the_middle_in_a_terminal_only(shell: Shell):
-    long = f"import-of-{'x' * 200}-for-acme"
-    for name in (long, "api"):
-        shell.occupy(name)
-    terminal = shell.in_terminal(command("ls"), columns=80)
-    assert ended(terminal) == 0
-    lines = re.sub("\x1b[^m]*m", "", terminal.before).splitlines()
-    [shown] = [line for line in lines if "import" in line]
-    assert re.search(r"import-of-x+…x+-for-acme ", shown)
-    assert shown.split()[1:] == ["1", "1", "0"]
-    assert all(width_of(line.rstrip()) <= 80 for line in lines)
-    assert long in shell.here("ls").stdout
-    assert long in [each["name"] for each in shell.json("ls")]
-
-
 @pytest.mark.parametrize(
     ("text", "width", "shown"),
     [("abcdef", 6, "abcdef"), ("abcdefgh", 6, "abc…gh"), ("abcdefgh", 5, "ab…gh"),
@@ -223,6 +194,34 @@ def test_a_long_name_is_shortened_in_the_middle_in_a_terminal_only(shell: Shell)
 def test_both_ends_of_a_shortened_text_are_kept(text: str, width: int, shown: str):
     assert cut_middle(text, width) == shown
     assert width_of(shown) <= width
+
+
+# ----------------------------------------------------------------------- explain
+
+
+def test_it_explains_a_name_and_an_id_in_a_sentence(any_shell: Shell) -> None:
+    any_shell.occupy("api", label="export")
+    waiter = any_shell.start("run", "api", "--limit", 1, "--", "true")
+    any_shell.until_waiting(1)
+    ran = any_shell.here("explain", "api")
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("a newcomer is second in line for 'api'; 1 of 1 held, oldest by ")
+    assert "'export' for " in ran.stdout
+    [waiting] = any_shell.waiters()
+    told = any_shell.json("explain", waiting.acquisition_id)
+    assert (told["state"], told["place"]) == ("waiting", 1)
+    assert told["lacks"][0]["oldest"]["label"] == "export"
+    assert (told["lacks"][0]["paused_for"], told["closed"], told["reason"]) == (0.0, False, None)
+    assert told["sentence"].startswith("first in line for 'api'")
+    [holder] = any_shell.holders()
+    assert any_shell.json("explain", holder.acquisition_id)["state"] == "holding"
+    waiter.terminate()
+
+
+def test_nothing_found_is_one_line_and_exit_1(shell: Shell) -> None:
+    ran = shell.here("explain", "nobody")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_the_longest_cells_are_shortened_first_and_no_more_than_needed(

@@ -79,25 +79,6 @@ def test_no_slot_in_time_is_75_and_the_command_is_not_started(most_shells: Shell
         assert ran.stderr.count("\n") == 1
 
 
-def test_a_semaphore_that_is_closed_during_the_wait_is_75(most_shells: Shell):
-    most_shells.occupy()
-    waiting = most_shells.start("run", "api", "--limit", 1, *sh("echo started"))
-    most_shells.until_waiting(1)
-    assert most_shells.here("close", "api", "--yes").returncode == 0
-    code, out, err = end(waiting)
-    assert (code, out) == (75, "")
-    assert err == "slotwise run: 'api' is closed everywhere\n"
-    assert most_shells.run("run", "api", "--limit", 1, *sh("echo started")).returncode == 75
-
-
-def test_the_end_of_the_ttl_ends_the_command_with_124(any_shell: Shell):
-    ran = any_shell.run("run", "api", "--limit", 1, "--ttl", 0.2, "--", "sleep", 1000)
-    assert ran.returncode == 124
-    assert ran.stderr.count("\n") == 1
-    assert "ttl" in ran.stderr
-    assert any_shell.holders() == []
-
-
 def test_a_command_that_ignores_term_is_killed_after_the_grace(shell: Shell):
     stubborn = "trap '' TERM; echo started; while :; do sleep 0.05; done"
     running = shell.start("run", "api", "--limit", 1, "--grace", 0.2, *sh(stubborn))
@@ -105,15 +86,6 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(shell: Shell):
     [held] = shell.holders()
     assert shell.here("kick", held.acquisition_id, "--yes").returncode == 0
     assert end(running)[0] == 124
-
-
-def test_a_command_that_cleans_up_within_the_grace_is_124_whatever_it_says(shell: Shell):
-    tidy = "trap 'echo tidy; exit 7' TERM; echo started; while :; do sleep 0.02; done"
-    running = shell.start("run", "api", "--limit", 1, "--grace", 30, *sh(tidy))
-    assert line_of(running) == "started\n"
-    [held] = shell.holders()
-    assert shell.here("kick", held.acquisition_id, "--yes").returncode == 0
-    assert end(running)[:2] == (124, "tidy\n")
 
 
 def test_a_kick_ends_the_command_with_124_and_the_next_gets_the_slot(any_shell: Shell):
@@ -319,16 +291,6 @@ def test_a_signal_that_the_command_sends_to_slotwise_does_not_come_back(shell: S
     assert line_of(running) == "interrupts in total: 0\n"
 
 
-@pytest.mark.skipif(not LINUX, reason="needs PR_SET_PDEATHSIG")
-def test_kill_9_of_slotwise_ends_the_command_too(most_shells: Shell):
-    text = "echo $$; exec sleep 1000"
-    running = most_shells.start("run", "api", "--limit", 1, *sh(text))
-    pid = int(line_of(running))
-    assert alive(pid)
-    running.kill()
-    until(lambda: not alive(pid), "the end of the command")
-
-
 def kill_and_await_guard(slotwise: subprocess.Popen[str]) -> None:
     """End slotwise by kill -9, and return when its guard, which outlives it, has ended."""
     pid = slotwise.pid
@@ -394,38 +356,6 @@ def test_a_password_that_the_guard_needs_is_not_on_its_command_line(
 
 
 # ------------------------------------------------------------------ together
-
-
-def test_never_more_than_the_limit_run_at_once(shell: Shell, tmp_path: Path):
-    text = f"echo in >> {tmp_path}/log; sleep 0.05; echo out >> {tmp_path}/log"
-    jobs = [shell.start("run", "api", "--limit", 2, *sh(text)) for _ in range(8)]
-    assert [end(job)[0] for job in jobs] == [0] * 8
-    inside = most = 0
-    for word in (tmp_path / "log").read_text().split():
-        inside += 1 if word == "in" else -1
-        most = max(most, inside)
-    assert (inside, most) == (0, 2)
-
-
-def test_several_slots_are_taken_together(shell: Shell):
-    shell.occupy(slots=2, limit=3)
-    [row] = shell.json("ls")
-    assert (row["name"], row["value"], row["held"], row["waiting"]) == ("api", 3, 2, 0)
-    words = ("run", "api", "--limit", 3, "--no-wait", "--slots", 2, "--", "true")
-    assert shell.run(*words).returncode == 75
-
-
-def test_it_starts_without_the_packages_that_only_tables_need(shell: Shell):
-    text = (
-        "import sys; from slotwise._cli.main import main;"
-        "code = main(['run', 'api', '--limit', '1', '--', 'true']);"
-        "print(code, sorted({'rich', 'redis'} & {*sys.modules}))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, env=shell.environment,
-        check=True,
-    )  # fmt: skip
-    assert ran.stdout == "0 []\n"
 
 
 def test_it_starts_without_the_modules_that_take_long_to_import(shell: Shell):

@@ -64,18 +64,6 @@ def test_the_end_of_the_ttl_ends_everything(start, most_shells: Shell):
     assert most_shells.holders() == []
 
 
-def test_what_ignores_term_is_killed_after_the_grace_wherever_it_is(shell: Shell, started):
-    stubborn = "(trap '' TERM; echo ready >&2; while :; do sleep 0.05; done) & echo $!; wait"
-    run = Started(shell, "--grace", "200ms", then=stubborn)
-    started.append(run)
-    assert run.run.stderr is not None
-    run.pids.append(int(line_of(run.run)))
-    assert run.run.stderr.readline() == "ready\n"
-    run.run.send_signal(signal.SIGTERM)
-    assert end(run.run)[0] == 128 + signal.SIGTERM
-    assert run.alive() == [False, False, False]
-
-
 def test_a_term_is_for_the_command_and_ends_what_it_leaves_behind(start, most_shells: Shell):
     run = start(first="trap 'exit 9' TERM", then="while :; do sleep 0.02; done")
     run.run.send_signal(signal.SIGTERM)
@@ -116,14 +104,20 @@ def test_descendants_can_be_kept(shell: Shell, started, number):
     assert run.alive() == [True, True]
 
 
-def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, started):
-    """The next one looks for what the one before has started."""
+def start_tidy(shell: Shell, started: list[Started]) -> Started:
+    """Start a command with a job in the background that takes a while to end."""
     tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
     run = Started(shell, "--grace", 30, then=f"{tidy}; wait")
     started.append(run)
     assert run.run.stderr is not None
     run.pids.append(int(line_of(run.run)))
     assert run.run.stderr.readline() == "ready\n"
+    return run
+
+
+def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, started):
+    """The next one looks for what the one before has started."""
+    run = start_tidy(shell, started)
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
     following = shell.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
     shell.until_waiting(1)
@@ -133,12 +127,7 @@ def test_the_slot_is_given_back_only_when_everything_has_ended(shell: Shell, sta
 
 
 def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(most_shells: Shell, started):
-    tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(most_shells, "--grace", 30, then=f"{tidy}; wait")
-    started.append(run)
-    assert run.run.stderr is not None
-    run.pids.append(int(line_of(run.run)))
-    assert run.run.stderr.readline() == "ready\n"
+    run = start_tidy(most_shells, started)
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo done"
     following = most_shells.start("run", "api", "--limit", 1, "--", "sh", "-c", look)
     most_shells.until_waiting(1)
@@ -152,12 +141,7 @@ def test_a_kick_ends_everything_before_the_next_one_gets_the_slot(most_shells: S
 
 
 def test_replace_ends_everything_of_the_oldest_run_before_it_starts(most_shells: Shell, started):
-    tidy = "(trap 'sleep 0.3; exit' TERM; echo ready >&2; while :; do sleep 0.02; done) & echo $!"
-    run = Started(most_shells, "--grace", 30, then=f"{tidy}; wait")
-    started.append(run)
-    assert run.run.stderr is not None
-    run.pids.append(int(line_of(run.run)))
-    assert run.run.stderr.readline() == "ready\n"
+    run = start_tidy(most_shells, started)
     waiting = most_shells.start("run", "api", "--limit", 1, "--", "echo", "in line")
     most_shells.until_waiting(1)
     look = f"kill -0 {run.pids[-1]} 2>/dev/null && echo overlap; echo replaced it"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from tests import _fresh_processes
-from tests.cli._shell import Shell, command, end, line_of, until
+from tests.cli._shell import Shell, command, end, line_of
 from tests.redis._server import Server
 
-from slotwise._cli.slot import TimeLeft
+from slotwise._cli.flags import duration, seconds, some_seconds
 from slotwise._cli.slot_flags import limit
-from slotwise._core.limit import TRY_LIMIT
-from slotwise.processes._limit import LOCK_TIMEOUT
 
 
 def test_a_skip_can_be_quiet_and_have_its_own_exit_code(shell: Shell):
@@ -152,36 +150,30 @@ def test_a_file_that_somebody_keeps_locked_is_125_and_not_busy(shell: Shell):
         hog.kill()
 
 
-@pytest.mark.soak
-def test_looking_for_the_value_takes_no_longer_than_the_wait(shell: Shell):
-    shell.occupy()()
-    nested = "env SLOTWISE_ACQUISITION_ID=outer"
-    with shell.stopped_amid_a_change("api") as pid:
-        began = time.monotonic()
-        asking = [
-            shell.start("run", "api", "--wait", 0.5, "--", "true"),
-            shell.start("run", "api", "--no-wait", "--", "true"),
-            shell.start("run", "api", "--limit", 1, "--wait", 0.5, "--", "true", before=nested),
-            shell.start("acquire", "api", "--wait", 0.5),
-        ]
-        for each in asking:
-            code, _, told = end(each)
-            assert (code, str(pid) in told) == (125, True)
-        assert time.monotonic() - began < LOCK_TIMEOUT  # that of calls without a timeout
+# --------------------------------------------------------------- values of flags
 
 
-def test_a_slow_server_that_was_asked_for_the_value_is_still_asked_for_a_slot(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("slotwise._cli.slot.time.monotonic", lambda: now[0])
-    time_left = TimeLeft(0)
-    now[0] += 5  # the driver is imported, which is not the server's fault
-    assert time_left.for_a_look() == TRY_LIMIT
-    now[0] += 0.85  # two answers, to the connection and to the look, took nearly all of it
-    assert time_left.for_the_slot() == 0
-    assert time_left.for_a_look() == 0.5
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("90", 90.0), ("0.5", 0.5), ("10s", 10.0), ("250ms", 0.25), ("10m", 600.0)),
+        *(("1h", 3600.0), ("1.5d", 129600.0), ("0ms", 0.0), ("1e3", 1000.0)),
+    ],
+)
+def test_a_duration_is_seconds_or_has_a_unit(text, expected):
+    assert duration(text) == seconds(text) == expected
 
 
-def test_times_have_units(shell: Shell):
-    ran = shell.run("run", "api", "--limit", 1, "--ttl", "200ms", "--", "sleep", "1000")
-    assert (ran.returncode, "ttl of 0.2 s" in ran.stderr) == (124, True)
-    until(lambda: shell.holders() == [], "the slot is free")
+@pytest.mark.parametrize(
+    "text", ["", "m", "h1", "1x", "1 week", "nan", "inf", "infs", "nanms", "1h30", "ten", "1mm"]
+)
+def test_what_is_not_a_duration_is_refused(text):
+    assert duration(text) is None
+    with pytest.raises(argparse.ArgumentTypeError, match=r"10m, 1h or 1\.5d"):
+        seconds(text)
+
+
+def test_bounds_hold_for_units_too():
+    for text in ("0", "0s", "-1h"):
+        with pytest.raises(argparse.ArgumentTypeError, match="more than 0"):
+            some_seconds(text)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import HANG, Shell, end, line_of, state_of, until
+from tests.cli._shell import Shell, end, line_of, state_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -48,65 +48,5 @@ def test_slotwise_continues_its_command_even_if_it_has_not_heard_that_it_was_sto
     assert end(running)[0] == 128 + signal.SIGTERM
 
 
-def test_slotwise_does_not_stop_with_its_command_once_it_was_continued(job):
-    running, pid = job
-    guard = parent_of(pid)
-    running.send_signal(signal.SIGSTOP)
-    until(lambda: state_of(running.pid) == "T", "slotwise is stopped")
-    before = times_slept(guard)
-    os.kill(pid, signal.SIGTSTP)
-    until(lambda: times_slept(guard) > before, "the guard has reported it")
-    running.send_signal(signal.SIGCONT)  # and only now slotwise reads the report
-    until(lambda: state_of(pid) == "S", "the command sleeps in its pause again")
-    running.send_signal(signal.SIGTERM)
-    assert end(running)[0] == 128 + signal.SIGTERM
-
-
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def times_slept(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-
-
-QUEUE = """
-import os, signal
-from slotwise._cli.signals import SignalQueue
-queue = SignalQueue()
-for number in {before}:
-    os.kill(os.getpid(), number)
-assert [received.number for received in queue.read()] == [signal.SIGTSTP]
-for number in {after}:
-    os.kill(os.getpid(), number)
-print("reading", flush=True)
-print(queue.stop_here(signal.SIGTSTP), flush=True)
-"""
-STOP, CONTINUE = int(signal.SIGTSTP), int(signal.SIGCONT)
-
-
-def test_a_queue_that_was_continued_after_a_stop_does_not_stop():
-    program = QUEUE.format(before=[STOP], after=[CONTINUE])
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        text=True,
-        process_group=0,
-        timeout=HANG,
-        check=True,
-    )
-    assert ran.stdout == "reading\nTrue\n"
-
-
-@pytest.mark.parametrize("before", [[STOP], [CONTINUE, STOP]])
-def test_a_queue_stops_until_it_is_continued(before: list[int]):
-    program = QUEUE.format(before=before, after=[])
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, process_group=0
-    ) as queue:
-        assert line_of(queue) == "reading\n"
-        until(lambda: state_of(queue.pid) == "T", "it is stopped")
-        queue.send_signal(signal.SIGCONT)
-        assert line_of(queue) == "True\n"
-        assert queue.wait(HANG) == 0

@@ -57,25 +57,6 @@ def test_ctrl_c_reaches_the_command_once(shell: Shell):
     assert ended(terminal) == 128 + signal.SIGTERM
 
 
-def test_an_interrupt_by_kill_reaches_the_command_in_a_terminal_too(shell: Shell):
-    terminal = shell.terminal(*COUNTING)
-    terminal.expect_exact("ready")
-    os.kill(terminal.pid, signal.SIGINT)
-    terminal.expect_exact("interrupt 1")
-    os.kill(terminal.pid, signal.SIGUSR1)
-    terminal.expect_exact("interrupts in total: 1")
-
-
-def test_ctrl_c_that_ends_the_command_is_130(shell: Shell):
-    # Not a shell: dash forgets an interrupt that comes while it starts a command.
-    text = "from signal import *; signal(SIGINT, SIG_DFL); print('ready', flush=True); pause()"
-    terminal = shell.terminal("run", "api", "--limit", 1, "--", sys.executable, "-c", text)
-    terminal.expect_exact("ready\r\n")
-    terminal.sendintr()
-    assert ended(terminal) == 130
-    assert shell.holders() == []
-
-
 def test_the_command_has_the_terminal_as_its_own(shell: Shell):
     text = "test -t 0 && test -t 1 && test -t 2 && read line && echo you said $line"
     terminal = shell.terminal("run", "api", "--limit", 1, "--", "sh", "-c", text)

@@ -16,9 +16,7 @@ from tests import _fresh_processes
 from tests.cli._shell import HANG, Shell, line_of, until
 
 from slotwise import Rate, RateLimit, Tier, Tiers
-from slotwise._admin.backends import open_backend
 from slotwise._admin.text import units
-from slotwise._cli.export import render
 
 # Two tiers, with the value of one.
 BAD = {".shape": "a,b", ".declared": "1", ".values": "1", ".accepted": "1"}
@@ -183,27 +181,6 @@ def test_a_cost_needs_no_tier_where_there_is_only_one_rate(any_shell: Shell):
     plain.close_sync()
 
 
-def test_explain_of_a_request_with_keys_and_costs(any_shell: Shell):
-    with tiers_here(any_shell, Tier("user", 1, keyed=True), RATE) as tiers:
-        tiers.acquire_sync(user="ann", tokens=40)
-        explain = ("explain", "api", "--key")
-        assert "at once" in any_shell.here(*explain, "user=bob", "--cost", "tokens=60").stdout
-        told = any_shell.json(*explain, "user=bob", "--cost", "tokens=70")
-        assert [(lack["tier"], lack["need"]) for lack in told["lacks"]] == [("tokens", 70)]
-        told = any_shell.json(*explain, "user=ann")
-        assert [(lack["tier"], lack["key"]) for lack in told["lacks"]] == [("user", "ann")]
-
-
-def test_explain_takes_the_key_that_two_tiers_share_once(any_shell: Shell):
-    own = Tier("tokens", rate=Rate(10, per=3600, burst=100), keyed="user")
-    with tiers_here(any_shell, Tier("user", 1, keyed=True), own) as tiers:
-        tiers.acquire_sync(user="ann", tokens=40)
-        told = any_shell.json("explain", "api", "--key", "user=ann", "--cost", "tokens=70")
-        assert [(lack["tier"], lack["key"]) for lack in told["lacks"]] == [
-            *(("user", "ann"), ("tokens", "ann"))
-        ]
-
-
 def test_refill_fills_a_rate_and_lets_those_in_who_wait_for_it(any_shell: Shell):
     keyed = Tier("requests", rate=Rate(1, per=3600, burst=5), keyed=True)
     with tiers_here(any_shell, keyed, RATE, Tier("all", 2)) as tiers:
@@ -279,34 +256,6 @@ def test_a_new_rate_of_one_key_keeps_the_burst_that_it_had(any_shell: Shell):
         assert tiers.stats_sync()["tokens"].keys["acme"].value == 8000
 
 
-def test_a_new_rate_of_keys_says_which_rate_they_had(any_shell: Shell):
-    keyed = Tier("tokens", rate=Rate(60_000, per=3600, burst=9000), keyed=True)
-    with tiers_here(any_shell, keyed) as tiers:
-        tiers.acquire_sync(tokens="acme")
-        resize = ("resize", "api", "--tier", "tokens")
-        any_shell.here(*resize, "54000/1h", "--burst", 8000)
-        told = any_shell.here(*resize, "50000/1h").stdout
-        before = "54000 per 3600 s, burst 8000 before\n"
-        assert told.endswith(f"has 50000 per 3600 s, burst 8000 now, {before}")
-        own = (*resize, "--key", "acme")
-        assert any_shell.here(*own, "40/9000s", "--burst", 70).returncode == 0
-        tiers.acquire_sync(tokens="acme")
-        told = any_shell.here(*own, "30/9000s").stdout
-        assert told.endswith("has 30 per 9000 s, burst 70 now, 40 per 9000 s, burst 70 before\n")
-
-
-def test_a_new_rate_of_all_keys_is_that_of_the_tier_too(any_shell: Shell):
-    keyed = Tier("k", rate=Rate(10, per=1000, burst=7), keyed=True)
-    with tiers_here(any_shell, keyed, Tier("all", 2)) as tiers, tiers.cm(k="acme"):
-        assert any_shell.here("resize", "api", "30/1000s", "--tier", "k").returncode == 0
-        page = render(open_backend(any_shell.url))
-        assert re.search(r'slotwise_rate_limit{name="api",.*tier="k"} 0.03\n', page)
-        [shown] = [each for each in any_shell.json("ls")[0]["tiers"] if each["name"] == "k"]
-        assert [each["rate"] for each in (shown, *shown["keys"])] == ["30/1000s", "30/1000s"]
-        assert [(each["value"], each["burst"]) for each in shown["keys"]] == [(None, 7)]
-        assert tiers.stats_sync()["k"].rate == Rate(30, per=1000, burst=7)
-
-
 def test_forget_deletes_tiers_that_nobody_uses(any_shell: Shell):
     with tiers_here(any_shell, Tier("tenant", 2, keyed=True), Tier("all", 2)) as tiers:
         held = tiers.acquire_sync(tenant="acme")
@@ -349,65 +298,7 @@ def test_show_tells_who_holds_who_waits_and_which_tier_they_lack(any_shell: Shel
         assert (only["name"], only["held"]) == ("all", 3)
 
 
-def test_top_shows_tiers_and_their_busiest_keys(redis_shell: Shell):
-    with program(redis_shell, "acme", "acme", "acme"):
-        rows = redis_shell.json("top", "--every", "0.1s")
-        assert [(row["name"], row["tier"], row["key"]) for row in rows] == [
-            ("api", "all", None),
-            ("api", "tenant", "acme"),
-        ]
-        assert [(row["value"], row["held"], row["waiting"]) for row in rows] == [
-            (3, 2, 1),
-            (2, 2, 1),
-        ]
-        printed = redis_shell.here("top", "--every", "0.1s").stdout.splitlines()
-        assert printed[1].startswith("api all ")
-        assert printed[2].startswith("api tenant=acme ")
-
-
 # ------------------------------------------------------------------ resize, kick, close
-
-
-def test_resize_of_a_tier_or_of_a_key_lets_those_in_who_wait(any_shell: Shell):
-    with program(any_shell, "acme", "acme", "acme", "other", "other") as started:
-        ran = any_shell.here("resize", "api", 9, "--tier", "all")
-        assert (ran.returncode, ran.stdout) == (0, "all of 'api' has 9 slots now, 3 before\n")
-        until_line(started, "held other")
-        ran = any_shell.here("resize", "api", 4, "--tier", "tenant", "--key", "acme")
-        assert ran.stdout == "tenant 'acme' of 'api' has 4 slots now, 2 before\n"
-        until_line(started, "held acme")
-        ran = any_shell.here("resize", "api", 0, "--tier", "tenant")
-        assert ran.stdout == "each tenant of 'api' has no limit now, 2 before\n"
-        keys = any_shell.json("show", "api", "--tier", "tenant")["tiers"][0]["keys"]
-        assert {each["key"]: each["value"] for each in keys} == {"acme": 4, "other": 0}
-
-
-def test_a_tier_whose_keys_have_their_own_values_is_resized_by_key(redis_shell: Shell):
-    plans = {"free": 1, "paid": 5}
-    with tiers_here(redis_shell, Tier("tenant", plans.__getitem__, keyed=True)) as tiers:
-        held = [tiers.acquire_sync(tenant=tenant) for tenant in plans]
-        assert "choose one with --key" in refused(
-            redis_shell, "resize", "api", 3, "--tier", "tenant", code=2
-        )
-        ran = redis_shell.here("resize", "api", 3, "--tier", "tenant", "--key", "free")
-        assert ran.stdout == "tenant 'free' of 'api' has 3 slots now, 1 before\n"
-        held.append(tiers.acquire_sync(tenant="free", timeout=HANG))
-        for each in held:
-            tiers.release_sync(each)
-
-
-def test_kick_ends_an_acquisition_of_tiers_in_another_process(any_shell: Shell):
-    with program(any_shell, "acme", "acme", "acme") as started:
-        found = any_shell.json("show", "api")
-        [waits], holder = found["waiters"], found["holders"][0]
-        assert "is a waiter of 'api'" in refused(any_shell, "kick", waits["id"], "--yes")
-        ran = any_shell.here("kick", holder["id"], "--yes")
-        assert (ran.returncode, ran.stderr) == (0, "")
-        assert "'job of acme', which has held 1 slot of 'api' tenant='acme' for" in ran.stdout
-        until_line(started, "lost acme: it was kicked")
-        found = any_shell.json("show", "api")
-        assert waits["id"] in [each["id"] for each in found["holders"]]
-        assert holder["id"] not in [each["id"] for each in found["holders"]]
 
 
 def test_close_rejects_waiters_of_tiers_until_open(any_shell: Shell):
@@ -434,25 +325,7 @@ def test_close_rejects_waiters_of_tiers_until_open(any_shell: Shell):
         assert any_shell.json("show", "api")["closed"] is False
 
 
-def test_tiers_that_were_closed_before_anybody_used_them_can_be_opened(redis_shell: Shell):
-    with tiers_here(redis_shell, Tier("all", 1)) as tiers:
-        tiers.close_everywhere_sync("not yet")
-        assert redis_shell.here("ls").stdout.splitlines()[1].split()[0] == "api"
-        [shown] = redis_shell.json("show", "api")["tiers"]
-        assert (shown["name"], shown["held"]) == ("all", 0)
-        assert redis_shell.here("open", "api").returncode == 0
-        tiers.release_sync(tiers.acquire_sync(timeout=0))
-
-
 # -------------------------------------------------------------------------------- errors
-
-
-def test_the_doctor_reads_tiers(any_shell: Shell):
-    with program(any_shell, "acme"):
-        ran = any_shell.here("doctor")
-        assert ran.returncode == 0, ran.stdout
-        [tiers] = [line for line in ran.stdout.splitlines() if line.split()[1] == "tiers"]
-        assert tiers.split()[2].startswith("1")
 
 
 def test_the_doctor_finds_keys_of_tiers_that_never_expire_and_dead_holders(
@@ -485,19 +358,6 @@ def test_what_is_not_there_is_one_line_that_helps(redis_shell: Shell):
         assert "'backup' is a semaphore" in refused(redis_shell, "close", "backup", "--tiers", "-y")
         told = refused(redis_shell, "resize", "api", -1, "--tier", "all", code=2)
         assert "N must be at least 1, not -1" in told
-
-
-def test_a_semaphore_and_tiers_may_have_the_same_name(redis_shell: Shell):
-    redis_shell.occupy("api", limit=7)
-    with program(redis_shell, "acme"):
-        assert redis_shell.json("show", "api")["value"] == 7
-        assert [each["name"] for each in redis_shell.json("show", "api", "--tiers")["tiers"]] == [
-            *("tenant", "all")
-        ]
-        assert len(redis_shell.json("ls")) == 2
-        ran = redis_shell.here("close", "api", "--tiers", "--yes")
-        assert ran.stdout.splitlines()[1] == "'slotwise open api --tiers' undoes it"
-        assert redis_shell.json("show", "api")["closed"] is False
 
 
 def test_hostile_names_and_keys_are_shown_escaped_and_found(any_shell: Shell):

@@ -7,14 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pexpect
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.cli._shell import Shell, command, ended, until
 from tests.redis._server import Server
 
 from slotwise import Adaptive, Claimant, Tier, Tiers
 from slotwise._admin.backends import open_backend
-from slotwise._admin.sampling import WINDOW, Row, Sample, Sampler, Subject, percentile
+from slotwise._admin.sampling import WINDOW, Row, Sample, Sampler, Subject
 from slotwise._admin.snapshot import Watcher
 from slotwise._cli.top_screen import Screen, table
 from slotwise.processes import ProcessSemaphore
@@ -41,11 +39,6 @@ def look(watch: Sampler, now: float, seen: Sample) -> Row:
 
 
 # ---------------------------------------------------------------- what was seen
-
-
-def test_the_first_look_knows_no_rate_and_no_wait():
-    row = look(Sampler(), 10, sample({"a": 2, "b": 7}, {"c": 9}))
-    assert row == Row("api", 4, 2, 1, 8.0, None, None, None)
 
 
 def test_a_row_says_that_it_is_closed_paused_or_frozen(shell: Shell):
@@ -82,34 +75,12 @@ def test_a_wait_is_from_the_first_ask_to_the_grant_however_late_we_look():
     assert row.acquisitions_per_second == pytest.approx(0.1)
 
 
-def test_one_never_seen_waiting_counts_as_no_wait():
-    watch = Sampler()
-    look(watch, 0, sample({}, {}))
-    row = look(watch, 2, sample({"a": 1}, {}))
-    assert (row.wait_p50_seconds, row.acquisitions_per_second) == (0.0, 0.5)
-
-
 def test_what_is_older_than_the_window_is_forgotten():
     watch = Sampler()
     look(watch, 0, sample({}, {}))
     look(watch, 1, sample({"a": 1}, {}))
     row = look(watch, 2 + WINDOW, sample({"a": 1}, {}))
     assert (row.acquisitions_per_second, row.wait_p50_seconds) == (0.0, None)
-
-
-def test_a_semaphore_that_comes_back_is_looked_at_anew():
-    watch = Sampler()
-    look(watch, 0, sample({}, {}))
-    watch.add({}, at(1))
-    assert look(watch, 2, sample({"a": 1}, {})).acquisitions_per_second is None
-
-
-@given(st.lists(st.floats(0, 1000), min_size=1), st.integers(1, 100))
-def test_a_percentile_is_the_smallest_value_that_that_share_does_not_exceed(values, percent):
-    found = percentile(sorted(values), percent)
-    assert found in values
-    assert sum(value <= found for value in values) * 100 >= percent * len(values)
-    assert sum(value < found for value in values) * 100 < percent * len(values)
 
 
 # ------------------------------------------------------------ without a terminal
@@ -182,14 +153,6 @@ def test_ctrl_c_quits_too_and_the_terminal_is_as_before(shell: Shell):
     assert terminal.match[1] == before
 
 
-def test_a_kill_leaves_the_terminal_as_it_was(shell: Shell):
-    terminal = shell.terminal("top", "--every", "0.2")
-    terminal.expect_exact("q quits")
-    terminal.kill(signal.SIGTERM)
-    assert ended(terminal) == 128 + signal.SIGTERM
-    assert "\x1b[?1049l" in terminal.before
-
-
 def test_ctrl_z_leaves_the_terminal_to_the_shell_and_fg_comes_back(shell: Shell):
     bash = shell.in_terminal(["bash", "--norc", "--noprofile", "-i"])
     bash.sendline(" ".join(command("top", "--every", "0.2")))
@@ -244,37 +207,6 @@ def test_enter_shows_who_holds_and_waits_and_k_kicks_after_asking(most_shells: S
     waiter.terminate()
 
 
-def test_what_is_full_is_red(shell: Shell):
-    shell.occupy("full")
-    shell.occupy("roomy", limit=2)
-    terminal = shell.terminal("top", "--every", "0.2")
-    terminal.send("\x1b[B")  # the chosen row is shown reversed
-    terminal.expect(r"\x1b\[(7;)?31(;7)?m[^\n]*full")
-    terminal.send("q")
-    assert ended(terminal) == 0
-
-
-def test_an_opened_one_shows_ttls_and_why_an_adaptive_value_moved(shell: Shell):
-    folder = shell.url.removeprefix("process://")
-    crawler = ProcessSemaphore(Adaptive(4, min=1, max=9), name="crawler", directory=folder, ttl=900)
-    held = crawler.acquire_sync(label="page")
-    terminal = shell.terminal("top", "--every", "0.2")
-    rows(terminal, "crawler")
-    terminal.send("\r")
-    for shown in ("holds #1", "page", "no change yet"):
-        terminal.expect_exact(shown)
-    crawler.freeze_sync(7)
-    terminal.expect_exact("14 min")  # what is left of its ttl
-    terminal.expect(r"4 → 7.*frozen")
-    terminal.send("t")
-    terminal.expect_exact("Thaw the value of 'crawler'? y/n")
-    terminal.send("y")
-    terminal.expect_exact("moves again, from 7 slots")
-    terminal.send("q")
-    assert ended(terminal) == 0
-    crawler.release_sync(held)
-
-
 def test_r_resizes_the_tier_of_its_row_and_not_a_semaphore_of_that_name(shell: Shell):
     same = ProcessSemaphore(4, name="api", directory=shell.folder / "slots")
     tiers = Tiers(Tier("user", 2, keyed=True), Tier("all", 5), name="api", url=shell.url)
@@ -310,3 +242,32 @@ def test_k_kicks_no_holder_of_tiers_that_have_the_name_of_an_opened_semaphore(sh
         for key in ("k", "y"):
             screen.press(key)
         assert tiers.stats_sync()["all"].active == 1
+
+
+def test_a_kill_leaves_the_terminal_as_it_was(shell: Shell):
+    terminal = shell.terminal("top", "--every", "0.2")
+    terminal.expect_exact("q quits")
+    terminal.kill(signal.SIGTERM)
+    assert ended(terminal) == 128 + signal.SIGTERM
+    assert "\x1b[?1049l" in terminal.before
+
+
+def test_an_opened_one_shows_ttls_and_why_an_adaptive_value_moved(shell: Shell):
+    folder = shell.url.removeprefix("process://")
+    crawler = ProcessSemaphore(Adaptive(4, min=1, max=9), name="crawler", directory=folder, ttl=900)
+    held = crawler.acquire_sync(label="page")
+    terminal = shell.terminal("top", "--every", "0.2")
+    rows(terminal, "crawler")
+    terminal.send("\r")
+    for shown in ("holds #1", "page", "no change yet"):
+        terminal.expect_exact(shown)
+    crawler.freeze_sync(7)
+    terminal.expect_exact("14 min")  # what is left of its ttl
+    terminal.expect(r"4 → 7.*frozen")
+    terminal.send("t")
+    terminal.expect_exact("Thaw the value of 'crawler'? y/n")
+    terminal.send("y")
+    terminal.expect_exact("moves again, from 7 slots")
+    terminal.send("q")
+    assert ended(terminal) == 0
+    crawler.release_sync(held)
