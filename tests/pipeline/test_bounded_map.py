@@ -12,8 +12,9 @@ import time
 
 import pytest
 
-from slotwise import MemorySemaphore, SemaphoreClosed
+from slotwise import Adaptive, MemorySemaphore, Rate, RateLimit, SemaphoreClosed, Tier, Tiers
 from slotwise.pipeline import bounded_map, run_bounded
+from slotwise.pipeline._settings import check_settings
 from slotwise.testing import settle
 
 
@@ -90,28 +91,6 @@ async def test_results_come_as_they_finish() -> None:
         assert [r async for r in results] == [0, 1]
 
 
-async def test_results_come_in_order_if_asked_for() -> None:
-    work = Work()
-    async with bounded_map(work, range(3), limit=3, ordered=True) as results:
-        first = asyncio.create_task(anext(results))
-        await settle()
-        await work.let_go(2, 1)
-        assert not first.done()
-        await work.let_go(0)
-        assert await first == 0
-        assert [r async for r in results] == [1, 2]
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("limit", [1, 2, 7, 100])
-@pytest.mark.parametrize("source", [range(50), numbers(50)], ids=["iterable", "async"])
-async def test_every_item_gives_one_result(source, limit: int, ordered: bool) -> None:
-    if not isinstance(source, range):
-        source = numbers(50)  # an async generator is good for one run
-    got = [r async for r in bounded_map(after_a_turn, source, limit, ordered=ordered)]
-    assert (got if ordered else sorted(got)) == list(range(50))
-
-
 async def test_never_more_than_the_limit_run_and_no_more_are_pulled() -> None:
     work, source = Work(), Counted()
     async with bounded_map(work, source, limit=5) as results:
@@ -146,19 +125,6 @@ async def test_an_ordered_run_holds_at_most_its_window_behind_a_slow_item() -> N
         assert [await anext(results) for _ in range(6)] == list(range(6))
 
 
-@pytest.mark.soak
-async def test_workers_start_on_demand_and_there_is_no_task_per_item() -> None:
-    before = tasks()
-    most = 0
-
-    async def count(item):
-        nonlocal most
-        most = max(most, tasks() - before)
-
-    await run_bounded(count, range(5000), limit=1000)
-    assert most <= 3  # a function that never waits needs one worker, and one in reserve
-
-
 async def test_a_function_that_never_waits_leaves_the_loop_time_to_breathe() -> None:
     turns = 0
 
@@ -182,13 +148,6 @@ async def test_run_bounded_gives_the_report_and_keeps_no_results() -> None:
     assert report.peak_memory >= report.memory > 0
 
 
-async def test_an_empty_source_is_a_run_with_nothing_done() -> None:
-    assert (await run_bounded(same, [], limit=3)).done == 0
-    assert [r async for r in bounded_map(same, [], limit=3)] == []
-    assert [r async for r in bounded_map(same, [], limit=3, group_key=str)] == []
-    assert [r async for r in bounded_map(same, [], limit=3, priority=abs)] == []
-
-
 @pytest.mark.parametrize("source", ["iterable", "async"])
 async def test_leaving_the_loop_stops_the_workers(source: str) -> None:
     work = Work()
@@ -205,32 +164,6 @@ async def test_leaving_the_loop_stops_the_workers(source: str) -> None:
     assert tasks() == before
     assert work.now == 0
     assert results.report.in_flight == 0
-
-
-async def test_leaving_the_loop_with_finish_lets_what_runs_finish() -> None:
-    work = Work()
-    results = bounded_map(work, itertools.count(), limit=3, on_cancel="finish")
-    await results.__aenter__()
-    await settle()
-    await work.let_go(0)
-    async for _ in results:
-        break
-    await settle()
-    assert work.now == 3
-    await work.let_go(1, 2, 3)
-    assert (work.now, work.cancelled) == (0, [])
-    assert results.report.done == len(work.started)
-
-
-async def test_aclose_waits_for_its_workers() -> None:
-    work = Work()
-    results = bounded_map(work, itertools.count(), limit=3)
-    async with results:
-        await settle()
-    assert work.now == 0
-    assert sorted(work.cancelled) == [0, 1, 2]
-    await results.aclose()
-    assert results.report.cancelled == 3
 
 
 async def test_aclose_before_the_start_pulls_nothing() -> None:
@@ -300,46 +233,6 @@ async def test_a_cancellation_at_any_await_leaves_nothing_behind(kind: str, turn
 # ------------------------------------------------------------------------ errors
 
 
-async def fails_on_three(item):
-    await asyncio.sleep(0)
-    if item == 3:
-        raise ValueError("three")
-    return item
-
-
-async def test_the_first_exception_itself_is_raised_after_the_rest_has_ended() -> None:
-    work = Work()
-
-    async def fail(item):
-        if item == 2:
-            raise ValueError("two")
-        return await work(item)
-
-    with pytest.raises(ValueError, match="two") as caught:
-        async for _ in bounded_map(fail, itertools.count(), limit=3):
-            pass
-    assert work.now == 0
-    assert sorted(work.cancelled) == [0, 1]
-    assert (caught.value.report.failed, caught.value.report.done) == (1, 0)
-
-
-async def test_results_that_are_ready_come_before_the_exception() -> None:
-    results = bounded_map(fails_on_three, range(10), limit=1)
-    assert [await anext(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="three"):
-        await anext(results)
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("on_error", ["skip", "collect"])
-async def test_skip_and_collect_yield_successes_and_count_failures(on_error, ordered) -> None:
-    results = bounded_map(fails_on_three, range(6), limit=2, on_error=on_error, ordered=ordered)
-    assert sorted([r async for r in results]) == [0, 1, 2, 4, 5]
-    assert (results.report.done, results.report.failed) == (5, 1)
-    kept = [(item, str(error)) for item, error in results.report.failures]
-    assert kept == ([(3, "three")] if on_error == "collect" else [])
-
-
 async def test_collect_keeps_the_first_hundred() -> None:
     async def fail(item):
         raise ValueError(item)
@@ -349,78 +242,7 @@ async def test_collect_keeps_the_first_hundred() -> None:
     assert [item for item, _ in report.failures] == list(range(100))
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "collect"])
-async def test_a_source_that_raises_is_told_after_what_runs_has_ended(on_error) -> None:
-    def source():
-        yield 0
-        yield 1
-        raise OSError("disk on fire")
-
-    work = Work()
-    results = bounded_map(work, source(), limit=5, on_error=on_error)
-    got = []
-
-    async def consume() -> None:
-        async for result in results:
-            got.append(result)  # noqa: PERF401  # what came before the error is looked at
-
-    consumer = asyncio.create_task(consume())
-    await settle()
-    assert work.now == 2
-    assert not consumer.done()
-    await work.let_go(1, 0)
-    with pytest.raises(OSError, match="on fire") as caught:
-        await consumer
-    assert sorted(got) == [0, 1]
-    assert caught.value.report.done == 2
-
-
-async def test_an_async_source_that_raises_is_told() -> None:
-    async def source():
-        yield 1
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        await run_bounded(same, source(), limit=2)
-    with pytest.raises(OSError, match="gone"):
-        await run_bounded(same, source(), limit=2, priority=abs)
-    with pytest.raises(OSError, match="gone"):
-        await run_bounded(same, source(), limit=2, group_key=abs)
-
-
-async def test_an_error_is_raised_once() -> None:
-    results = bounded_map(fails_on_three, [3], limit=1)
-    with pytest.raises(ValueError, match="three"):
-        await anext(results)
-    with pytest.raises(StopAsyncIteration):
-        await anext(results)
-
-
-async def test_a_function_that_cancels_itself_is_a_failure_of_that_item() -> None:
-    async def give_up(item):
-        if item == 1:
-            raise asyncio.CancelledError
-        return item
-
-    results = bounded_map(give_up, range(3), limit=1, on_error="skip")
-    assert [r async for r in results] == [0, 2]
-    assert results.report.failed == 1
-
-
 # ------------------------------------------------------------ weights and friends
-
-
-async def test_weights_share_the_limit() -> None:
-    work = Work()
-    async with bounded_map(work, [3, 2, 4, 1], limit=5, weight=lambda item: item) as results:
-        await settle()
-        assert work.started == [3, 2]
-        await work.let_go(3)
-        assert work.started == [3, 2]  # 4 does not fit, and nobody passes it
-        await work.let_go(2)
-        assert work.started == [3, 2, 4, 1]
-        await work.let_go(4, 1)
-        assert sorted([r async for r in results]) == [1, 2, 3, 4]
 
 
 async def test_an_item_heavier_than_the_limit_fails_and_blocks_nobody() -> None:
@@ -437,19 +259,6 @@ async def test_an_item_heavier_than_the_limit_fails_and_blocks_nobody() -> None:
         bounded_map(same, [1], limit=2, weight=3)
 
 
-@pytest.mark.parametrize("what", ["weight", "priority", "group_key"])
-async def test_a_question_about_an_item_that_raises_fails_that_item(what: str) -> None:
-    def ask(item):
-        if item == 2:
-            raise KeyError(item)
-        return 1
-
-    report = await run_bounded(same, range(4), limit=2, on_error="collect", **{what: ask})
-    assert (report.done, report.failed) == (3, 1)
-    with pytest.raises(KeyError):
-        await run_bounded(same, range(4), limit=2, **{what: ask})
-
-
 async def test_a_shared_semaphore_is_shared() -> None:
     semaphore = MemorySemaphore(value=4)
     others = await semaphore.acquire(3)
@@ -464,15 +273,6 @@ async def test_a_shared_semaphore_is_shared() -> None:
         await work.let_go(0)
         assert await anext(results) == 0
         assert work.most == 4
-    assert (await semaphore.stats()).acquired_slots == 0
-
-
-async def test_weights_take_slots_of_the_semaphore() -> None:
-    semaphore = MemorySemaphore(value=5)
-    work = Work()
-    async with bounded_map(work, itertools.count(), semaphore=semaphore, weight=2):
-        await settle()
-        assert (work.now, (await semaphore.stats()).acquired_slots) == (2, 4)
     assert (await semaphore.stats()).acquired_slots == 0
 
 
@@ -528,16 +328,6 @@ async def test_higher_priority_goes_first_within_the_look_ahead() -> None:
         assert source.pulled <= 6
 
 
-async def test_equal_priorities_keep_the_order() -> None:
-    order = []
-
-    async def note(item):
-        order.append(item)
-
-    await run_bounded(note, range(10), limit=5, priority=lambda item: 0)
-    assert order == list(range(10))
-
-
 async def test_a_slow_async_source_does_not_hold_back_what_was_looked_at() -> None:
     more = asyncio.Event()
 
@@ -557,28 +347,6 @@ async def test_a_slow_async_source_does_not_hold_back_what_was_looked_at() -> No
         assert sorted([r async for r in results]) == [1, 2, 3]
 
 
-async def test_items_of_one_group_go_to_one_worker_one_after_the_other() -> None:
-    workers: dict[int, set[object]] = {}
-    running: set[int] = set()
-    order: dict[int, list[int]] = {}
-
-    async def note(item):
-        group = item % 5
-        assert group not in running
-        running.add(group)
-        workers.setdefault(group, set()).add(asyncio.current_task())
-        order.setdefault(group, []).append(item)
-        for _ in range(item % 7):
-            await asyncio.sleep(0)
-        running.discard(group)
-        return item
-
-    got = [r async for r in bounded_map(note, range(200), limit=3, group_key=lambda i: i % 5)]
-    assert sorted(got) == list(range(200))
-    assert all(len(ones) == 1 for ones in workers.values())
-    assert all(items == sorted(items) for items in order.values())
-
-
 async def test_groups_run_side_by_side_and_a_busy_one_holds_back_only_itself() -> None:
     work, source = Work(), Counted()
     async with bounded_map(work, source, limit=4, group_key=lambda i: 0 if i < 3 else i) as results:
@@ -588,16 +356,6 @@ async def test_groups_run_side_by_side_and_a_busy_one_holds_back_only_itself() -
         assert work.started == [0, 3, 4, 5, 1]
         assert await anext(results) == 0
         assert source.pulled <= 8
-
-
-async def test_groups_can_be_ordered() -> None:
-    got = [
-        r
-        async for r in bounded_map(
-            after_a_turn, range(60), limit=4, group_key=lambda i: i % 7, ordered=True
-        )
-    ]
-    assert got == list(range(60))
 
 
 async def test_progress_is_told_and_the_end_always() -> None:
@@ -697,3 +455,80 @@ async def test_the_last_items_raise_too_after_the_source_has_ended(more) -> None
     with pytest.raises(ValueError, match="1") as raised:
         await run_bounded(fail, range(3), 5, **more)
     assert raised.value.report.failed == 1
+
+
+# ----------------------------------------------------------- paths through tiers
+
+
+def tiers() -> Tiers:
+    return Tiers(Tier("tenant", 2, keyed=True), Tier("all", 5))
+
+
+async def test_no_more_items_run_than_the_tightest_tier_has_slots() -> None:
+    limits = tiers()
+    acme = limits.at(tenant="acme")
+    running, most = 0, 0
+
+    async def work(_: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    report = await run_bounded(work, range(20), 4, semaphore=acme)
+    assert (report.done, most) == (20, 2)
+    assert (await limits.stats())["all"].active == 0
+
+
+async def test_the_smallest_fixed_value_on_a_path_is_the_limit() -> None:
+    async def work(_: int) -> None: ...
+
+    assert check_settings(None, {"semaphore": tiers().at(tenant="acme")}).limit == 2
+    rated = Tiers(Tier("calls", rate=Rate(99, per=1, burst=99)), Tier("x", 0), Tier("all", 5))
+    assert check_settings(None, {"semaphore": rated.at()}).limit == 5
+    report = await run_bounded(work, range(7), semaphore=tiers().at(tenant="acme"))
+    assert report.done == 7
+
+
+async def test_a_limit_without_a_value_needs_a_limit_for_the_run() -> None:
+    async def work(_: int) -> None: ...
+
+    for limit in (
+        Tiers(Tier("calls", rate=Rate(9, per=1)), Tier("all", 0)).at(),
+        Tiers(Tier("calls", Adaptive(2, min=1, max=3)), Tier("all", 0)).at(),
+    ):
+        with pytest.raises(TypeError, match="needs limit=: no fixed value for 'calls' or 'all'"):
+            await run_bounded(work, [1], semaphore=limit)
+    with pytest.raises(TypeError, match=r"needs limit=: .* 'calls' has no fixed value"):
+        await run_bounded(work, [1], semaphore=RateLimit("calls", Rate(9, per=1)))
+    with pytest.raises(TypeError, match="slotwise Limit"):
+        await run_bounded(work, [1], 1, semaphore=asyncio.Semaphore(1))  # type: ignore[arg-type]
+    for limit_of_run in (None, 1):
+        with pytest.raises(TypeError, match=r"semaphore=tiers\.at\(\.\.\.\)"):
+            await run_bounded(work, [1], limit_of_run, semaphore=tiers())  # type: ignore[arg-type]
+    report = await run_bounded(work, [1], semaphore=MemorySemaphore(2))
+    assert report.done == 1
+
+
+@pytest.mark.parametrize("what", ["weight", "priority", "group_key"])
+async def test_a_question_about_an_item_that_raises_fails_that_item(what: str) -> None:
+    def ask(item):
+        if item == 2:
+            raise KeyError(item)
+        return 1
+
+    report = await run_bounded(same, range(4), limit=2, on_error="collect", **{what: ask})
+    assert (report.done, report.failed) == (3, 1)
+    with pytest.raises(KeyError):
+        await run_bounded(same, range(4), limit=2, **{what: ask})
+
+
+async def test_equal_priorities_keep_the_order() -> None:
+    order = []
+
+    async def note(item):
+        order.append(item)
+
+    await run_bounded(note, range(10), limit=5, priority=lambda item: 0)
+    assert order == list(range(10))

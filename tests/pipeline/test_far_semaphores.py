@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tests import _fresh_processes
 from tests.redis._server import SELDOM_BUSY, Server, until
-from tests.redis.faults._proxy import Freezes, IsSlow
+from tests.redis.faults._proxy import Freezes
 
 from slotwise import ProcessSemaphore, Semaphore
-from slotwise.pipeline import bounded_map, bounded_map_sync, run_bounded
+from slotwise.pipeline import bounded_map, bounded_map_sync
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 HANGS = 30
@@ -173,21 +173,6 @@ async def test_a_stopped_server_does_not_hold_up_closing_a_run(tmp_path: Path) -
         await until(lambda: _is(lambda: _held(semaphore), 0), "nothing held")
 
 
-@pytest.mark.parametrize("way", ["tasks", "threads of a loop", "threads"])
-async def test_a_far_server_is_asked_in_no_loop_by_sync_verbs(
-    server: Server, way: str, monkeypatch
-) -> None:
-    gate = Gate(way)
-    gate.open()
-    with IsSlow(server.port) as proxy:
-        proxy.delay = 0.05
-        semaphore = on_redis(proxy.url, f"far from {way}", 10)
-        with no_sync_verb_in_a_loop(monkeypatch, semaphore):
-            got = await asyncio.wait_for(start(way, gate, 40, semaphore), HANGS)
-        assert sorted(got) == list(range(40))
-        assert await _held(semaphore) == 0
-
-
 async def test_a_busy_file_never_blocks_the_loop(tmp_path: Path, monkeypatch) -> None:
     semaphore = ProcessSemaphore(2, name="s", directory=tmp_path / "slots")
     gate = Gate("tasks")
@@ -225,21 +210,3 @@ def locked(file: Path) -> Iterator[None]:
         assert process.stdout.readline() == "locked\n"
         yield
         process.communicate(timeout=HANGS)
-
-
-async def test_a_run_without_results_shares_a_fleets_limit(server: Server) -> None:
-    now = most = 0
-
-    async def count(item: int) -> None:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.001)
-        now -= 1
-
-    semaphore = on_redis(server.url, "shared", 3)
-    two_runs = (run_bounded(count, range(30), 5, semaphore=semaphore) for _ in range(2))
-    first, second = await asyncio.gather(*two_runs)
-    assert (first.done, second.done) == (30, 30)
-    assert most <= 3
-    assert await _held(semaphore) == 0

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from slotwise import SlotwiseError
 from slotwise._bounded.memory_guard import MB, Pressure, available_memory, resident_memory
 from slotwise.pipeline import MemoryGuard, MemoryLimitExceeded, run_bounded, run_bounded_sync
 from slotwise.testing import settle
@@ -62,37 +61,6 @@ def test_marks_are_passed_strictly(guard: MemoryGuard, gauge: Gauge, hand: Hand)
         96: Pressure.STOP,
     }
     assert guard.peak_memory == 96 * MB
-
-
-def test_the_gauge_is_read_once_per_interval(guard: MemoryGuard, gauge, hand) -> None:
-    for _ in range(50):
-        guard.check()
-    assert gauge.read == 1
-    hand.now += 0.05
-    guard.check()
-    assert gauge.read == 1
-    hand.now += 0.05
-    guard.check()
-    assert gauge.read == 2
-
-
-async def test_it_is_sampled_before_the_first_pull(guard: MemoryGuard, gauge: Gauge) -> None:
-    gauge.mb = 99
-    pulled = []
-
-    def source():
-        pulled.append(1)
-        yield 1
-
-    async def work(item):
-        return item
-
-    with pytest.raises(MemoryLimitExceeded, match=r"99.0 MB of 100.0 MB") as caught:
-        await run_bounded(work, source(), limit=3, memory_guard=guard)
-    assert pulled == []
-    assert caught.value.report.done == 0
-    assert isinstance(caught.value, SlotwiseError)
-    assert isinstance(caught.value, MemoryError)
 
 
 async def test_above_the_first_mark_one_at_a_time_and_never_a_standstill(

@@ -54,18 +54,6 @@ async def test_a_second_loop_over_a_run_that_was_left_is_refused(fn, items: int)
         await anext(run)
 
 
-@pytest.mark.parametrize("items", [3, 10_000], ids=["all is done", "much is left"])
-def test_a_second_loop_over_threads_that_were_left_is_refused(items: int) -> None:
-    run = bounded_map_sync(abs, range(items), 5)
-    with run:
-        for _ in run:
-            break
-        with pytest.raises(RuntimeError, match=r"left early.*iter"):
-            list(run)
-    with pytest.raises(RuntimeError, match="left early"):
-        next(run)
-
-
 async def test_an_iterator_that_is_kept_goes_on() -> None:
     results = aiter(bounded_map(same, range(10), 2, ordered=True))
     async for first in results:
@@ -78,20 +66,6 @@ async def test_an_iterator_that_is_kept_goes_on() -> None:
     assert await asyncio.to_thread(lambda: [next(kept), *kept]) == list(range(10))
 
 
-async def test_a_loop_over_a_run_that_came_to_its_end_is_empty() -> None:
-    run = bounded_map(same, range(3), 2)
-    assert len([r async for r in run]) == 3
-    assert [r async for r in run] == []
-
-    async def fail(item):
-        raise ValueError(item)
-
-    run = bounded_map(fail, [1], 2)
-    with pytest.raises(ValueError, match="1"):
-        await anext(run)
-    assert [r async for r in run] == []
-
-
 async def test_a_run_whose_consumer_timed_out_says_so() -> None:
     async def never(item):
         await asyncio.Event().wait()
@@ -100,15 +74,6 @@ async def test_a_run_whose_consumer_timed_out_says_so() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(anext(run), 0.01)
     with pytest.raises(RuntimeError, match="cancelled"):
-        await anext(run)
-
-
-async def test_an_exception_in_the_body_is_a_loop_left_early() -> None:
-    run = bounded_map(same, itertools.count(), 2)
-    with contextlib.suppress(KeyError):
-        async for _ in run:
-            raise KeyError
-    with pytest.raises(RuntimeError, match="left early"):
         await anext(run)
 
 

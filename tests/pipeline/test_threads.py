@@ -73,102 +73,6 @@ def no_thread_is_left_behind():
     assert pipeline_threads() == []
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("limit", [1, 2, 8])
-def test_every_item_gives_one_result_without_a_loop(limit: int, ordered: bool) -> None:
-    got = list(bounded_map_sync(same, range(500), limit, ordered=ordered))
-    assert (got if ordered else sorted(got)) == list(range(500))
-
-
-@pytest.mark.parametrize("source", ["iterable", "async"])
-async def test_every_item_gives_one_result_in_a_loop(source: str) -> None:
-    async def numbers():
-        for number in range(200):
-            yield number
-
-    items = range(200) if source == "iterable" else numbers()
-    got = [r async for r in bounded_map(same, items, 4)]
-    assert sorted(got) == list(range(200))
-
-
-def test_never_more_than_the_limit_run_and_the_source_is_pulled_by_the_workers() -> None:
-    work = Work()
-    pulling = set()
-
-    def source():
-        for number in itertools.count():
-            pulling.add(threading.current_thread())
-            yield number
-
-    with bounded_map_sync(work, source(), limit=3) as results:
-        work.until(lambda: work.now == 3)
-        assert results.report.in_flight == 3
-        work.let_go(*range(100))
-        assert len([next(results) for _ in range(50)]) == 50
-    assert work.most == 3
-    assert threading.current_thread() not in pulling
-
-
-def test_threads_start_on_demand() -> None:
-    with bounded_map_sync(same, range(10), limit=1000) as results:
-        assert sorted(results) == list(range(10))
-        assert len(pipeline_threads()) < 12
-
-
-def test_a_consumer_that_takes_nothing_holds_the_source_back() -> None:
-    pulled = []
-
-    def source():
-        for number in itertools.count():
-            pulled.append(number)
-            yield number
-
-    with bounded_map_sync(same, source(), limit=4) as results:
-        deadline = time.monotonic() + 10
-        while results.report.queue_depth < 8 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert results.report.queue_depth == 8
-        assert len(pulled) == 8
-        next(results)
-
-
-def test_run_bounded_sync_gives_the_report() -> None:
-    report = run_bounded_sync(same, range(100), limit=4)
-    assert (report.done, report.failed, report.in_flight) == (100, 0, 0)
-
-
-def test_every_error_policy_without_a_loop() -> None:
-    def fail(item):
-        if item == 3:
-            raise ValueError("three")
-        return item
-
-    with pytest.raises(ValueError, match="three") as caught:
-        list(bounded_map_sync(fail, itertools.count(), limit=2))
-    assert caught.value.report.failed == 1
-    for on_error in ("skip", "collect"):
-        results = bounded_map_sync(fail, range(6), limit=2, on_error=on_error)
-        assert sorted(results) == [0, 1, 2, 4, 5]
-        assert len(results.report.failures) == (on_error == "collect")
-
-
-def test_a_source_that_raises_is_told_after_what_runs_has_ended() -> None:
-    work = Work()
-
-    def source():
-        yield 1
-        yield 2
-        work.until(lambda: work.now == 2)
-        work.let_go(1, 2)
-        raise OSError("gone")
-
-    results = bounded_map_sync(work, source(), limit=5, on_error="skip")
-    assert sorted([next(results), next(results)]) == [1, 2]
-    with pytest.raises(OSError, match="gone") as caught:
-        next(results)
-    assert caught.value.report.done == 2
-
-
 def test_leaving_the_loop_stops_the_threads() -> None:
     for _ in bounded_map_sync(same, itertools.count(), limit=3):
         break
@@ -177,11 +81,6 @@ def test_leaving_the_loop_stops_the_threads() -> None:
         break
     results.close()
     assert results.report.in_flight == 0
-
-
-async def test_leaving_the_loop_stops_the_threads_of_a_loop() -> None:
-    async for _ in bounded_map(same, itertools.count(), limit=3):
-        break
 
 
 async def test_a_cancelled_run_waits_for_what_runs_in_threads() -> None:
@@ -238,36 +137,6 @@ def test_a_contended_semaphore_is_waited_for_in_line_and_given_up_on_close() -> 
     semaphore.release_sync(others)
 
 
-async def test_a_semaphore_and_threads_in_a_loop() -> None:
-    semaphore = MemorySemaphore(value=3)
-    work = Work()
-    work.let_go(*range(60))
-    got = [r async for r in bounded_map(work, range(60), limit=10, semaphore=semaphore)]
-    assert sorted(got) == list(range(60))
-    assert work.most <= 3
-    assert (await semaphore.stats()).acquired_slots == 0
-
-
-def test_items_of_one_group_go_to_one_thread() -> None:
-    threads: dict[int, set[int]] = {}
-    lock = threading.Lock()
-    running: set[int] = set()
-
-    def note(item):
-        with lock:
-            assert item % 5 not in running
-            running.add(item % 5)
-            threads.setdefault(item % 5, set()).add(threading.get_ident())
-        time.sleep(0)
-        with lock:
-            running.discard(item % 5)
-        return item
-
-    got = list(bounded_map_sync(note, range(300), limit=3, group_key=lambda i: i % 5))
-    assert sorted(got) == list(range(300))
-    assert all(len(idents) == 1 for idents in threads.values())
-
-
 def test_a_source_that_blocks_does_not_hold_back_a_group_that_waits() -> None:
     work = Work()
 
@@ -280,22 +149,6 @@ def test_a_source_that_blocks_does_not_hold_back_a_group_that_waits() -> None:
     work.let_go("a1", "a2", "b")
     got = list(bounded_map_sync(work, source(), limit=2, group_key=lambda item: item[0]))
     assert sorted(got) == ["a1", "a2", "b"]
-
-
-def test_weights_priority_and_pace_hold_for_threads_too() -> None:
-    order = []
-    run_bounded_sync(order.append, [1, 5, 3], limit=1, priority=lambda item: item)
-    assert order == [1, 5, 3]
-    work = Work()
-    with bounded_map_sync(work, [2, 3, 4], limit=5, weight=lambda item: item) as results:
-        work.until(lambda: work.now == 2)
-        assert sorted(work.started) == [2, 3]
-        work.let_go(2, 3, 4)
-        assert sorted(results) == [2, 3, 4]
-    starts = []
-    began = time.monotonic()
-    run_bounded_sync(lambda _: starts.append(time.monotonic()), range(5), 5, max_per_second=50)
-    assert all(at - began >= 0.02 * number for number, at in enumerate(sorted(starts)))
 
 
 def test_a_coroutine_function_needs_a_loop() -> None:
