@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise.purge import _ages, _files, purge
+from slotwise.purge import _files, purge
 from slotwise.purge._ages import Ages, DeletionStatistics, OldFile
 
 RUNNING = SimpleNamespace(stopping=False)
@@ -33,30 +33,6 @@ def test_an_owner_without_readers_gets_every_old_name_in_order() -> None:
     ages = Ages(None, list("abcdef"), DeletionStatistics())
     assert alone(ages, young={"b", "e"}) == ["a", "c", "d", "f"]
     assert ages.kept
-
-
-@pytest.mark.soak
-def test_readers_stay_only_as_far_ahead_as_the_owner_deletes_in_time() -> None:
-    statistics = DeletionStatistics()
-    ages = Ages(None, [str(number) for number in range(1000)], statistics)
-    statistics.note_deletion(0.005)  # 200 deletions a second
-    taken = 0
-    while (name := ages.take()) is not None:
-        ages.put(old(name), kept=False)
-        taken += 1
-    assert taken == pytest.approx(_ages._AHEAD / 0.005, abs=1)
-    assert not ages.wanted_readers()  # they come in bursts
-
-
-@pytest.mark.soak
-def test_where_little_is_old_readers_go_far_ahead() -> None:
-    statistics = DeletionStatistics()
-    ages = Ages(None, [str(number) for number in range(1000)], statistics)
-    statistics.note_deletion(0.005)
-    for number in range(200):
-        ages.take()
-        ages.put(old(str(number)) if number % 20 == 0 else None, kept=bool(number % 20))
-    assert ages.wanted_readers() > 100
 
 
 def test_a_stopped_owner_waits_for_those_who_use_its_descriptor() -> None:
@@ -97,47 +73,6 @@ def test_with_any_number_of_readers_each_old_name_comes_once(seed: int) -> None:
         each.join(30)
     assert sorted(found) == sorted(set(names) - young)
     assert ages.kept == bool(young)
-
-
-def test_what_was_measured_in_one_batch_is_known_in_the_next() -> None:
-    statistics = DeletionStatistics()
-    names = [str(number) for number in range(400)]
-    young = {name for name in names if int(name) % 20}
-    assert len(alone(Ages(None, names, statistics), young)) == 20
-    for _ in range(50):
-        statistics.note_deletion(0.005)
-    assert Ages(None, [str(number) for number in range(1000)], statistics).wanted_readers() > 300
-
-
-@pytest.mark.soak
-def test_ages_of_one_directory_are_read_side_by_side(root, old, monkeypatch, workers_of) -> None:
-    for number in range(60):
-        old(root / f"{number}")
-    stat, reading, most = os.stat, 0, 0
-    lock, both = threading.Lock(), threading.Event()
-
-    def counted(name, **more):
-        nonlocal reading, most
-        if more.get("dir_fd") is None:
-            return stat(name, **more)
-        with lock:
-            reading += 1
-            most = max(most, reading)
-            if most > 1:
-                both.set()
-        both.wait(30)
-        try:
-            return stat(name, **more)
-        finally:
-            with lock:
-                reading -= 1
-
-    workers_of(8)
-    monkeypatch.setattr(os, "stat", counted)
-    report = purge(root)
-    monkeypatch.undo()
-    assert report.files_purged == 60
-    assert most > 1
 
 
 def test_an_age_that_was_read_too_long_ago_is_read_again(

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import pty
-import shutil
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +19,9 @@ import pytest
 
 from slotwise._cli.kernel import readable
 from slotwise._cli.main import main as command_line
+from slotwise._cli.purge_flags import UNNECESSARY, make_parser
+from slotwise._cli.purge_view import bar, counts
+from slotwise.purge import PurgeOptions, PurgeReport, Run, make_plan, purge
 
 SUMMARY = [
     "files_scanned",
@@ -76,14 +79,6 @@ def test_the_last_line_of_json_is_the_summary(root, old) -> None:
     assert 5 < said["peak_memory_mb"] < 200
 
 
-def test_a_table_at_the_end_for_people(root, old) -> None:
-    old(root / "a" / "x")
-    ran = run(root, "--yes")
-    assert ran.returncode == 0
-    assert "files purged" in ran.stdout
-    assert ran.stderr == ""
-
-
 def test_without_a_terminal_yes_or_dry_run_is_required(root, old) -> None:
     path = old(root / "x")
     ran = run(root)
@@ -92,23 +87,6 @@ def test_without_a_terminal_yes_or_dry_run_is_required(root, old) -> None:
     assert path.exists()
     assert run(root, "--dry-run").returncode == 0
     assert path.exists()
-
-
-def test_flags_can_come_from_the_environment(root, old, left) -> None:
-    for name in ("a.log", "b.txt", "c.txt"):
-        old(root / name)
-    ran = run(
-        root,
-        "--json",
-        SLOTWISE_PURGE_YES="1",
-        SLOTWISE_PURGE_MAX_AGE_DAYS="1",
-        SLOTWISE_PURGE_INCLUDE="*.txt",
-        SLOTWISE_PURGE_MAX_FILES_TO_DELETE="1",
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert summary(ran)["files_purged"] == 1
-    assert summary(ran)["stopped_by"] == "max_files_to_delete"
-    assert "a.log" in left(root)
 
 
 def test_every_flag_has_its_variable(monkeypatch) -> None:
@@ -146,14 +124,6 @@ def test_a_variable_that_is_no_flag_is_refused_and_help_helps_anyway(root, old) 
     ran = run("--help", SLOTWISE_PURGE_MAX_AGE_DAYS="soon")
     assert ran.returncode == 0
     assert "--max-age-days" in ran.stdout
-
-
-def test_the_plan_in_json_names_every_limit(root) -> None:
-    words = ["--max-files-to-delete", "7", "--max-delete-per-second", "9"]
-    ran = run(root, "--dry-run", "--json", *words)
-    plan = json.loads(ran.stdout.splitlines()[0])["plan"]
-    assert plan["at most"] == "7 files"
-    assert plan["no faster than"] == "9 deletions a second"
 
 
 def test_include_and_exclude_can_be_repeated(root, old, left) -> None:
@@ -226,14 +196,6 @@ def test_an_audit_pipe_that_nobody_reads_is_waited_for_with_a_word(
     assert not gone.exists()
 
 
-def test_a_deadline_ends_the_wait_for_a_reader_of_the_audit(tmp_path, root, old) -> None:
-    stays = old(root / "a")
-    os.mkfifo(tmp_path / "pipe")
-    ran = run(root, "--yes", "--json", "--audit", tmp_path / "pipe", "--deadline", "100ms")
-    assert summary(ran)["stopped_by"] == "deadline"
-    assert stays.exists()
-
-
 def test_an_audit_file_that_is_neither_file_nor_pipe_is_refused(tmp_path, root, old) -> None:
     stays = old(root / "a")
     with socket.socket(socket.AF_UNIX) as listener:
@@ -253,12 +215,6 @@ def test_an_audit_file_that_is_neither_file_nor_pipe_is_refused(tmp_path, root, 
     os.close(main_end)
     os.close(terminal)
     assert stays.exists()
-
-
-def test_a_dash_as_audit_is_stdout(root, old) -> None:
-    gone = old(root / "a")
-    ran = run(root, "--yes", "--json", "--audit", "-")
-    assert [json.loads(line).get("path") for line in ran.stdout.splitlines()][1] == str(gone)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -300,20 +256,6 @@ def test_a_signal_ends_the_wait_for_an_audit_that_nobody_drains(
         os.close(reading)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_wait_for_a_reader_of_the_audit(tmp_path, root, old, number) -> None:
-    stays = old(root / "a")
-    os.mkfifo(tmp_path / "pipe")
-    words = command(root, "--yes", "--audit", tmp_path / "pipe")
-    purging = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
-    assert purging.stderr is not None
-    purging.stderr.readline()
-    purging.send_signal(number)
-    purging.communicate(timeout=60)
-    assert purging.returncode == 128 + number
-    assert stays.exists()
-
-
 def test_a_reader_of_the_audit_that_goes_away_ends_the_purge(tmp_path, root, old) -> None:
     for number in range(2000):
         old(root / f"{number}")
@@ -339,27 +281,6 @@ def test_refused_roots_and_audits_are_not_done(tmp_path, root, old) -> None:
     assert (root / "x").exists()
     assert run(root, "--yes", "--allow-dangerous-root", HOME=str(root)).returncode == 0
     assert not (root / "x").exists()
-
-
-def test_the_circuit_breaker_is_not_done(root, old) -> None:
-    old(root / "x")
-    ran = run(root, "--yes", "--json", "--memory-limit-mb", "1")
-    assert (ran.returncode, summary(ran)["stopped_by"]) == (2, "memory")
-
-
-def test_errors_are_done_with_errors(root, old, tmp_path) -> None:
-    if shutil.which("chattr") is None:
-        pytest.skip("needs chattr: root is refused nothing else here")
-    path = old(root / "x")
-    frozen = subprocess.run(["chattr", "+i", path], capture_output=True, check=False)
-    if frozen.returncode:
-        pytest.skip("no immutable files on this file system")
-    try:
-        ran = run(root, "--yes", "--json")
-    finally:
-        subprocess.run(["chattr", "-i", path], check=True)
-    assert ran.returncode == 1
-    assert summary(ran)["errors"] == {"EPERM": 1}
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -467,53 +388,6 @@ def test_on_a_terminal_it_shows_the_plan_and_asks(root, old) -> None:
     assert "files purged" in said
 
 
-def test_log_lines_stay_json_when_json_is_asked_for(root, old) -> None:
-    old(root / "x")
-    ran = run(root, "--yes", "--json", "--log-level", "info")
-    events = [json.loads(line)["event"] for line in ran.stdout.splitlines()]
-    assert events == ["start", "log", "log", "summary"]
-    ran = run(root, "--yes", "--log-level", "info")
-    assert "purging" in ran.stderr
-
-
-def test_the_command_lists_its_commands_and_its_version() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "slotwise", "--help"], capture_output=True, text=True, check=False
-    )
-    assert "purge" in ran.stdout
-    assert "demo" in ran.stdout
-    ran = subprocess.run(
-        [sys.executable, "-m", "slotwise", "--version"], capture_output=True, text=True, check=False
-    )
-    assert ran.stdout.startswith("slotwise ")
-
-
-def test_few_descriptors_are_enough_for_the_command(root, old) -> None:
-    import resource
-
-    for number in range(300):
-        old(root / f"{number % 10}" / f"{number % 30}" / f"{number}")
-
-    ran = subprocess.run(
-        command(root, "--yes", "--json", "--remove-empty-dirs"),
-        capture_output=True,
-        text=True,
-        env=environment(),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert summary(ran)["files_purged"] == 300
-    assert not any(root.iterdir())
-
-
-def test_a_url_that_is_not_valid_deletes_nothing(root, old) -> None:
-    file = old(root / "a")
-    ran = run(root, "--yes", "--url", "bogus://", "--name", "x")
-    assert (ran.returncode, file.exists()) == (2, True)
-    assert "Traceback" not in ran.stderr
-
-
 def heard_by_nobody(kind: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Run it with a stdout that takes nothing."""
     if kind == "full":
@@ -604,7 +478,197 @@ def test_a_misspelled_flag_is_refused_with_the_one_that_was_meant(root, old) -> 
     assert path.exists()
 
 
-def test_the_help_has_examples_and_exit_codes() -> None:
-    said = run("--help").stdout
-    assert "slotwise purge /data/cache --dry-run" in said
-    assert "exit code:" in said
+# ------------------------------------------------------------------------ progress
+
+
+WORDS = ["--yes", "--max-delete-per-second", "20", "--progress-interval", "100ms"]
+
+
+def test_without_a_terminal_progress_is_json_and_the_summary_last(root, old, capsys) -> None:
+    for number in range(10):
+        old(root / f"{number}")
+    assert command_line(["purge", str(root), *WORDS, "--json"]) == 0
+    out, err = capsys.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    # What threads of other tests log is none of ours.
+    start, *progress, summary = [line for line in lines if line["event"] != "log"]
+    assert (start["event"], summary["event"], err) == ("start", "summary", "")
+    assert progress
+    for line in progress:
+        assert line["event"] == "progress"
+        assert line["files_purged"] <= 10
+        assert {"time", "in_flight", "memory_mb", "files_scanned", "bytes_freed"} <= set(line)
+
+
+def test_without_json_progress_goes_to_stderr_unless_it_is_not_wanted(root, old, capsys) -> None:
+    for number in range(8):
+        old(root / f"{number}")
+    assert command_line(["purge", str(root), *WORDS, "--max-files-to-delete", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert "files purged" in out
+    assert {json.loads(line)["event"] for line in err.splitlines()} == {"progress"}
+    assert command_line(["purge", str(root), *WORDS, "--progress-interval", "0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+HUGE = PurgeReport(
+    files_purged=123_456_789,
+    files_scanned=1_234_567_890,
+    empty_dirs_deleted=1_234_567,
+    bytes_freed=10**14,
+    errors={"EIO": 12_345},
+    files_per_second=123_456,
+    duration_seconds=10_000,
+)
+
+
+@pytest.mark.parametrize("room", [40, 56, 100, 200])
+def test_the_counts_fit_and_the_most_important_ones_come_first(room) -> None:
+    said = counts(HUGE, 1000, 800.0, room)
+    assert said.startswith("123,456,789 files · 12,345 errors")
+    assert len(said) <= room
+    assert (" in flight" in said) == (room >= 56)
+    assert (" MB" in said) == (room == 200)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_bar_fits_into_80_columns(dry_run, root, monkeypatch) -> None:
+    pytest.importorskip("rich")
+    said = io.StringIO()
+    said.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    plan = make_plan(root, PurgeOptions())
+    try:
+        run = Run(plan)
+        with bar(dry_run=dry_run) as show:
+            show(HUGE, run)
+    finally:
+        plan.close()
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.getvalue()))
+    assert any("in flight" in line for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+
+
+# --------------------------------------------------------------------------- flags
+
+
+def days(*words: str) -> float:
+    return make_parser().parse(["p", *words]).max_age_days
+
+
+def test_an_age_has_a_unit_or_is_a_number_of_days(monkeypatch) -> None:
+    assert days() == 30
+    assert days("--max-age", "12h") == 0.5
+    assert days("--max-age", "30d") == days("--max-age-days", "30") == 30
+    assert days("--max-age", "0") == 0
+    monkeypatch.setenv("SLOTWISE_PURGE_MAX_AGE", "36h")
+    assert days() == 1.5
+    assert days("--max-age-days", "7") == 7  # what is typed wins
+    assert days("--max-age", "2d") == 2
+
+
+@pytest.mark.parametrize("words", ["30", "30.", "soon", "-1d", "inf", "", "1.5"])
+def test_an_age_without_a_unit_deletes_nothing(root, old, capsys, words) -> None:
+    path = old(root / "x")
+    assert command_line(["purge", str(root), "--yes", f"--max-age={words}"]) == 2
+    said = capsys.readouterr().err
+    assert "--max-age must be a time with its unit, such as 90m, 12h or 30d" in said
+    assert said.count("\n") == 1  # and not the usage
+    assert path.exists()
+
+
+def test_two_ages_are_refused_typed_or_in_the_environment(root, old, capsys, monkeypatch) -> None:
+    path = old(root / "x")
+    assert command_line(["purge", str(root), "--yes", "--max-age=1d", "--max-age-days=1"]) == 2
+    monkeypatch.setenv("SLOTWISE_PURGE_MAX_AGE", "1d")
+    monkeypatch.setenv("SLOTWISE_PURGE_MAX_AGE_DAYS", "1")
+    assert command_line(["purge", str(root), "--yes"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "--max-age-days is not allowed with argument --max-age" in first
+    assert "SLOTWISE_PURGE_MAX_AGE and SLOTWISE_PURGE_MAX_AGE_DAYS are both set" in second
+    assert path.exists()
+
+
+def test_command_lines_of_asyncefspurge_work(root, old, capsys) -> None:
+    path = old(root / "x")
+    words = [
+        str(root), "--yes", "--max-age-days", "30", "--max-concurrency", "1000",
+        "--task-batch-size", "5000", "--max-concurrent-subdirs", "100", "--log-level", "INFO",
+        "--memory-limit-mb", "0", "--json",
+    ]  # fmt: skip
+    assert command_line(["purge", *words]) == 0
+    assert not path.exists()
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert len(lines) == len(UNNECESSARY) == 3
+    for flag, line in zip(UNNECESSARY, lines, strict=True):
+        assert line.startswith(f"slotwise purge: {flag} is unnecessary")
+    assert json.loads(out.splitlines()[-1])["files_purged"] == 1
+
+
+@pytest.mark.parametrize("level", ["INFO", "Critical", "warning"])
+def test_a_log_level_is_taken_in_any_case(level) -> None:
+    assert make_parser().parse(["p", "--log-level", level]).log_level == level.lower()
+
+
+def test_the_version_needs_no_path(capsys) -> None:
+    from slotwise import __version__
+
+    assert command_line(["purge", "--version"]) == 0
+    assert capsys.readouterr().out == f"slotwise {__version__}\n"
+
+
+def test_a_deadline_ends_it_cleanly_and_is_not_an_error(root, old, capsys) -> None:
+    for number in range(50):
+        old(root / f"{number}")
+    words = ["--yes", "--json", "--max-delete-per-second", "1", "--deadline", "100ms"]
+    assert command_line(["purge", str(root), *words]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (said["event"], said["stopped_by"]) == ("summary", "deadline")
+    assert said["files_purged"] == 50 - len(list(root.iterdir())) < 50
+
+
+def test_a_deadline_that_is_not_reached_says_nothing(root, old) -> None:
+    old(root / "x")
+    report = purge(root, deadline=3600)
+    assert (report.files_purged, report.stopped_by) == (1, None)
+    with pytest.raises(ValueError, match="deadline must be finite and above 0"):
+        purge(root, deadline=0)
+
+
+def test_a_deadline_does_not_hide_errors() -> None:
+    assert PurgeReport(stopped_by="deadline").exit_code == 0
+    assert PurgeReport(stopped_by="deadline", errors={"EIO": 1}).exit_code == 1
+
+
+def test_flags_can_come_from_the_environment(root, old, left) -> None:
+    for name in ("a.log", "b.txt", "c.txt"):
+        old(root / name)
+    ran = run(
+        root,
+        "--json",
+        SLOTWISE_PURGE_YES="1",
+        SLOTWISE_PURGE_MAX_AGE_DAYS="1",
+        SLOTWISE_PURGE_INCLUDE="*.txt",
+        SLOTWISE_PURGE_MAX_FILES_TO_DELETE="1",
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert summary(ran)["files_purged"] == 1
+    assert summary(ran)["stopped_by"] == "max_files_to_delete"
+    assert "a.log" in left(root)
+
+
+def test_a_deadline_ends_the_wait_for_a_reader_of_the_audit(tmp_path, root, old) -> None:
+    stays = old(root / "a")
+    os.mkfifo(tmp_path / "pipe")
+    ran = run(root, "--yes", "--json", "--audit", tmp_path / "pipe", "--deadline", "100ms")
+    assert summary(ran)["stopped_by"] == "deadline"
+    assert stays.exists()
+
+
+def test_a_dash_as_audit_is_stdout(root, old) -> None:
+    gone = old(root / "a")
+    ran = run(root, "--yes", "--json", "--audit", "-")
+    assert [json.loads(line).get("path") for line in ran.stdout.splitlines()][1] == str(gone)

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import stat
-import threading
 import time
 from pathlib import Path
 
@@ -73,24 +72,6 @@ def test_the_age_can_be_of_any_time(root, left) -> None:
     assert left(root) == set()
 
 
-def test_directories_that_are_or_become_empty_go_in_one_pass(root, old, new, left) -> None:
-    old(root / "a" / "b" / "c" / "old")
-    (root / "d" / "e" / "f").mkdir(parents=True)
-    new(root / "g" / "h" / "new")
-    (root / "g" / "i").mkdir()
-    report = purge(root, remove_empty_dirs=True)
-    assert left(root) == {"g", "g/h", "g/h/new"}
-    assert report.empty_dirs_deleted == 7
-    assert root.is_dir()
-
-
-def test_empty_directories_stay_unless_asked_for(root, old, left) -> None:
-    old(root / "a" / "old")
-    (root / "b").mkdir()
-    assert purge(root).empty_dirs_deleted == 0
-    assert left(root) == {"a", "b"}
-
-
 @pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("cap", [1, 7, 20, 0])
 def test_the_cap_of_directories_is_exact(
@@ -148,23 +129,6 @@ def test_the_cap_of_files_is_exact(
     assert (report.stopped_by, report.exit_code) == ("max_files_to_delete", 0)
 
 
-def test_a_dry_run_deletes_nothing_and_reaches_what_a_real_run_does(root, old, new, left) -> None:
-    for number in range(30):
-        old(root / f"{number % 5}" / "x" / f"{number}", size=3)
-    new(root / "4" / "new")
-    (root / "empty" / "er").mkdir(parents=True)
-    before = left(root)
-    dry = purge(root, dry_run=True, remove_empty_dirs=True)
-    assert left(root) == before
-    real = purge(root, remove_empty_dirs=True)
-    assert dry.dry_run
-    skip = {"dry_run", "duration_seconds", "files_per_second", "peak_memory_mb"}
-    assert {k: v for k, v in dry.as_dict().items() if k not in skip} == {
-        k: v for k, v in real.as_dict().items() if k not in skip
-    }
-    assert real.empty_dirs_deleted == 11
-
-
 @pytest.mark.parametrize(
     ("flags", "stays"),
     [
@@ -196,23 +160,6 @@ def test_globs_choose(root, old, flags, stays) -> None:
 
 def _parents(name: str) -> list[str]:
     return [str(parent) for parent in Path(name).parents if str(parent) != "."]
-
-
-def test_an_excluded_directory_is_not_entered(root, old) -> None:
-    old(root / "keep" / "deep" / "x")
-    report = purge(root, exclude=["keep"], remove_empty_dirs=True)
-    assert (report.dirs_scanned, report.files_scanned) == (1, 0)
-
-
-def test_min_depth_is_that_of_find(root, old, left) -> None:
-    for name in ("1", "a/2", "a/b/3"):
-        old(root / name)
-    purge(root, min_depth=3, remove_empty_dirs=True)
-    assert left(root) == {"1", "a", "a/2", "a/b"}
-    purge(root, min_depth=2, remove_empty_dirs=True)
-    assert left(root) == {"1", "a"}
-    purge(root, min_depth=1, remove_empty_dirs=True)
-    assert left(root) == set()
 
 
 def test_symlinks_and_special_files_are_left_and_counted(root, outside, old, left) -> None:
@@ -451,34 +398,6 @@ def test_the_circuit_breaker_stops_the_run(root, old, left) -> None:
     assert report.peak_memory_mb > 1
 
 
-@pytest.mark.soak
-def test_above_the_first_mark_one_worker_goes_on(root, old, monkeypatch, workers_of) -> None:
-    from slotwise._bounded.memory_guard import resident_memory
-
-    for number in range(100):
-        old(root / f"{number}" / "a" / "x")  # each has work for another one
-    workers_of(16)
-    unlink, shown = os.unlink, []
-    at_it: set[threading.Thread] = set()
-
-    def unlinking(name, **more):
-        at_it.add(threading.current_thread())
-        time.sleep(0.004)
-        unlink(name, **more)
-
-    def show(report):
-        shown.append(report)
-        time.sleep(0.05)  # a bar that takes long to draw, in which nobody is hired
-
-    monkeypatch.setattr(os, "unlink", unlinking)
-    limit = resident_memory() / 1024 / 1024 / 0.9
-    report = purge(root, memory_limit_mb=limit, on_progress=show)
-    assert (report.files_purged, report.stopped_by) == (100, None)
-    assert len(shown) > 1
-    at_it = {thread for thread in at_it if thread.name == "slotwise-purge"}  # others unlink, too
-    assert len(at_it) == 1
-
-
 async def test_a_cancelled_purge_ends_first(root, old) -> None:
     for number in range(200):
         old(root / f"{number}")
@@ -492,14 +411,6 @@ async def test_a_cancelled_purge_ends_first(root, old) -> None:
     assert report.stopped_by == "cancelled"
     assert len(list(root.iterdir())) == 200 - report.files_purged > 0
     assert purge(root).files_purged == 200 - report.files_purged
-
-
-def test_progress_is_told(root, old) -> None:
-    for number in range(30):
-        old(root / f"{number}")
-    seen = []
-    purge(root, max_delete_per_second=100, on_progress=seen.append)
-    assert seen[-1].files_purged == 30  # the end is told, too
 
 
 @pytest.mark.parametrize(

