@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ import httpx
 import pytest
 import websockets.sync.client
 from tests.integrations._servers import Client, Switch, http, uvicorn_thread, wait_until
-from tests.redis._server import Server
 from websockets.exceptions import InvalidStatus
 
 from slotwise import Adaptive, Errors, MemorySemaphore, Rate, RateLimit, Tier, Tiers, semaphore
@@ -330,14 +327,6 @@ def test_bodies_larger_than_what_is_kept_arrive_whole(app, serve) -> None:
     holder.leave()
 
 
-def test_a_wait_that_takes_too_long_is_refused(app, serve) -> None:
-    middleware, url = serve(MemorySemaphore(1), wait=0.05)
-    with Client(middleware.port).send("/slow"):
-        wait_until(lambda: app.running, "the holder")
-        assert http.get(url).status_code == 503
-        app.go_on.set()
-
-
 def test_background_work_holds_no_slot(app, serve) -> None:
     limit = MemorySemaphore(1)
     _, url = serve(limit)
@@ -572,32 +561,6 @@ def test_a_backend_that_is_away_is_503_without_its_url(serve) -> None:
     assert "127.0.0.1" not in refused.text
     assert "secret" not in refused.text
     assert http.get(f"{url}/healthz").text == "ok"
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("trouble", [signal.SIGSTOP, signal.SIGKILL])
-@pytest.mark.parametrize("wait", [0, 1])
-def test_redis_goes_away_during_a_request(app, serve, tmp_path, trouble, wait) -> None:
-    with Server(tmp_path / "redis") as server:
-        limit = semaphore("going", 1, url=server.url)
-        middleware, url = serve(limit, wait=wait)
-        with Client(middleware.port).send("/slow") as holder:
-            wait_until(lambda: app.running, "the holder")
-            os.kill(server.process.pid, trouble)
-            refused = http.get(url, timeout=60)
-            assert refused.status_code == 503
-            assert refused.headers["Retry-After"] == "1"
-            assert str(server.port) not in refused.text + str(refused.headers)
-            app.go_on.set()
-            assert holder.read_until(b"ok").startswith(b"HTTP/1.1 200")
-        if trouble == signal.SIGSTOP:
-            os.kill(server.process.pid, signal.SIGCONT)
-        else:
-            server.process.wait()
-            server.process = None
-            server.start()
-        wait_until(lambda: http.get(url, timeout=60).text == "ok", "back")
-        wait_until(lambda: held(limit) == 0, "released")
 
 
 def test_a_closed_limit_is_503(serve) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -227,21 +226,6 @@ def test_different_values_never_make_the_same_name(template: str, pairs) -> None
     assert len({fill({"a": a, "b": b}) for a, b in different}) == len(different)
 
 
-async def test_calls_of_different_tenants_do_not_wait_for_each_other(settle) -> None:
-    stop = asyncio.Event()
-
-    @limited("tenant:{tenant}", 1)
-    async def work(tenant: str) -> None:
-        await stop.wait()
-
-    tasks = [asyncio.create_task(work(tenant)) for tenant in "aab"]
-    await settle()
-    assert (await work.limit_for("a").stats()).waiting == 1
-    assert held(work.limit_for("b")) == 1
-    stop.set()
-    await asyncio.gather(*tasks)
-
-
 async def test_a_function_finds_the_limit_by_the_parameters_that_it_names() -> None:
     tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2))
 
@@ -325,24 +309,6 @@ def test_on_full_replace_is_for_semaphores_also_where_a_function_finds_the_limit
         work("acme")
 
 
-async def test_a_priority_is_a_head_start_in_the_queue(settle) -> None:
-    limit = MemorySemaphore(1)
-    order: list[str] = []
-
-    async def note(who: str) -> None:
-        order.append(who)
-
-    acquired = await limit.acquire()
-    calls = [
-        asyncio.create_task(limited(limit, priority=priority)(note)(str(priority)))
-        for priority in (0, 60)
-    ]
-    await settle()
-    await limit.release(acquired)
-    await asyncio.gather(*calls)
-    assert order == ["60", "0"]
-
-
 async def test_a_timeout_ends_the_wait_and_a_closed_limit_is_an_error() -> None:
     limit = MemorySemaphore(1)
     work = limited(limit, timeout=0)(asyncio.sleep)
@@ -371,27 +337,6 @@ def test_a_cost_is_slots_of_a_semaphore_and_the_cost_of_a_rate() -> None:
     assert send("four", urgent=True) == 4
     with pytest.raises(ValueError, match="cost must be at least 1"):
         send("")
-
-
-def test_the_threads_of_a_plain_function_wait_for_each_other() -> None:
-    running = most = 0
-    lock = threading.Lock()
-
-    @limited("threads", 2)
-    def work() -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        with lock:
-            running -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most <= 2
 
 
 @pytest.mark.parametrize(

@@ -201,23 +201,6 @@ async def test_a_caller_that_is_cancelled_leaves_no_slot_behind_wherever_it_was(
     assert held(limit) == 0
 
 
-async def test_a_timeout_of_the_client_frees_the_slot(url) -> None:
-    limit = MemorySemaphore(1)
-    transport = LimitedTransport(httpx.AsyncHTTPTransport(verify=False), limit)
-    async with httpx.AsyncClient(transport=transport, verify=False, timeout=0.05) as client:
-        with pytest.raises(httpx.ReadTimeout):
-            await client.get(f"{url}/stream")
-    assert held(limit) == 0
-    timeout = aiohttp.ClientTimeout(total=0.05)
-    async with aiohttp.ClientSession(
-        middlewares=[limit_middleware(limit)], timeout=timeout
-    ) as session:
-        with pytest.raises(TimeoutError):
-            async with session.get(f"{url}/stream") as response:
-                await response.read()
-    await _until(lambda: held(limit) == 0)
-
-
 async def test_a_slot_on_a_server_is_released_too(url, server) -> None:
     limit = RedisSemaphore(name="clients", value=1, config=RedisConfig(server.url))
     async with aiohttp.ClientSession(middlewares=[limit_middleware(limit)]) as session:

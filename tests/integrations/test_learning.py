@@ -19,9 +19,6 @@ from slotwise import (
     Adaptive,
     Errors,
     MemorySemaphore,
-    ProcessSemaphore,
-    Rate,
-    RateLimit,
     RedisSemaphore,
     Tier,
     Tiers,
@@ -152,12 +149,6 @@ async def test_of_a_path_only_the_host_is_paused(get) -> None:
     assert tiers.try_acquire_sync(host="another") is not None
 
 
-async def test_a_rate_is_paused_too(get) -> None:
-    rate = RateLimit(None, Rate(100, per=1))
-    await get(rate, 429, retry_after="100")
-    assert paused_for(rate) > 90
-
-
 async def test_an_adaptive_limit_is_told_instead(get) -> None:
     limit = MemorySemaphore(Adaptive(start=20, min=1, max=40, algorithm=Errors()))
     await get(limit, 429, retry_after="100", ratelimit_policy='"p";q=3;qu="concurrent-requests"')
@@ -171,18 +162,6 @@ async def test_an_adaptive_limit_is_told_instead(get) -> None:
     limit = MemorySemaphore(Adaptive(start=20, min=1, max=40, algorithm=Errors()))
     await get(limit, 200, retry_after="100")
     assert limit.stats_sync().max_slots >= 20
-
-
-async def test_others_who_share_the_limit_are_paused(get, server, tmp_path) -> None:
-    config = RedisConfig(server.url)
-    for one, other in (
-        [RedisSemaphore(name=f"learns-{id(get)}", value=2, config=config) for _ in range(2)],
-        [ProcessSemaphore(2, name="learns", directory=tmp_path / "slots") for _ in range(2)],
-    ):
-        await get(one, 429, retry_after="100")
-        assert (await other.stats()).paused_for > 50
-        assert await other.try_acquire() is None
-        await other.reopen()
 
 
 # ---------------------------------------------------------------------- quotas
@@ -305,34 +284,3 @@ async def test_a_caller_that_is_cancelled_while_it_learns_leaves_no_slot_behind(
     assert asking.cancelled()
     assert limit.stats_sync().acquired_slots == 0
     limit.given_up.set()
-
-
-class Broken(MemorySemaphore):
-    """One that can't be paused while it is broken."""
-
-    __slots__ = ("is_broken",)
-    is_broken: bool
-
-    def pause_sync(self, seconds: float) -> None:
-        if getattr(self, "is_broken", False):
-            raise OSError("broken")
-        super().pause_sync(seconds)
-
-
-async def test_failures_are_logged_once_until_something_succeeds(url, caplog) -> None:
-    limit = Broken(2)
-    transport = LimitedTransport(
-        httpx.AsyncHTTPTransport(verify=False), limit, learn=True, max_pause=0.01
-    )
-    async with httpx.AsyncClient(transport=transport) as client:
-
-        async def refused() -> None:
-            await client.get(f"{url}/429", headers={}, params={"retry-after": "100"})
-
-        with caplog.at_level(logging.INFO, logger="slotwise.integrations"):
-            await refused()
-            limit.is_broken = True
-            await refused()
-            await refused()
-    told = [each.getMessage() for each in caplog.records if each.name == "slotwise.integrations"]
-    assert [("failed" in each, "pausing" in each) for each in told] == [(False, True), (True, True)]

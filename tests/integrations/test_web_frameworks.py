@@ -41,7 +41,6 @@ from slotwise import (
     Semaphore,
     Tier,
     Tiers,
-    ValueConflict,
     semaphore,
 )
 from slotwise.integrations import asgi
@@ -449,14 +448,6 @@ def with_other_values(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "make", [of_another_value, of_another_rate, of_other_tiers, in_this_process]
-)
-def test_limits_with_other_values_are_in_conflict(make, tmp_path: Path) -> None:
-    with with_other_values(tmp_path), pytest.raises(ValueConflict, match="'rolled out"):
-        make(tmp_path).acquire_sync()
-
-
 def in_no_directory(tmp_path: Path) -> Semaphore:
     (tmp_path / "file").touch()
     return semaphore("web", 20, url=f"process://{tmp_path}/file")
@@ -489,21 +480,3 @@ def test_a_limit_that_cannot_be_used_is_a_503_for_clients_and_one_error_for_oper
     assert len(logged) == 2
     assert words in logged[0]
     assert logged[1].endswith("(2 more requests since the last time)")
-
-
-@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_observing_a_limit_that_cannot_be_used_refuses_nobody(
-    kind: str, serve, tmp_path: Path, caplog
-) -> None:
-    limit = of_another_value(tmp_path)
-    with semaphore("rolled out", 10, url=f"process://{tmp_path}/slots").cm():
-        if kind == "asgi":
-            middleware: Any = asgi.LimitMiddleware(asgi_app, limit, observe=True)
-            serve(middleware)
-            assert http.get(f"http://127.0.0.1:{serve.port}/").text == "ok"
-        else:
-            middleware = LimitMiddleware(wsgi_app, limit, observe=True)
-            with wsgi_thread(middleware) as port:
-                assert http.get(f"http://127.0.0.1:{port}/").text == "ok"
-    assert middleware.would_refuse == 1
-    assert "'rolled out' is in use with 10 slots, not 20" in caplog.text
