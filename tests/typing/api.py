@@ -101,6 +101,8 @@ async def any_limit(limit: Limit) -> None:
         pass
     with limit:
         pass
+    with limit.cm() as one:
+        assert_type(one.slot_number, int)
     assert_type(await limit.locked(), bool)
     assert_type(limit.locked_sync(), bool)
     assert_type(await limit.stats(), SemaphoreStats)
@@ -109,25 +111,18 @@ async def any_limit(limit: Limit) -> None:
 
 async def tasks(semaphore: Semaphore) -> None:
     await any_limit(semaphore)
-    acquired = await semaphore.acquire()
-    assert_type(acquired, AcquisitionResult)
+    acquired = await semaphore.acquire(on_full="replace")
     assert_type(acquired.acquisition_id, str)
     assert_type(acquired.slot_number, int)
-    assert_type(await semaphore.acquire(2, timeout=None), AcquisitionResult)
-    assert_type(await semaphore.acquire(timeout=1.5), AcquisitionResult)
     assert_type(await semaphore.try_acquire(slots=2, priority=1.5), AcquisitionResult | None)
-    assert_type(await semaphore.release(acquired), bool)
-    assert_type(await semaphore.release(acquired.acquisition_id), bool)
     assert_type(await semaphore.release(acquisition_id=acquired.acquisition_id), bool)
-    assert_type(await semaphore.locked(), bool)
-    assert_type(await semaphore.stats(), SemaphoreStats)
     await semaphore.resize(3)
+    semaphore.resize_sync(3)
     await semaphore.pause(1.5)
     assert_type((await semaphore.stats()).paused_for, float)
     assert_type((await semaphore.stats()).frozen, bool)
     await semaphore.close()
     await semaphore.close_everywhere("maintenance")
-    await semaphore.close_everywhere()
     await semaphore.reopen()
     assert_type(await semaphore.holders(), list[Claimant])
     assert_type(await semaphore.waiters(), list[Claimant])
@@ -137,31 +132,9 @@ async def tasks(semaphore: Semaphore) -> None:
     assert_type(semaphore.ttl, float | None)
     assert_type((await semaphore.stats()).closed, bool)
     assert_type((await semaphore.stats()).reason, str | None)
-    async with semaphore.cm() as one:
-        assert_type(one.slot_number, int)
-    async with semaphore.cm(2, timeout=0) as two:
-        assert_type(two.slot_number, int)
     async with semaphore as nothing:
         assert_type(nothing, None)
     await acquired.lost
-
-
-def threads(semaphore: Semaphore) -> None:
-    acquired = semaphore.acquire_sync(1, timeout=2)
-    assert_type(acquired, AcquisitionResult)
-    assert_type(semaphore.try_acquire_sync(), AcquisitionResult | None)
-    assert_type(semaphore.release_sync(acquired), bool)
-    assert_type(semaphore.locked_sync(), bool)
-    assert_type(semaphore.stats_sync(), SemaphoreStats)
-    semaphore.resize_sync(3)
-    semaphore.pause_sync(1)
-    semaphore.close_sync()
-    semaphore.close_everywhere_sync(reason="maintenance")
-    semaphore.reopen_sync()
-    with semaphore.cm() as one:
-        assert_type(one.slot_number, int)
-    with semaphore as nothing:
-        assert_type(nothing, None)
     assert_type(acquired.lost.wait(1.0), bool)
     assert_type(acquired.lost.is_set(), bool)
 
@@ -171,9 +144,7 @@ async def memory() -> None:
         value=5, name="api", max_acquire_time=5, ttl=30.0, cancel_task_after_ttl=True
     )
     await tasks(semaphore)
-    threads(semaphore)
     assert_type(bool(semaphore.locked()), bool)
-    assert_type(MemorySemaphore(3).value, int)
     assert_type(semaphore.value, int)
     assert_type(semaphore.name, str | None)
     stats = await MemorySemaphore.get_acquired_stats(names=["api"], limit=10)
@@ -185,13 +156,9 @@ async def memory() -> None:
 async def processes() -> None:
     semaphore = ProcessSemaphore(2, name="gpu", ttl=5, directory="/srv/slots")
     await tasks(semaphore)
-    threads(semaphore)
     async with semaphore.hold(label="nightly") as acquired:
         assert_type(acquired.fencing_token, int | None)
-    assert_type(await semaphore.holders(), list[Claimant])
     assert_type((await semaphore.holders())[0].unreadable, bool)
-    assert_type(semaphore.waiters_sync(), list[Claimant])
-    assert_type(await semaphore.kick(acquisition_id="id"), bool)
     assert_type(semaphore.directory, Path)
     assert_type(semaphore.resized, bool)
     assert_type(ProcessSemaphore.names(), list[str])
@@ -204,10 +171,6 @@ async def fleet() -> None:
     assert_type(RedisConfig("redis://cache", credential_provider=object()), RedisConfig)
     semaphore = RedisSemaphore(10, name="api", heartbeat_max_interval=30, config=config)
     await tasks(semaphore)
-    threads(semaphore)
-    await semaphore.acquire(2, label="import")
-    assert_type(await semaphore.holders(), list[Claimant])
-    assert_type(semaphore.kick_sync("id"), bool)
 
 
 def every_scope() -> None:
@@ -231,19 +194,10 @@ async def slots() -> None:
 
 
 async def tiers() -> None:
-    in_memory = MemorySemaphore(1)
-    assert_type(await in_memory.acquire(priority=1.5), AcquisitionResult)
-    assert_type(await in_memory.try_acquire(priority=-1), AcquisitionResult | None)
-    in_memory.cm(priority=2)
-    of_machine: Semaphore = ProcessSemaphore(1)
-    assert_type(await of_machine.acquire(priority=1.5), AcquisitionResult)
-    assert_type(await of_machine.try_acquire(priority=1.5), AcquisitionResult | None)
     crm = RateLimit("crm", Rate(1, per=1))
     assert_type(await crm.acquire(priority=1), AcquisitionResult)
     await crm.settle("id", cost=3)
     await crm.refill()
-    crm.refill_sync()
-    crm.settle_sync("id", cost=3)
     assert_type(crm.level_sync().level, float | None)
     limits = Tiers(Tier("tenant", 5, keyed=True), Tier("all", 100))
     Tiers(Tier("tenant", len, keyed=True))
@@ -251,7 +205,6 @@ async def tiers() -> None:
     Tiers(tenant, Tier("all", 100), order="fair", fair_by="tenant", weight=len, fair_cost=None)
     assert_type(await limits.acquire(tenant="acme", priority=1.5), AcquisitionResult)
     assert_type(await limits.try_acquire(tenant="acme", priority=-1), AcquisitionResult | None)
-    assert_type(limits.acquire_sync(tenant="acme", priority=1), AcquisitionResult)
     limits.cm(tenant="acme", priority=2)
     await any_limit(limits.at(tenant="acme"))
     rated = Tiers(Tier("tokens", rate=Rate(600, per=60, burst=20)), Tier("all", 1))
@@ -263,25 +216,18 @@ async def tiers() -> None:
     await rated.refill("tokens")
     await rated.resize("tokens", Rate(600, per=1))
     assert_type((await rated.stats())["tokens"].level, float | None)
-    crm = RateLimit("crm", Rate(10, per=1))
     await any_limit(crm)
     assert_type(await crm.acquire(cost=3), AcquisitionResult)
-    assert_type(await crm.waiters(), list[Claimant])
-    await crm.close_everywhere("maintenance")
-    await crm.reopen()
     with Tiers(Tier("all", 1)) as closed_at_the_end:
         assert_type(closed_at_the_end, Tiers)
     taken = await limits.acquire(tenant="acme", timeout=5, label="import")
     assert_type(taken, AcquisitionResult)
-    assert_type(limits.acquire_sync(1, tenant="acme"), AcquisitionResult)
     assert_type(await limits.acquire({"tenant": 2}, tenant="acme"), AcquisitionResult)
     assert_type(await limits.at(tenant="acme").acquire({"tenant": 2}), AcquisitionResult)
-    assert_type(await limits.try_acquire(tenant="acme"), AcquisitionResult | None)
     assert_type(await limits.release(taken), bool)
     assert_type(await limits.holders(), list[Claimant])
     assert_type((await limits.waiters())[0].lacks, str | None)
     assert_type(limits.waiters_sync()[0].keys["tenant"], str)
-    assert_type(limits.waiters_sync()[0].needs["tenant"], int)
     assert_type(await limits.kick(taken), bool)
     assert_type(Tiers(Tier("all", 1), url="redis://cache").max_acquire_time, float | None)
     assert_type(Tiers(Tier("all", 1), url="process://").url, str | RedisConfig | None)
@@ -291,22 +237,15 @@ async def tiers() -> None:
     assert_type((await limits.stats())["tenant"].keys["acme"], KeyStats)
     assert_type((await limits.stats())["tenant"].keys["acme"].active, int)
     await limits.resize("tenant", 6, key="acme")
-    await limits.pause(12)
     await limits.pause(12, tenant="acme")
-    limits.pause_sync(1.5, tenant="acme")
     await limits.at(tenant="acme").pause(12)
-    limits.at(tenant="acme").pause_sync(12)
     await crm.pause(12)
-    await crm.reopen()
-    crm.reopen_sync()
     assert_type((await limits.stats())["tenant"].keys["acme"].paused_for, float)
     assert_type((await limits.stats())["tenant"].keys["acme"].frozen, bool)
     assert_type((await limits.stats())["tenant"].frozen, bool)
     assert_type((await limits.at(tenant="acme").explain()).lacks[0].paused_for, float)
     await limits.close_everywhere("maintenance")
     await limits.reopen()
-    limits.close_everywhere_sync()
-    limits.reopen_sync()
     await limits.close()
 
 
@@ -314,11 +253,8 @@ def words() -> None:
     Tiers(Tier("all", 1), order="fiar")  # type: ignore[arg-type]
     Tiers(Tier("all", 1), shed="dedline")  # type: ignore[arg-type]
     Tiers(Tier("all", 1), on_unreachable="opne")  # type: ignore[arg-type]
-    RateLimit("crm", Rate(1, per=1), shed="dedline")  # type: ignore[arg-type]
-    RateLimit("crm", Rate(1, per=1), on_unreachable="opne")  # type: ignore[arg-type]
     RateLimit("crm", Rate(1, per=1), heartbeat_max_interval=10, ping_interval=2)
     MemorySemaphore(1, shed="dedline")  # type: ignore[arg-type]
-    ProcessSemaphore(1, shed="dedline")  # type: ignore[arg-type]
     RedisSemaphore(1, on_unreachable="opne")  # type: ignore[arg-type]
     slotwise.semaphore("api", 1, shed="dedline")  # type: ignore[arg-type]
     slotwise.semaphore("api", 1, tll=5)  # type: ignore[call-arg]
@@ -498,12 +434,9 @@ async def overload(config: RedisConfig) -> None:
         assert_type(semaphore.max_waiting, int | None)
         assert_type(semaphore.shed, Literal["deadline"] | None)
         assert_type(await semaphore.estimate(2), float | None)
-        assert_type(semaphore.estimate_sync(), float | None)
         assert_type(await semaphore.acquire(on_full="replace"), AcquisitionResult)
-        assert_type(semaphore.acquire_sync(2, on_full="replace"), AcquisitionResult)
         async with semaphore.cm(on_full="replace") as newer:
             assert_type(newer, AcquisitionResult)
-    assert_type(MemorySemaphore(1, shed="deadline").shed, Literal["deadline"] | None)
     local = RedisSemaphore(9, on_unreachable="local", local_value=2, unreachable_after=0.5)
     assert_type(local.on_unreachable, str)
     assert_type(local.local_value, int | None)
@@ -515,12 +448,10 @@ async def overload(config: RedisConfig) -> None:
     tiers = Tiers(Tier("tenant", 1, keyed=True, max_waiting=2), Tier("all", 5), max_waiting=9)
     assert_type(tiers.max_waiting, int | None)
     assert_type(await tiers.estimate(tenant="acme"), float | None)
-    assert_type(tiers.estimate_sync(2, tenant="acme"), float | None)
     assert_type(await tiers.at(tenant="acme").estimate(), float | None)
     rate = RateLimit("crm", Rate(10, per=1), max_waiting=5, shed="deadline")
     assert_type(rate.max_waiting, int | None)
     assert_type(await rate.estimate(cost=3), float | None)
-    assert_type(rate.estimate_sync(), float | None)
     try:
         await tiers.acquire(tenant="acme")
     except LimitFull as full:
@@ -573,31 +504,14 @@ async def adaptive() -> None:
         assert_type(acquired.dropped(retry_after=1.5), None)
         assert_type(acquired.ignored(), None)
     assert_type(await limit.changes(), list[Change])
-    assert_type(limit.changes_sync()[0].reason, str)
     await limit.freeze(10)
-    limit.freeze_sync()
     await limit.thaw()
-    limit.thaw_sync()
     MemorySemaphore(Adaptive(1, 1, 1, algorithm=Errors()))
-    fleet = RedisSemaphore(Adaptive(20, min=2, max=200), name="backend", config=RedisConfig())
-    assert_type(await fleet.changes(), list[Change])
-    assert_type(await fleet.release("id", outcome="dropped"), bool)
-    assert_type(fleet.release_sync("id", outcome="ignored"), bool)
-    await fleet.freeze(10)
-    fleet.thaw_sync()
     slotwise.semaphore("backend", Adaptive(20, min=2, max=200), url="redis://")
     tiers = Tiers(Tier("tenant", Adaptive(5, min=1, max=20), keyed=True), Tier("all", 100))
     assert_type(await tiers.changes("tenant", "acme"), list[Change])
     assert_type(await tiers.release("id", outcome="ok"), bool)
     await tiers.freeze("tenant", 4, key="acme")
-    tiers.thaw_sync("tenant")
-    shared = ProcessSemaphore(Adaptive(5, min=1, max=20, pause_on_retry_after=True), name="backend")
-    assert_type(await shared.changes(), list[Change])
-    assert_type(shared.release_sync("id", outcome="dropped"), bool)
-    await shared.freeze()
-    shared.thaw_sync()
-    assert_type(tiers.changes_sync("tenant", key="acme"), list[Change])
-    tiers.freeze_sync("tenant")
     assert_type(await tiers.at(tenant="acme").release("id", outcome="ignored"), bool)
 
     @limited("backend", Adaptive(5, min=1, max=20))
