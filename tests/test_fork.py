@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from slotwise._core import fork
-from slotwise._core.fork import Step
 from tests._stdlib import leave
 
 pytestmark = [
@@ -59,24 +57,6 @@ def test_a_thread_that_forks_inside_a_lock_leaves_it_as_usual() -> None:
     if not child:
         leave(int(not lock.acquire(blocking=False)))
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_renewals_run_by_their_step_and_one_that_fails_stops_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran: list[str] = []
-
-    def fail() -> None:
-        raise OSError("a renewal that fails")
-
-    monkeypatch.setattr(fork, "_renewals", [])
-    fork.in_child(Step.THREADS, lambda: ran.append("threads"))
-    fork.in_child(Step.FORGET, fail)
-    fork.in_child(Step.FORGET, lambda: ran.append("forget"))
-    logger = logging.getLogger("slotwise")
-    monkeypatch.setattr(logger, "exception", lambda *_: ran.append("failed"))
-    assert succeeds_in_child(lambda: ran == ["failed", "forget", "threads"])
-    assert ran == []
 
 
 SOURCE = Path(fork.__file__).parents[1]

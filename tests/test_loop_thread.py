@@ -32,16 +32,6 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def test_the_outcome_of_a_coroutine_is_returned_or_raised() -> None:
-    loop = LoopThread("outcomes")
-    assert loop.run(double(3)) == 6
-    with pytest.raises(LookupError):
-        loop.run(double(-1))
-    assert threads_called("outcomes") == 1
-    loop.close()
-    until(lambda: threads_called("outcomes") == 0)
-
-
 def test_a_call_after_threads_were_exhausted_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -94,14 +84,6 @@ def test_a_result_that_came_as_it_was_cancelled_is_not_hidden() -> None:
         loop.stop()
         assert waiting.result(30) == "a slot"
     loop.close()
-
-
-async def test_a_given_loop_is_used_and_left_alone() -> None:
-    loop = LoopThread("not needed", asyncio.get_running_loop())
-    assert await asyncio.to_thread(loop.run, double(4)) == 8
-    loop.close()
-    assert threads_called("not needed") == 0
-    assert asyncio.get_running_loop().is_running()
 
 
 def test_the_thread_ends_with_its_owner() -> None:

@@ -205,18 +205,6 @@ def test_every_scope_takes_the_options_of_a_server(url):
     assert (rate.heartbeat_max_interval, rate.ping_interval) == (10, 2)
 
 
-@pytest.mark.parametrize("url", ["memory://", "process:///tmp", "redis://"])
-def test_none_is_the_default_of_heartbeats_in_every_scope(url):
-    none = {"heartbeat_max_interval": None, "ping_interval": None}
-    semaphore = slotwise.semaphore(None, 3, url, **none)
-    if url == "redis://":
-        default = RedisSemaphore(3).heartbeat_max_interval
-        assert semaphore.heartbeat_max_interval == default
-    Tiers(Tier("all", 3), url=url, **none)
-    RateLimit("calls", Rate(2, per=1), url=url, **none)
-    SlotManager(3, 1, url=url, **none)
-
-
 @pytest.mark.parametrize("wrong", _WRONG, ids=str)
 def test_a_wrong_option_of_a_server_is_the_same_error_in_every_scope(wrong):
     for make in (
@@ -248,19 +236,6 @@ def test_the_environment_sets_the_default_for_every_kind_of_limit(make, tmp_path
     assert make(url="memory://").url == "memory://"
     monkeypatch.setenv("SLOTWISE_URL", "redis://:secret@example.org")
     assert isinstance(make().url, RedisConfig)
-
-
-def test_a_limit_by_the_environment_is_shared(tmp_path, monkeypatch):
-    monkeypatch.setenv("SLOTWISE_URL", f"process://{tmp_path}")
-    assert RateLimit("calls", Rate(1, per=60)).try_acquire_sync() is not None
-    same = RateLimit("calls", Rate(1, per=60), url=f"process://{tmp_path}")
-    assert same.try_acquire_sync() is None
-
-    @slotwise.limited("job:{number}", 1)
-    def job(number: int) -> None:
-        pass
-
-    assert isinstance(job.limit_for(1), ProcessSemaphore)
 
 
 def in_a_new_python(text: str) -> str:

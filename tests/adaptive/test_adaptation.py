@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
+import pickle
+from statistics import median
 from typing import Any
 
 import pytest
+from benchmarks.adaptive.scenarios import MAX, MIN, SCENARIOS, Scenario
+from benchmarks.adaptive.simulation import Ours, Service, Simulation
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slotwise._core.adaptive import OUTCOMES, Adaptive, Errors, Latency, Outcome
+from slotwise import Adaptive, Change, Errors, Latency
+from slotwise._core.adaptive import OUTCOMES, Outcome
 from slotwise._ledger.adaptation import GROWTH, Adaptation, adaptation
 
 SECOND = 1_000_000
@@ -163,3 +170,110 @@ def test_bad_options_are_refused(
 def test_a_window_is_a_finite_number_of_seconds(window: float) -> None:
     with pytest.raises(ValueError, match="window"):
         Latency(window)
+
+
+# ----------------------------------------------------------------------- options
+
+
+VALUES = [
+    Latency(2.0, 70),
+    Errors(),
+    Adaptive(10, 1, 100, algorithm=Errors(), drop_on=(KeyError,), pause_on_retry_after=True),
+    Change(1.5, 3, 4, "more"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_copies_are_equal_and_nothing_can_be_changed(value) -> None:
+    for other in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+        assert (other, hash(other), repr(other)) == (value, hash(value), repr(value))
+    for name in type(value).__slots__:
+        with pytest.raises(AttributeError):
+            setattr(value, name, 1)
+        with pytest.raises(AttributeError):
+            delattr(value, name)
+    assert value != next(each for each in VALUES if each is not value)
+
+
+def test_they_say_what_they_are() -> None:
+    assert repr(Latency()) == "Latency(window=1.0, samples=50)"
+    assert repr(Adaptive(2, 1, 3)).startswith("Adaptive(start=2, min=1, max=3, algorithm=Latency(")
+    assert Adaptive(2, 1, 3) == Adaptive(2, 1, 3) != Adaptive(2, 1, 4)
+    assert "algorithm" in inspect.signature(Adaptive).parameters
+    match Change(1.0, 2, 3, "why"):
+        case Change(_, old, new, _):
+            assert (old, new) == (2, 3)
+
+
+# --------------------------------------------------------------- in virtual time
+
+
+def ours(start: int = 20) -> Ours:
+    return Ours(Adaptive(start, MIN, MAX))
+
+
+# The others are played by `make soak`, and all of them by `make bench ARGS=adaptive`.
+EVERY_DAY = {"knee at 20", "knee at 4", "jittery knee at 20", "defers above 200/s", "bursts"}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in EVERY_DAY else pytest.mark.soak)
+        for each in SCENARIOS
+    ],
+)
+def test_the_value_is_as_good_as_the_best_fixed_one(scenario: Scenario) -> None:
+    for seen, best, _ in scenario.play(ours(scenario.start)):
+        assert seen.throughput >= 0.87 * best.throughput
+        assert seen.p99 <= 1.6 * best.p99
+
+
+@pytest.mark.soak
+def test_in_the_median_only_a_twentieth_of_the_throughput_is_lost() -> None:
+    shares = [
+        seen.throughput / best.throughput
+        for scenario in SCENARIOS
+        for seed in range(1, 4)
+        for seen, best, _ in scenario.play(ours(scenario.start), seed=seed)
+    ]
+    assert median(shares) >= 0.95
+    assert min(shares) >= 0.87
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name",
+    [
+        "knee at 20",
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in ("knee at 8", "knee at 60", "shallow knee", "jittery knee at 20")
+        ),
+    ],
+)
+def test_fifty_processes_find_the_same_value_as_one(name: str) -> None:
+    [scenario] = [each for each in SCENARIOS if each.name == name]
+    means = [
+        Simulation(scenario.service, ours(scenario.start), scenario.load, processes=processes)
+        .play(120)
+        .mean_limit(40, 120)
+        for processes in (1, 50)
+    ]
+    assert means[1] == pytest.approx(means[0], rel=0.1)
+
+
+@pytest.mark.soak
+def test_the_value_does_not_drift_in_a_day_of_overload() -> None:
+    run = Simulation(Service(2.0, workers=20), ours(), 60).play(24 * 3600)
+    means = [run.mean_limit(hour * 3600, (hour + 1) * 3600) for hour in range(1, 24)]
+    assert max(means) <= 1.1 * median(means)
+    assert min(means) >= 0.9 * median(means)
+
+
+def test_a_service_of_others_is_left_alone_when_it_refuses_calls() -> None:
+    """`Errors` needs no latency: it stays near where calls are refused."""
+    options = Adaptive(5, MIN, MAX, algorithm=Errors())
+    run = Simulation(Service(refuses_above=30), Ours(options), 400).play(90)
+    assert 20 <= run.mean_limit(30, 90) <= 30
+    assert run.between(30, 90).succeeded >= 0.95

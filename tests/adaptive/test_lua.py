@@ -11,7 +11,6 @@ from tests.redis._eval import evaluate
 from tests.redis.conftest import client, server, shared_server  # noqa: F401 - fixtures
 
 from slotwise._core.adaptive import OUTCOMES, Adaptive, Errors, Latency
-from slotwise._ledger import adaptation as rules
 from slotwise._ledger.adaptation import adaptation
 from slotwise.redis._scripts import _FOLDER
 
@@ -135,19 +134,6 @@ def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  
     assert evaluate(client, source, 0, rules, "x", window, "4")[0].startswith("4 4 0 5 4 ")
     assert evaluate(client, source, 0, rules, "x", window, "10") == fresh
     assert evaluate(client, source, 0, rules, fresh[0], "5 1 inf nan", "4") == fresh
-
-
-def test_the_script_has_the_constants_of_the_ledger() -> None:
-    source = (_FOLDER / "rules/adaptation.lua").read_text()
-    found = {}
-    for line in source.splitlines():
-        if line.startswith("local ") and " = " in line and "{" not in line and "(" not in line:
-            names, _, values = line.removeprefix("local ").partition(" = ")
-            found.update(zip(names.split(", "), values.split(", "), strict=True))
-    assert {name: float(found[name]) for name in found} == {
-        name: float(getattr(rules, name)) for name in found
-    }
-    assert len(found) == 17
 
 
 def test_a_restored_adaptation_continues_where_it_was() -> None:

@@ -59,11 +59,6 @@ def wait_for(value: Callable[[], int], least: int, most: int) -> None:
         time.sleep(0.1)
 
 
-def test_a_limit_that_is_too_high_comes_down_to_the_knee(server: Server) -> None:  # noqa: F811
-    with load(server, start=16) as value:
-        wait_for(value, WORKERS // 2, WORKERS * 3 // 2)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("start", [2, 40])
 def test_the_limit_finds_the_knee_and_stays_there(server: Server, start: int) -> None:  # noqa: F811

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -28,19 +27,6 @@ async def test_a_decorated_function_may_have_an_adaptive_limit() -> None:
     assert limit.value == 10
     with pytest.raises(TimeoutError):
         await call(TimeoutError)
-    assert limit.value == DROPPED
-
-
-@pytest.mark.parametrize("on_full", ["wait", "raise"])
-def test_a_decorated_function_of_threads_too(on_full: Any) -> None:
-    limit = MemorySemaphore(RULES)
-
-    @limited(limit, on_full=on_full)
-    def call() -> None:
-        raise ConnectionError
-
-    with pytest.raises(ConnectionError):
-        call()
     assert limit.value == DROPPED
 
 
@@ -75,23 +61,3 @@ def test_the_work_of_a_pipeline_of_threads_too(
     run = bounded_map_sync(work, [1], semaphore=limit, on_error="skip")
     assert [*run] == ([None] if error is None else [])
     assert limit.value == value
-
-
-async def test_work_of_a_pipeline_that_is_cancelled_says_nothing() -> None:
-    limit = MemorySemaphore(RULES)
-    begun = asyncio.Event()
-
-    async def work(_: int) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    async def consume() -> None:
-        async for _ in bounded_map(work, [1], semaphore=limit):
-            pass
-
-    task = asyncio.create_task(consume())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert limit.value == 10

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests._stdlib import leave
 from tests.redis._server import Server
 
 import slotwise
 from slotwise import MemorySemaphore, SlotwiseError, Tier, Tiers
 from slotwise._core import events
-from slotwise.instrumentation import KINDS, Event, add_hook, remove_hook
+from slotwise.instrumentation import KINDS, Event, add_hook, drop_totals, keep_totals, remove_hook
+from slotwise.instrumentation._totals import Distribution
+from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise.testing import FakeClock
 
 ROOT = Path(__file__).parents[2]
-ENDINGS = ("released", "expired", "lost", "kicked")
 
 
 _USES_A_LIMIT = """
@@ -106,28 +106,6 @@ async def test_a_path_through_tiers_is_told_with_its_keys_and_a_resized_tier_by_
     assert (heard[3].kind, heard[3].tier, heard[3].value) == ("resized", "all", 5)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_tells_only_of_its_own(heard: list[Event]) -> None:
-    semaphore = MemorySemaphore(2)
-    acquired = semaphore.try_acquire_sync()
-    assert acquired is not None
-    pid = os.fork()
-    if not pid:
-        heard.clear()
-        try:
-            assert events.live() == []
-            semaphore.release_sync(acquired)
-            own = semaphore.try_acquire_sync()
-            assert own is not None
-            assert [event.kind for event in heard] == ["requested", "acquired"]
-        except BaseException:
-            leave(1)
-        leave()
-    assert os.waitpid(pid, 0)[1] == 0
-    semaphore.release_sync(acquired)
-    assert [event.kind for event in heard] == ["requested", "acquired", "released"]
-
-
 async def test_a_server_that_is_away_and_back_is_told(tmp_path: Path, heard: list[Event]) -> None:
     with Server(tmp_path) as server:
         semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
@@ -186,111 +164,56 @@ def test_the_docs_have_the_table_of_events_that_the_code_has() -> None:
     assert table in (ROOT / "docs" / "instrumentation.md").read_text(), f"put in:\n{table}"
 
 
-_KILLED = """
-import sys, time
-from slotwise.redis import RedisConfig, RedisSemaphore
-semaphore = RedisSemaphore(
-    name="sums", value=3, config=RedisConfig(sys.argv[1]), heartbeat_max_interval=2
-)
-with semaphore:
-    print("held", flush=True)
-    time.sleep(600)
-"""
+# ------------------------------------------------------------------------ totals
 
 
-def _kill_a_holder(url: str) -> None:
-    command = [sys.executable, "-c", _KILLED, url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
-        assert victim.stdout is not None
-        victim.stdout.readline()
-        os.kill(victim.pid, signal.SIGKILL)
+@pytest.fixture
+def kept() -> Iterator[None]:
+    keep_totals()
+    yield
+    drop_totals()
 
 
-@pytest.mark.soak
-async def test_the_sums_hold_over_100_000_operations_with_faults(
-    tmp_path: Path, heard: list[Event]
+async def test_without_totals_there_are_none() -> None:
+    assert (await MemorySemaphore(1, name="none").stats()).totals is None
+
+
+async def test_grants_refusals_losses_waits_and_holds_are_counted(
+    kept: None, clock: FakeClock
 ) -> None:
-    """Timeouts, cancels, kicks, a connection that breaks, and a process killed with kill -9."""
-    dice = random.Random(1)
-    count: Counter[str] = Counter()
-    remove_hook(heard.append)
-
-    def hook(event: Event) -> None:
-        count[event.kind] += 1
-
-    add_hook(hook)
-    try:
-        with Server(tmp_path) as server:
-            config = RedisConfig(server.url)
-            limits = [
-                RedisSemaphore(name="sums", value=3, config=config, heartbeat_max_interval=2),
-                MemorySemaphore(2, name="sums"),
-                Tiers(Tier("t", 2, keyed=True), Tier("all", 3), name="sums").at(t="a"),
-            ]
-
-            async def work() -> None:
-                limit = dice.choice(limits)
-                with suppress(SlotwiseError):
-                    if dice.random() < 0.2:
-                        acquired = await limit.try_acquire()
-                    else:
-                        acquired = await limit.acquire(timeout=dice.choice([0, 0.001, 0.01, 1]))
-                    if acquired is None:
-                        return
-                    try:
-                        await asyncio.sleep(0)
-                    finally:
-                        if dice.random() < 0.05 and hasattr(limit, "kick"):
-                            await limit.kick(acquired)
-                        else:
-                            await limit.release(acquired)
-
-            for turn in range(100):
-                if turn % 25 == 5:
-                    await asyncio.to_thread(_kill_a_holder, server.url)
-                if turn % 25 == 15:
-                    server.stop()
-                    server.start()
-                tasks = [asyncio.ensure_future(work()) for _ in range(1000)]
-                await asyncio.sleep(0)
-                for task in dice.sample(tasks, 50):
-                    task.cancel()
-                async with asyncio.timeout(120):
-                    await asyncio.wait(tasks)
-
-            def held() -> int:
-                return count["acquired"] - sum(count[kind] for kind in ENDINGS)
-
-            async with asyncio.timeout(60):  # a kick, or a loss by silence, is told a little later
-                while held() or events.live():
-                    await asyncio.sleep(0.01)
-        assert count["requested"] == 100_000
-        assert count["requested"] == count["acquired"] + count["refused"]
-    finally:
-        remove_hook(hook)
+    semaphore = MemorySemaphore(1, name="counted")
+    for _ in range(19):
+        async with semaphore.cm():
+            clock.advance(2)
+    held = await semaphore.acquire()
+    assert await semaphore.try_acquire() is None
+    clock.advance(40)
+    await semaphore.kick(held)
+    totals = (await semaphore.stats()).totals
+    assert totals is not None
+    assert (totals.granted, dict(totals.refused), totals.lost) == (20, {"full": 1}, 1)
+    assert totals.wait_mean == 0
+    assert totals.hold_mean == pytest.approx((19 * 2 + 40) / 20)
+    assert totals.hold_p95 == pytest.approx(2, rel=0.1)
 
 
-@pytest.mark.soak
-def test_memory_is_flat_over_a_million_events() -> None:
-    import tracemalloc
+async def test_other_limits_have_totals_too(kept: None, tmp_path: object) -> None:
+    path = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 2), name="totals").at(tenant="a")
+    for limit in (path, ProcessSemaphore(1, name="totals", directory=str(tmp_path))):
+        async with limit:
+            pass
+        for stats in (await limit.stats(), limit.stats_sync()):
+            assert stats.totals is not None
+            assert stats.totals.granted == 1
+    private = MemorySemaphore(1)
+    async with private:
+        assert (await private.stats()).totals is None
 
-    told = 0
 
-    def hook(event: Event) -> None:
-        nonlocal told
-        told += 1
-
-    semaphore = MemorySemaphore(1, name="flat")
-    add_hook(hook)
-    try:
-        tracemalloc.start()
-        sizes = []
-        for _ in range(2):
-            while told < 500_000 * (len(sizes) + 1):
-                with semaphore.cm():
-                    pass
-            sizes.append(tracemalloc.get_traced_memory()[0])
-        assert sizes[1] - sizes[0] < 20_000
-    finally:
-        tracemalloc.stop()
-        remove_hook(hook)
+def test_a_percentile_is_right_to_five_per_cent_whatever_the_times() -> None:
+    distribution = Distribution()
+    for number in range(1, 1001):
+        distribution.add(number / 100)
+    for share in (0.5, 0.95, 0.99):
+        assert distribution.percentile(share) == pytest.approx(share * 10, rel=0.06)
+    assert Distribution().percentile(0.5) is Distribution().mean is None

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NoOpTracerProvider
 
-from slotwise import Adaptive, MemorySemaphore, Rate, RateLimit, Tier, Tiers, limited
+from slotwise import MemorySemaphore, Rate, RateLimit, Tier, Tiers, limited
 from slotwise._core import events
 from slotwise.instrumentation._metrics import BOUNDS
 from slotwise.instrumentation.opentelemetry import instrument, uninstrument
@@ -84,23 +84,6 @@ async def test_a_rate_has_metrics_of_its_own_and_no_slots(meters: Meters) -> Non
     assert (of("rate.limit"), of("rate.burst")) == ([6 / 3600], [90])
     [level] = of("rate.level")
     assert 30 <= level < 31
-
-
-async def test_a_pause_and_a_frozen_value_are_1_while_they_last(meters: Meters) -> None:
-    instrument(meter_provider=meters.provider)
-    semaphore = MemorySemaphore(Adaptive(2, 1, 5), name="api")
-
-    def seen() -> tuple[int, int]:
-        found = meters.read()
-        return found["slotwise.paused"][0].value, found["slotwise.frozen"][0].value
-
-    async with semaphore.cm():
-        assert seen() == (0, 0)
-        await semaphore.pause(60)
-        assert seen() == (1, 0)
-        await semaphore.freeze()
-        await semaphore.reopen()
-        assert seen() == (0, 1)
 
 
 async def test_a_key_is_an_attribute_only_if_it_is_named(meters: Meters) -> None:

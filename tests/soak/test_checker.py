@@ -103,13 +103,6 @@ def test_slots_are_counted_and_not_holders() -> None:
     assert len(history.check().overlaps) == 1
 
 
-def test_a_hold_that_ends_as_the_next_begins_does_not_overlap() -> None:
-    history = History()
-    history.hold(1, 0.0, 0.1, 0.5, token=1)
-    history.hold(2, 0.2, 0.5, 0.6, token=2)
-    assert history.check().overlaps == []
-
-
 def test_one_tier_of_several_that_is_exceeded_is_found() -> None:
     history = History()
     history.events[0]["limits"] = {"all": 3, "tenant a": 1}
@@ -182,13 +175,6 @@ def test_a_token_below_one_that_was_known_at_the_request_is_found() -> None:
     assert "6 came after 7" in token
 
 
-def test_tokens_of_overlapping_requests_may_be_read_in_any_order() -> None:
-    history = History(value=2)
-    history.hold(1, 0.0, 0.2, 0.5, token=6)
-    history.hold(2, 0.0, 0.1, 0.5, token=7)
-    assert history.check().tokens == []
-
-
 def test_a_loss_without_a_reason_is_found() -> None:
     history = History()
     history.hold(1, 0.0, 0.1, 2.0, token=1, end="lost")
@@ -235,34 +221,6 @@ def test_a_request_that_was_passed_is_found() -> None:
     assert "token 9 of process 1" in passed.partition(" was passed by ")[0]
 
 
-def test_the_order_of_requests_is_unknown_while_nobody_recorded_it() -> None:
-    for since, at, found in ((0.05, 0.2, 0), (1.1, 1.2, 1)):
-        history = History()
-        first = history.hold(1, 0.0, 0.9, 1.0, token=9)
-        second = history.hold(2, 0.1, 0.3, 0.4, token=8)
-        history.arrive(first, second)
-        history.events.append({"kind": "deaf", "since": since, "at": at})
-        assert len(history.check().passed) == found
-
-
-def test_without_a_server_calls_far_apart_have_an_order_and_close_ones_have_none() -> None:
-    for asked, found in ((0.2, 0), (0.8, 1)):
-        history = History(interval=None)
-        history.hold(1, 0.0, 1.4, 1.5, token=9)
-        history.hold(2, asked, 1.0, 1.1, token=8)
-        assert len(history.check().passed) == found
-
-
-def test_a_waiter_that_was_silent_for_the_interval_may_be_passed() -> None:
-    history = History()
-    first = history.hold(1, 0.0, 4.3, 4.5, token=9)
-    second = history.hold(2, 0.1, 3.9, 4.0, token=8)
-    history.arrive(first, second)
-    assert len(history.check().passed) == 1
-    history.fault(Fault("stopped", "stopped", 0.2, 4.1, pids=(1,)))
-    assert history.check().passed == []
-
-
 def test_an_error_outside_of_every_fault_is_found() -> None:
     history = History()
     history.add("request", 0.0, 1, 1, object="s", limits=["s"], slots=1)
@@ -289,16 +247,6 @@ def test_a_service_that_comes_back_late_is_found() -> None:
     assert report.back == pytest.approx(1.5)
 
 
-def test_each_of_several_faults_may_take_its_time() -> None:
-    for second, found in ((1.9, False), (1.1, True)):
-        history = History()
-        history.hold(1, 0.0, 0.1, 0.2, token=1)
-        history.hold(1, 0.3, 2.5, 2.6, token=2)
-        history.fault(Fault("killed", "death", 1.0, 1.0, pids=(8,)))
-        history.fault(Fault("killed", "death", second, second, pids=(9,)))
-        assert bool(history.check().late) is found
-
-
 def test_a_service_that_never_comes_back_is_found() -> None:
     history = History()
     history.hold(1, 0.0, 0.1, 0.2, token=1)
@@ -312,18 +260,6 @@ def test_a_service_that_pauses_without_a_fault_is_found() -> None:
     history.hold(1, 0.0, 0.1, 0.2, token=1)
     history.hold(1, 0.3, 1.9, 2.0, token=2)
     assert len(history.check().late) == 1
-
-
-def test_a_process_that_stood_still_is_told_and_excuses_nothing() -> None:
-    history = History()
-    history.hold(1, 0.0, 0.1, 1.0, token=1)
-    history.hold(2, 0.0, 0.5, 1.0, token=2)
-    history.events += [
-        {"kind": "stood still", "at": at, "pid": 1, "since": 0.1} for at in (0.9, 0.4)
-    ]
-    report = history.check()
-    assert report.stood_still == pytest.approx(0.8)
-    assert len(report.overlaps) == 1
 
 
 def test_a_process_that_never_ended_is_found() -> None:
@@ -354,64 +290,9 @@ def _starve(
         history.events.append({**event, "waited": [main, 2 * waited if heartbeats else 0.0]})
 
 
-@pytest.mark.parametrize("is_server", [False, True])
-def test_a_pause_is_shorter_by_what_the_machine_was_measured_to_take(is_server: bool) -> None:
-    def paused(until: float) -> Report:
-        history = History()
-        history.hold(1, 0.0, 0.95, 1.0, token=1)
-        history.hold(1, 1.5, 1.9, 2.0, token=2)
-        history.hold(1, 2.0, until, 5.0, token=3)
-        _starve(history, 7, is_server=is_server)
-        return history.check()
-
-    assert paused(3.7).late == [], "1.8 s, of which it waited 0.9 s"
-    assert paused(3.7).excused == pytest.approx(0.9)
-    assert len(paused(4.2).late) == 1, "2.3 s, of which it waited 1.05 s"
-
-
 def test_what_the_machine_took_at_another_time_excuses_nothing() -> None:
     history = History()
     history.hold(1, 4.0, 4.1, 4.5, token=1)
     history.hold(1, 4.5, 5.9, 6.0, token=2)
     _starve(history, 1)
     assert len(history.check().late) == 1
-
-
-def test_a_loss_is_explained_by_heartbeats_that_could_not_run_for_the_interval() -> None:
-    def lost(pid: int, at: float) -> Report:
-        history = History()
-        history.hold(1, 0.0, 0.1, at, token=1, end="lost")
-        _starve(history, pid, heartbeats=True)
-        return history.check()
-
-    assert (lost(1, 4.1).losses, lost(1, 4.1).starved_losses) == ([], 1)
-    assert len(lost(2, 4.1).losses) == 1, "another process could not run"
-    assert len(lost(1, 0.9).losses) == 1, "it was lost before"
-
-
-def test_a_file_that_was_asked_for_late_because_its_process_did_not_run_has_no_order() -> None:
-    def passed(*, starved: bool) -> list[str]:
-        history = History(value=2, interval=None)
-        history.hold(1, 1.0, 4.5, 5.0, token=2)
-        history.hold(2, 2.2, 4.4, 5.0, token=1)
-        if starved:
-            _starve(history, 1)
-            _starve(history, 2)
-        return history.check().passed
-
-    assert len(passed(starved=False)) == 1
-    assert passed(starved=True) == []
-
-
-def test_an_error_is_explained_by_a_server_that_could_not_run_for_as_long() -> None:
-    def failed(at: float) -> Report:
-        history = History()
-        n = history.hold(1, 0.0, 0.1, 0.5, token=1)
-        history.add("error", at, 1, n, error="Unreachable: did not answer in 2 s")
-        for pid in (1, 7):
-            _starve(history, pid, is_server=pid == 7)
-        return history.check()
-
-    assert (failed(3.5).errors, failed(3.5).starved_errors) == ([], 1)
-    assert len(failed(2.0).errors) == 1
-    assert len(failed(5.5).errors) == 1

@@ -18,7 +18,6 @@ from slotwise._admin.sampling import Subject
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page
-from slotwise.web._feed import Feed
 from slotwise.web._page_view import PageSnapshot, PageWatcher
 
 
@@ -149,42 +148,6 @@ async def test_a_pause_is_shown(url: str, folder: Path) -> None:
     assert all(50 < row["paused_for"] <= 100 for row in rows)
 
 
-async def test_the_line_of_tiers_is_in_order_of_service(url: str) -> None:
-    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="uploads", url=url)
-    held = [await tiers.acquire(user=user) for user in ("ann", "bob")]
-    users = ("ann", "ann", "bob")
-    waiting = []
-    for count, user in enumerate(users, 1):
-        waiting.append(asyncio.create_task(tiers.acquire(user=user)))
-        while len(await tiers.waiters()) < count:
-            await asyncio.sleep(0.001)
-    limit = (await ask(app(url), "/snapshot?name=uploads")).json()["limit"]
-    shown = [(each["place"], each["lacks"]) for each in limit["waiters"]]
-    assert shown == [(1, "user=ann"), (2, "user=ann"), (3, "user=bob")]
-    for each in (*held, *waiting):
-        await tiers.release(each if not isinstance(each, asyncio.Task) else await each)
-
-
-async def test_those_who_lack_the_same_tier_are_one_line_whatever_their_keys(
-    any_shell: Shell,
-) -> None:
-    rate = Tier("tokens", rate=Rate(10, per=3600, burst=100))
-    tiers = Tiers(Tier("user", 9, keyed=True), rate, name="model", url=any_shell.url)
-    await tiers.release(await tiers.acquire(user="ann", tokens=100))
-    waiting = []
-    for count, user in enumerate(("ann", "bob", "bob", "bob"), 1):
-        waiting.append(asyncio.create_task(tiers.acquire(user=user, label=str(count))))
-        while len(await tiers.waiters()) < count:
-            await asyncio.sleep(0.001)
-    limit = (await ask(app(any_shell.url), "/snapshot?name=model")).json()["limit"]
-    assert [each["label"] for each in limit["waiters"]] == ["1", "2", "3", "4"]
-    estimates = [each["estimate"] for each in limit["waiters"]]
-    assert estimates == pytest.approx([estimates[0] * place for place in (1, 2, 3, 4)])
-    for task in waiting:
-        task.cancel()
-    await asyncio.wait(waiting)
-
-
 async def test_what_waiters_lack_is_named_and_a_rate_blames_no_holder(any_shell: Shell) -> None:
     rate = Tier("tokens", rate=Rate(10, per=3600, burst=6000))
     tiers = Tiers(Tier("user", 1, keyed=True), rate, name="model", url=any_shell.url)
@@ -215,18 +178,6 @@ async def test_the_stream_is_the_snapshot_again_and_again(url: str) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     event = next(line for line in answer.body.split(b"\n\n") if line.startswith(b"data: "))
     assert json.loads(event.removeprefix(b"data: "))["limits"] == []
-
-
-@pytest.mark.soak
-async def test_many_pages_share_one_look_a_second(url: str, monkeypatch: Any) -> None:
-    looks = []
-    feed = Feed(url, every=3600)
-    take = PageWatcher.look
-    monkeypatch.setattr(PageWatcher, "look", lambda self: looks.append(1) or take(self))
-    for _ in range(20):
-        await feed.look()
-        await feed.look(Subject("another"))  # in detail, without another look
-    assert looks == [1]
 
 
 async def test_the_page_may_do_nothing_but_what_it_does(url: str) -> None:
@@ -400,19 +351,6 @@ async def test_a_request_reaches_the_tier_that_it_names_or_is_refused(any_shell:
         for kind, one in (("tiers", "tiers"), ("semaphore", "semaphore")):
             limit = (await ask(page, f"/snapshot?name=api&kind={kind}")).json()["limit"]
             assert (limit["kind"], limit["closed"]) == (one, kind == "tiers")
-
-
-async def test_a_value_that_a_tier_can_not_have_is_refused(url: str) -> None:
-    tokens = Rate(100, per=3600)
-    tiers = Tiers(Tier("user", len, keyed=True), Tier("tokens", rate=tokens), name="api", url=url)
-    page = app(url, allow_steer=True)
-    async with tiers.at(user="ann").cm():
-        before = (await tiers.stats())["user"]
-        for tier, key in (("tokens", None), ("user", None), ("user", "\ud800")):
-            resize = {"action": "resize", "name": "api", "tier": tier, "key": key, "value": 5}
-            assert (await steer(page, resize)).code == 400, resize
-        after = await tiers.stats()
-        assert (after["user"], after["tokens"].value) == (before, tokens.burst)
 
 
 async def test_steering_does_it_and_is_logged_with_who(

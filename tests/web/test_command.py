@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
-import time
 from urllib.request import Request, urlopen
 
-from tests import _fresh_processes
 from tests.cli._shell import Shell, end, line_of
 
 
@@ -29,24 +25,6 @@ def test_open_pages_do_not_delay_sigterm(shell: Shell) -> None:
         process.send_signal(signal.SIGTERM)
         code, _, err = end(process)
     assert (code, err) == (0, "")
-
-
-def test_open_pages_of_a_mounted_application_do_not_delay_sigterm(shell: Shell) -> None:
-    program = (
-        "import sys, uvicorn, slotwise.web; uvicorn.run(slotwise.web.app(sys.argv[1]), port=0)"
-    )
-    command = [sys.executable, "-c", program, shell.url]
-    process = _fresh_processes.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    while not (found := re.findall(r"running on (http://\S+)", line := process.stderr.readline())):
-        assert line
-    with urlopen(f"{found[0]}/events", timeout=30) as stream:
-        while not (read := stream.readline()).startswith(b"data: "):
-            assert read
-        process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        process.communicate(timeout=60)
-    assert time.monotonic() - began < 15  # without that it would take 20 s
 
 
 def test_each_change_is_printed_with_its_user(shell: Shell) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +15,7 @@ import pytest
 from tests import _fresh_processes
 from tests.cli._shell import Shell, line_of, until
 
-from slotwise import Adaptive, Rate, Tier, Tiers, semaphore
-from slotwise.processes import ProcessSemaphore
+from slotwise import Rate, Tier, Tiers, semaphore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 sync_api.expect.set_options(timeout=120_000)
@@ -113,46 +111,6 @@ def test_it_shows_who_holds_and_who_waits_and_kicks_after_asking(
     until(lambda: held.lost, "the loss")
     for process in (waiter, later):
         process.terminate()
-
-
-def test_the_longest_holders_are_seen_without_a_click(shell: Shell, tab: Any) -> None:
-    """And all else that is told of one limit: ttls, reasons, hand-overs, why a value moved."""
-    folder = shell.url.removeprefix("process://")
-    api = ProcessSemaphore(2, name="api", directory=folder, ttl=60)
-    crawler = ProcessSemaphore(Adaptive(4, min=1, max=9), name="crawler", directory=folder)
-    uploads = Tiers(Tier("user", 1, keyed=True), Tier("all", 3), name="uploads", url=shell.url)
-    held = in_thread(lambda: api.acquire_sync(label="nightly export"))
-    waiter = shell.start("run", "api", "--limit", 2, "--slots", 2, "--", "sleep", "600")
-    in_thread(lambda: shell.until_waiting(1))
-    others = in_thread(lambda: (crawler.acquire_sync(), uploads.acquire_sync(user="<ann>")))
-    tab.goto(serve(shell, "--allow-steer"))
-    expect = sync_api.expect
-    expect(tab.locator("h2")).to_contain_text("api")
-    expect(tab.locator("#blame")).to_contain_text(f"nightly export at {socket.gethostname()}:")
-    expect(tab.locator("[data-holder] .ttl")).to_contain_text("of 60 s")
-    expect(tab.locator("#lanes .empty")).to_have_text("#2free")
-    expect(tab.locator("[data-waiter] .why")).to_contain_text("needs 2 slots, 1 free")
-    expect(tab.locator("#strip .hold")).to_have_count(1)
-    expect(tab.locator("#history")).to_be_hidden()
-    expect(tab.locator("#used .spark polyline").first).to_have_attribute("points", re.compile(","))
-    tab.locator('[data-limit="crawler"]').click()
-    tab.locator("[data-action=freeze]").click()
-    expect(tab.locator("dialog")).to_contain_text("'crawler'")
-    tab.keyboard.press("Escape")
-    expect(tab.locator("dialog")).to_be_hidden()
-    assert in_thread(crawler.changes_sync) == []  # it was not confirmed
-    in_thread(lambda: crawler.freeze_sync(7))
-    expect(tab.locator(".changes")).to_contain_text("4 → 7")
-    expect(tab.locator(".changes")).to_contain_text("frozen")
-    tab.locator("[data-action=thaw]").click()
-    tab.locator("[data-action=confirm]").click()
-    expect(tab.locator("dialog")).to_be_hidden()
-    tab.locator('[data-limit="uploads"]').click()
-    expect(tab.locator("#tiers .key")).to_have_text("<ann>")
-    expect(tab.locator("#tiers")).to_contain_text("1 / 1")
-    in_thread(lambda: (api.release_sync(held), crawler.release_sync(others[0])))
-    in_thread(lambda: uploads.release_sync(others[1]))
-    waiter.terminate()
 
 
 def test_the_first_paint_names_the_bottleneck_without_a_stream(shell: Shell, tab: Any) -> None:
@@ -256,16 +214,6 @@ def test_a_thousand_limits_and_ten_thousand_waiters_stay_smooth(
 
 
 @pytest.mark.soak
-def test_a_token_in_the_address_is_asked_for_once(shell: Shell, tab: Any) -> None:
-    occupy(shell, "api")
-    url = serve(shell, "--token", "secret")
-    assert tab.goto(url).status == 401
-    tab.goto(f"{url}?token=secret")
-    assert tab.url == url
-    sync_api.expect(tab.locator('[data-limit="api"]')).to_be_visible()
-
-
-@pytest.mark.soak
 def test_a_phone_scrolls_only_down_and_finds_the_way_back(shell: Shell, tab: Any) -> None:
     occupy(shell, "a-very-long-name-" * 8, label="label-" * 20)
     tab.set_viewport_size({"width": 360, "height": 640})
@@ -295,14 +243,3 @@ def test_the_keyboard_is_enough(shell: Shell, tab: Any) -> None:
     sync_api.expect(tab.locator("h2")).to_have_text("two")
     sync_api.expect(tab.locator("[data-holder]")).to_have_count(1)
     assert tab.evaluate("document.activeElement.dataset.limit") == "two"
-
-
-@pytest.mark.soak
-def test_a_hidden_page_is_paused(shell: Shell, tab: Any) -> None:
-    tab.goto(serve(shell))
-    sync_api.expect(tab.locator("#state")).to_contain_text("live")
-    tab.evaluate(
-        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
-    sync_api.expect(tab.locator("#state")).to_have_text("paused")
