@@ -370,3 +370,23 @@ def test_slots_whose_id_can_not_be_printed_are_not_held(any_shell: Shell, kind, 
     assert code == 125
     assert "nothing is held: can't write the id to stdout" in capfd.readouterr().err
     assert any_shell.holders() == []
+
+
+@pytest.mark.parametrize("name", ["run", "ls", "top", "doctor", "purge", "demo"])
+def test_every_command_works_without_rich(shell: Shell, name):
+    words = {
+        "run": ["run", "api", "--limit", "1", "--", "true"],
+        "top": ["top", "--every", "0.1"],
+        "purge": ["purge", str(shell.folder), "--dry-run"],
+        "demo": ["demo", "--help"],
+    }
+    text = (
+        "import sys; sys.modules['rich'] = None;"
+        f"sys.argv = ['slotwise', *{words.get(name, [name])!r}];"
+        "sys.stdout.isatty = lambda: True;"
+        "from slotwise.__main__ import main; main()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, env=shell.environment, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli._shell import Shell, end, line_of, state_of, until
+from tests.cli._shell import HANG, Shell, end, line_of, state_of, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -50,3 +50,31 @@ def test_slotwise_continues_its_command_even_if_it_has_not_heard_that_it_was_sto
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+QUEUE = """
+import os, signal
+from slotwise._cli.signals import SignalQueue
+queue = SignalQueue()
+for number in {before}:
+    os.kill(os.getpid(), number)
+assert [received.number for received in queue.read()] == [signal.SIGTSTP]
+for number in {after}:
+    os.kill(os.getpid(), number)
+print("reading", flush=True)
+print(queue.stop_here(signal.SIGTSTP), flush=True)
+"""
+STOP, CONTINUE = int(signal.SIGTSTP), int(signal.SIGCONT)
+
+
+def test_a_queue_that_was_continued_after_a_stop_does_not_stop():
+    program = QUEUE.format(before=[STOP], after=[CONTINUE])
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        timeout=HANG,
+        check=True,
+    )
+    assert ran.stdout == "reading\nTrue\n"

@@ -15,6 +15,8 @@ from slotwise import (
     AcquisitionResult,
     MemorySemaphore,
     ProcessSemaphore,
+    Rate,
+    RateLimit,
     RedisConfig,
     RedisSemaphore,
     Semaphore,
@@ -216,6 +218,17 @@ def test_a_subclass_with_another_init_is_copied_with_what_it_adds(
         assert twin.try_acquire_sync() is None
         assert limit.release_sync(held) is True
     limit.close_sync()
+
+
+@pytest.mark.parametrize("copied", COPIES)
+async def test_a_copy_of_a_named_rate_takes_of_the_same_rate(
+    name: str, url: Url, copied: Callable[[Any], Any]
+) -> None:
+    rate = RateLimit(name, Rate(1, per=3600), url=url, max_waiting=3)
+    twin = copied(rate)
+    assert (type(twin), twin.max_waiting) == (RateLimit, 3)
+    await rate.acquire()
+    assert await twin.try_acquire() is None
 
 
 @pytest.mark.parametrize("copied", COPIES)

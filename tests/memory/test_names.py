@@ -179,3 +179,12 @@ async def test_bad_arguments_are_refused() -> None:
         await MemorySemaphore.get_acquired_stats("stats")
     with pytest.raises(ValueError, match="limit"):
         await MemorySemaphore.get_acquired_stats(limit=0)
+
+
+async def test_statistics_tell_the_truth_after_a_shrink() -> None:
+    semaphore = MemorySemaphore(value=2)
+    async with semaphore, semaphore:
+        await semaphore.resize(1)
+        stats = await semaphore.stats()
+        assert stats == SemaphoreStats(2, 1)
+        assert stats.acquired_percent == 200.0

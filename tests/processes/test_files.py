@@ -542,3 +542,40 @@ def test_the_file_of_a_private_semaphore_is_deleted_with_its_last_holder(
     del acquired
     gc.collect()
     assert files(directory) == []
+
+
+def test_a_file_of_an_older_release_that_can_not_be_read_is_called_that(
+    make: Make, directory: Path
+) -> None:
+    """Not damaged: nothing is wrong with the disk."""
+    path = file_of(used(make), directory)
+    snapshot, start = b'{"of": "long ago"}', 384
+    frame = struct.pack("<II", len(snapshot), crc32(snapshot, 9)) + snapshot
+    root = struct.pack("<8sHHQQQQ16x", b"slotwise", 1, 0, 1000, 9, start, start + len(frame))
+    old = bytearray(path.read_bytes())
+    old[0:64] = root + struct.pack("<I", crc32(root))
+    old[start : start + len(frame)] = frame
+    path.write_bytes(old)
+    told = in_another_process(directory, "s.acquire_sync()")
+    assert told.startswith(
+        f"BackendError {path}: an older release of slotwise wrote it (format 1.0,"
+    )
+    assert path.read_bytes() == old
+
+
+def test_old_idle_files_are_deleted_by_later_processes(make: Make, directory: Path) -> None:
+    yesterday = time.time() - 25 * 3600
+    idle, resized, in_use, young = (make(name=name) for name in ("idle", "resized", "in use", "y"))
+    for semaphore in (idle, resized, young):
+        semaphore.release_sync(semaphore.acquire_sync())
+    resized.resize_sync(3)
+    held = in_use.acquire_sync()
+    for semaphore in (idle, resized, in_use):
+        os.utime(file_of(semaphore, directory), (yesterday, yesterday))
+    in_another_process(directory, "s.acquire_sync()")
+    assert ProcessSemaphore.names(directory) == ["in use", "resized", "s", "y"]
+    # A process that has the deleted file open creates another.
+    again = idle.acquire_sync(timeout=30)
+    assert ProcessSemaphore.names(directory) == ["idle", "in use", "resized", "s", "y"]
+    assert idle.release_sync(again) is True
+    assert in_use.release_sync(held) is True
