@@ -40,12 +40,12 @@ def a_call(dice: random.Random) -> tuple[int, int]:
 _LOG = "what was taken"
 # Lines of the scripts, and what stands there instead.
 _RECORDING = {
-    "function buckets.charge(node, units)\n": f"""function buckets.charge(node, units, by_grant)
-  local record = string.format('%d %d %d %s', node.tier, now_us, units, by_grant or 'no')
+    "function R.buckets.charge(node, units)\n": f"""function R.buckets.charge(node, units, by_grant)
+  local record = string.format('%d %d %d %s', node.tier, R.now_us, units, by_grant or 'no')
   redis.call('RPUSH', '{_LOG}', record)
 """,
-    "buckets.charge(node, its_need)": "buckets.charge(node, its_need, 'yes')",
-    "pcall(quick.request)": "true, nil",  # the rules do the same, and are recorded
+    "R.buckets.charge(node, its_need)": "R.buckets.charge(node, its_need, 'yes')",
+    "pcall(R.quick.request)": "true, nil",  # the rules do the same, and are recorded
 }
 
 

@@ -53,7 +53,7 @@ INTERVAL = 15.0
 KINDS_OF_LINE = ("state", "holders", "waiters", "ttls", "queue", "numbers", "max")
 NOTE_QUICK = "redis.call('INCR', 'quick') redis.call('EXPIRE', 'quick', 3600) return"
 NOTE_WHO_IS_TOLD = """
-  for _, due in pairs(dues.told) do
+  for _, due in pairs(R.dues.told) do
     redis.call('SET', 'told ' .. due[1], due[2], 'EX', 3600)
   end
 """
@@ -67,17 +67,17 @@ def with_bounds(name: str, patience: int, looks: int, *, quick: bool) -> str:
     """
     source = load(name).source.decode()
     for verb, found in (("request", "granted"), ("release", "released")):
-        half, call = f"if fine and {found} then return", f"pcall(quick.{verb})"
+        half, call = f"if fine and {found} then return", f"pcall(R.quick.{verb})"
         assert (half in source) is (call in source) is (verb == name)
         source = source.replace(half, f"if fine and {found} then {NOTE_QUICK}")
         if not quick:
             source = source.replace(call, "false")
-    assert f"local PATIENCE = {rules_as_written.PATIENCE}\n" in source
+    assert f"R.PATIENCE = {rules_as_written.PATIENCE}\n" in source
     for word, value in (("PATIENCE", patience), ("LOOKS", looks)):
-        source, found = re.subn(rf"local {word} = \d+", f"local {word} = {value}", source)
+        source, found = re.subn(rf"R\.{word} = \d+", f"R.{word} = {value}", source)
         assert found == 1
     return source.replace(
-        "function buckets.tell_due()\n", f"function buckets.tell_due()\n{NOTE_WHO_IS_TOLD}"
+        "function R.buckets.tell_due()\n", f"function R.buckets.tell_due()\n{NOTE_WHO_IS_TOLD}"
     )
 
 

@@ -52,7 +52,7 @@ class Plain(Calls):
 
     def source(self, script: str) -> bytes:
         source = super().source(script)
-        without = source.replace(b"pcall(quick.%b)" % script.encode(), b"true, nil")
+        without = source.replace(b"pcall(R.quick.%b)" % script.encode(), b"true, nil")
         assert without != source or script not in ("request", "release")
         return without
 

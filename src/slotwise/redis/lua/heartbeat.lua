@@ -73,7 +73,7 @@ local function beat(first, count, at)
   for i = at + 4, first_waiter - 1 do
     local id = ARGV[i]
     local claim = read_claim(id)
-    if holding[id] and claim and not waits(claim) and not over[id] then
+    if holding[id] and claim and not is_waiting(claim) and not over[id] then
       live(id)
     else
       if holding[id] and not over[id] and not is_line then damaged('a holder has no claim') end
@@ -85,17 +85,17 @@ local function beat(first, count, at)
   for i = first_waiter, last do
     local id = ARGV[i]
     local claim = read_claim(id)
-    if waiting[id] and claim and waits(claim) then
+    if waiting[id] and claim and is_waiting(claim) then
       queued[#queued + 1] = id
     elseif holding[id] and claim and not over[id] then
-      if waits(claim) then
+      if is_waiting(claim) then
         outcome[#outcome + 1] = complete(id, claim, seconds(now + interval))
       else
         live(id)
         outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
       end
     elseif not widest_tier and known['.shape'] and buckets.recall(id) then  -- of rates alone nothing is held
-      outcome[#outcome + 1] = 'granted ' .. id .. ' 0 ' .. whole(token)
+      outcome[#outcome + 1] = 'granted ' .. id .. ' 0 ' .. whole(last_token)
     else
       if waiting[id] and not is_line then damaged('a waiter has no claim') end
       outcome[#outcome + 1] = 'gone ' .. id

@@ -23,7 +23,6 @@
 -- Mirrors PathLedger.expire, then reads.
 -- include rules/state.lua
 -- include rules/estimate.lua
--- include rules/frozen.lua
 local what, from = ARGV[5], ARGV[6]
 local reply
 
@@ -51,7 +50,12 @@ function show.nodes()
     if node.rate then found[2][i] = buckets.record(node) .. (string.match(found[2][i], '=.*') or '') end
   end
   add(table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '', turns.waiting)
-  add(next(adapting.rules) and frozen_of(keys.state, known['.frozen'], found[2]) or {})
+  local frozen = {}
+  for tier in string.gmatch(known['.frozen'] or '', '(%d+)=') do frozen[#frozen + 1] = tier end
+  for i = 1, next(adapting.rules) and #found[2] or 0, 2 do
+    if adapting.is_frozen(found[2][i]) then frozen[#frozen + 1] = found[2][i] end
+  end
+  add(frozen)
   for i = 1, #found[2] do reply[#reply + 1] = found[2][i] end
 end
 

@@ -34,7 +34,7 @@ local function run()
     local claim, rest = read_claim(id), corrections[i]  -- it may have been granted just now
     if rest and string.find(rest, '=', 1, true) then buckets.correct(id, rest) end
     local waited, name = 0, nil
-    if not claim or waits(claim) then waited, name = queue.leave(id) end
+    if not claim or is_waiting(claim) then waited, name = queue.leave(id) end
     if waited == 1 then
       digits[i], lacked = '2', name
     elseif release(id, samples[i]) > 0 then

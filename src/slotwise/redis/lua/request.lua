@@ -51,8 +51,8 @@ local function queued_reply(node) return {'queued', -1, is_line and value_of(nod
 
 local function granted_before(id)
   local claim = again and read_claim(id)
-  if claim and not waits(claim) then return granted_reply(claim) end
-  if again and not widest_tier and buckets.recall(id) then return {'granted', 0, token} end
+  if claim and not is_waiting(claim) then return granted_reply(claim) end
+  if again and not widest_tier and buckets.recall(id) then return {'granted', 0, last_token} end
 end
 
 -- How many wait where no more may wait: in total, or at a node; nil if one more may.
@@ -127,12 +127,12 @@ local function request(id, path)
   end
   local has_served = queue.wait(newcomer, id, claim, path_nodes, deadline, weight_of(path))
   claim = has_served and read_claim(id)
-  if has_served and not (claim and waits(claim)) then
+  if has_served and not (claim and is_waiting(claim)) then
     for i = #messages, 1, -1 do  -- the reply says it
       local token_text = string.match(messages[i], '^granted (%S+) %d+ (%d+)$')
       if token_text and string.sub(messages[i], 9, #id + 9) == id .. ' ' then
         table.remove(messages, i)
-        if not claim then return {'granted', 0, token} end
+        if not claim then return {'granted', 0, last_token} end
       end
     end
     return granted_reply(claim)

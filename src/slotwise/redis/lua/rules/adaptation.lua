@@ -149,9 +149,9 @@ local function compare(it, at, low, high)
   local reason = string.format('%.3g/s with %.1f in use, %.3g/s with %.1f',
                                low_rate * 1e6, low_used, high_rate * 1e6, high_used)
   value = between(it.rules.min, value, it.rules.max)
-  local moved = math.floor(value + 0.5) ~= it.value
-  if not moved then it.streak = 0 end
-  local is_shrinking = moved and step < -MOVE
+  local has_moved = math.floor(value + 0.5) ~= it.value
+  if not has_moved then it.streak = 0 end
+  local is_shrinking = has_moved and step < -MOVE
   go_to(it, at, value, reason, (it.streak > 0 or is_shrinking) and 0 or CALM)
 end
 
@@ -248,13 +248,13 @@ local function note_end(it, at, held, sample, slots)
 end
 
 -- Freeze it at a value, or at the current one.
-local function freeze(it, at, value)
+function adapting.freeze_it(it, at, value)
   it.frozen = 1
   move(it, at, value or it.value, 'frozen')
 end
 
 -- Thaw it: it moves again, from the current value.
-local function thaw(it, at)
+function adapting.thaw_it(it, at)
   if it.frozen == 0 then return end
   it.frozen = 0
   if it.rules.window then

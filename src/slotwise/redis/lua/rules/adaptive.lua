@@ -12,15 +12,19 @@ made_when_needed(adapting, function()
 -- include rules/window.lua
 -- include rules/adaptation.lua
   local rules_of = {}  -- by their texts
-  adapting.freeze_it, adapting.thaw_it = freeze, thaw
 
-  local function parts_of(node)
-    return string.match(get('%' .. node.name) or '', '^(%d+);([^;]*);(.*)$')
+  local function parts_of(name)
+    return string.match(get('%' .. name) or '', '^(%d+);([^;]*);(.*)$')
+  end
+
+  function adapting.is_frozen(name)
+    local _, _, window = parts_of(name)
+    return string.byte(window or '') == 2
   end
 
   -- The adaptation of a node; a new one begins then (us), or now.
   function adapting.read(node, begun)
-    local text, _, record, window = adapting.rules[node.tier], parts_of(node)
+    local text, _, record, window = adapting.rules[node.tier], parts_of(node.name)
     rules_of[text] = rules_of[text] or read_adaptive(text)
     local it = read_adaptation(rules_of[text], record, window, not record and begun or now_us, value_of(node))
     if not record and adapting.frozen[node.tier] then it.frozen = 1 end
@@ -37,10 +41,10 @@ made_when_needed(adapting, function()
     end
     if #it.changes == 0 then return end
     local lines, most = {}, string.find(node.name, ':.') and KEPT_OF_KEY or KEPT
-    for line in string.gmatch(get('&' .. node.name) or '', '[^\n]+') do lines[#lines + 1] = line end
-    for _, line in ipairs(it.changes) do
-      lines[#lines + 1] = line
-      local value, reason = string.match(line, '^%S+ %S+ (%S+) (.*)$')
+    for each in string.gmatch(get('&' .. node.name) or '', '[^\n]+') do lines[#lines + 1] = each end
+    for _, each in ipairs(it.changes) do
+      lines[#lines + 1] = each
+      local value, reason = string.match(each, '^%S+ %S+ (%S+) (.*)$')
       if reason ~= 'frozen' then
         messages[#messages + 1] = 'adapted ' .. node.name .. ' ' .. value .. ' ' .. reason
       end
@@ -72,9 +76,9 @@ made_when_needed(adapting, function()
 
   -- Forget a key that nobody has used for a while, unless it is frozen.
   function adapting.forget_if_idle(name)
-    local used, _, window = string.match(get('%' .. name) or '', '^(%d+);([^;]*);(.*)$')
+    local used = parts_of(name)
     local node = read_node(name)
-    if used and node.held == 0 and node.waiting == 0 and not node.kept and string.byte(window) ~= 2 then
+    if used and node.held == 0 and node.waiting == 0 and not node.kept and not adapting.is_frozen(name) then
       if now_us - tonumber(used) < IDLE then return tonumber(used) + IDLE end
       put('%' .. name, false)
       put('&' .. name, false)

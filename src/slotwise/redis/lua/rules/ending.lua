@@ -141,7 +141,7 @@ paths.grace_of = line.grace_of
 -- End somebody's acquisition, now or after its grace; grants nothing. Returns how many slots it had.
 local function kick(id)
   local claim = read_claim(id)
-  local grace = claim and not waits(claim) and queue.grace_of(claim)
+  local grace = claim and not is_waiting(claim) and queue.grace_of(claim)
   if not grace then
     local released = release(id)
     if released > 0 and claim then notify(id, claim.owner, 'kicked ' .. id) end

@@ -22,7 +22,7 @@ made_when_needed(fair, function()
   local tags                   -- of keys that nobody waits for, as far as they were read
   local time, is_later         -- the tag of the latest grant; whether that is later than what is written
 
-  local function number_in(text)
+  local function cached_number(text)
     local number = text and tonumber(text)
     if number then number_of_text[text] = number end
     return number
@@ -75,13 +75,13 @@ made_when_needed(fair, function()
   function fair.read_share(text, from)
     local tag, weight, name, count, rank, others =
       string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
-    tag = number_of_text[tag] or number_in(tag)
+    tag = number_of_text[tag] or cached_number(tag)
     if not tag then return nil end
-    local first = rank ~= '' and {count = number_of_text[count] or number_in(count), rank = rank + 0} or nil
-    local share = {tag = tag, weight = number_of_text[weight] or number_in(weight) or 1, nodes = {[name] = first}}
+    local first = rank ~= '' and {count = number_of_text[count] or cached_number(count), rank = rank + 0} or nil
+    local share = {tag = tag, weight = number_of_text[weight] or cached_number(weight) or 1, places = {[name] = first}}
     if others ~= '' then
       for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
-        share.nodes[name] = {count = tonumber(count), rank = tonumber(rank)}
+        share.places[name] = {count = tonumber(count), rank = tonumber(rank)}
       end
     end
     return share
@@ -89,7 +89,7 @@ made_when_needed(fair, function()
 
   function fair.share_text(share)
     local at = ''
-    for name, its in pairs(share.nodes) do
+    for name, its in pairs(share.places) do
       at = (at == '' and '' or at .. ',') .. name .. string.format('*%d*%d', its.count, its.rank)
     end
     return '=' .. exact(share.tag) .. ' ' .. exact(share.weight) .. ' ' .. at
@@ -121,7 +121,7 @@ made_when_needed(fair, function()
   -- Somebody begins to wait for the key of a node; the caller marks the node as changed.
   function fair.enter(node, weight)
     if not node.share then
-      node.share = {tag = tag_of(node), weight = weight, nodes = {}}
+      node.share = {tag = tag_of(node), weight = weight, places = {}}
       if tags[node.name] ~= 0 then
         redis.call('ZREM', keys.shares, node.name)
         tags[node.name] = 0
@@ -165,7 +165,7 @@ made_when_needed(fair, function()
   -- Look at the nodes where a key that was just granted something is parked: the head of another key may come first
   -- there now, and need less, or less time.
   function fair.look_at_others(key, share)
-    for name in pairs(share.nodes) do
+    for name in pairs(share.places) do
       local node = read_node(name)
       local first = first_parked(node)
       if first and fair.key_of(first[2]) ~= key then
@@ -251,12 +251,12 @@ made_when_needed(fair, function()
   function fair.park(head, node)
     local name, of_key, rank = node.name, head.node or node_of(head), head.rank or head[1]
     local share = of_key.share
-    local its = share and share.nodes[name]
+    local its = share and share.places[name]
     change(of_key)
     if not share then
       -- The share was lost (an evicted or damaged key): write a record all the same, so that the head is found.
     elseif not its then
-      share.nodes[name] = {count = 1, rank = rank}
+      share.places[name] = {count = 1, rank = rank}
     else
       its.count = its.count + 1
       if rank > its.rank then return end
@@ -272,9 +272,9 @@ made_when_needed(fair, function()
   function fair.unpark(head, node, name)
     local of_key = head.node or node_of(head)
     local share = of_key.share
-    local its = share and share.nodes[name]
+    local its = share and share.places[name]
     local is_last = not its or its.count <= 1
-    if is_last and share then share.nodes[name] = nil elseif its then its.count = its.count - 1 end
+    if is_last and share then share.places[name] = nil elseif its then its.count = its.count - 1 end
     change(of_key)
     local first, record = node.first, nil
     if first and first[1] == head[1] then
@@ -298,9 +298,9 @@ made_when_needed(fair, function()
     local name, of_key = node.name, key_node(stale[2])
     node.first = nil
     zrem(keys.parked, stale.record)
-    local its = of_key.share and of_key.share.nodes[name]
+    local its = of_key.share and of_key.share.places[name]
     if not its then return end
-    local text, path, id = string.match(first_record(name .. '!' .. of_key.name) or '', '^%S+ (%S+) (%S+) (%S+)$')
+    local text, path, id = string.match(first_of(flush(keys.parked), name .. '!' .. of_key.name) or '', '^%S+ (%S+) (%S+) (%S+)$')
     if not text then return end
     local head = turns.head(text, path, id)
     its.rank = head.rank or head[1]
@@ -312,7 +312,7 @@ made_when_needed(fair, function()
 
   -- Read the first record of a node.
   local function read_first(node)
-    local found = first_record(node.name)
+    local found = first_of(flush(keys.parked), node.name)
     local tag, text, path, id = string.match(found or '', '^%S+ (%x+) (%S+) (%S+) (%S+)$')
     if not tag then
       node.first = false

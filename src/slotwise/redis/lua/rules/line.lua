@@ -50,16 +50,16 @@ function line.mend()
       if not members[id] then
         put(id, false)
         redis.call('ZREM', keys.ttls, id)
-      elseif waits(claim) then
+      elseif is_waiting(claim) then
         counts.waits = counts.waits + 1
       else
         counts.held = counts.held + slots
-        for low, high in numbers.each(claim.numbers) do taken[#taken + 1] = {low, high} end
+        for low, high in slot_numbers.each(claim.numbers) do taken[#taken + 1] = {low, high} end
       end
     end
   end
   counts.timed = redis.call('ZCARD', keys.ttls)
-  numbers.recount(node, taken)
+  slot_numbers.recount(node, taken)
   change(node)
   touched[node.name] = node
 end
@@ -103,7 +103,7 @@ function line.next_ticket()
   return math.max(last_ticket + 1, now_us, line.latest + 1)
 end
 
-local function count(change_by)
+local function count_waiting(change_by)
   local node = read_node('0:')
   node.waiting, turns.waiting = node.waiting + change_by, turns.waiting + change_by
   change(node)
@@ -115,24 +115,24 @@ function line.wait(newcomer, id, claim, _, deadline)
   zadd(keys.waiters, deadline, id)
   fresh[keys.queue], fresh[keys.waiters] = true, true
   counts.waits = counts.waits + 1
-  count(1)
+  count_waiting(1)
 end
 
-local function take_out(id)
+local function dequeue(id)
   zrem(keys.queue, id)
   zrem(keys.waiters, id)
-  count(-1)
+  count_waiting(-1)
 end
 
 -- Leave the queue, if it is there; grants nothing.
 function line.leave(id)
   local claim = read_claim(id)
-  if claim and waits(claim) then
+  if claim and is_waiting(claim) then
     put(id, false)
     counts.waits = counts.waits - 1
   end
   if not redis.call('ZSCORE', flush(keys.queue), id) then return 0 end
-  take_out(id)
+  dequeue(id)
   touched['0:'] = read_node('0:')
   return 1, '0:'
 end
@@ -205,7 +205,7 @@ local function serve_first(node, id, alive_until)
   elseif not has_room(node, need) then
     return false  -- nobody passes a head that does not fit; that was no work, or all would come back for it at once
   else
-    take_out(id)
+    dequeue(id)
     -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it had not been granted.
     if claim then
       counts.waits = counts.waits - 1
@@ -257,7 +257,7 @@ function line.to_replace(need)
   for i, member in ipairs(members) do
     local claim = read_claim(member)
     local grace = claim and queue.grace_of(claim)
-    if claim and not waits(claim) and not (grace and ends[i] and tonumber(ends[i]) <= now + grace) then
+    if claim and not is_waiting(claim) and not (grace and ends[i] and tonumber(ends[i]) <= now + grace) then
       found[#found + 1] = {tonumber(claim.token), member, grace}
     end
   end
@@ -281,7 +281,7 @@ function line.oldest_holders()
   fetch(members)
   for _, member in ipairs(members) do
     local claim = read_claim(member)
-    if claim and not waits(claim) then found[#found + 1] = claim end
+    if claim and not is_waiting(claim) then found[#found + 1] = claim end
   end
   table.sort(found, function(one, other) return tonumber(one.token) < tonumber(other.token) end)
   local texts = {}

@@ -1,11 +1,11 @@
 -- rules/numbers.lua: the slot numbers of the widest nodes: a grant gets the lowest that are free. Not a script.
-made_when_needed(numbers, function()
+made_when_needed(slot_numbers, function()
   local function range(low, high)
     return low == high and whole(low) or whole(low) .. '-' .. whole(high)
   end
 
   -- Of "1-3,7": 1 and 3, then 7 and 7.
-  function numbers.each(text)
+  function slot_numbers.each(text)
     local following = string.gmatch(text, '[^,]+')
     return function()
       local part = following()
@@ -17,7 +17,7 @@ made_when_needed(numbers, function()
   end
 
   local function free_range(widest, low, high)
-    zadd(keys.numbers, '0', widest.name .. ' ' .. padded(low) .. (low < high and '-' .. whole(high) or ''))
+    zadd(keys.numbers, '0', number_range(widest.name, low, high))
     fresh[keys.numbers] = true
   end
 
@@ -30,8 +30,7 @@ made_when_needed(numbers, function()
       widest.top = widest.top + at_most
       return widest.top - at_most + 1, widest.top
     end
-    local record = redis.call('ZRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ', '(' .. widest.name .. '!',
-                              'LIMIT', '0', '1')[1]
+    local record = first_of(flush(keys.numbers), widest.name)
     local low, high = string.match(record or '', ' (%d+)%-?(%d*)$')
     if not low then damaged('slot numbers are missing') end
     zrem(keys.numbers, record)
@@ -42,7 +41,7 @@ made_when_needed(numbers, function()
   end
 
   -- Give a claim the lowest numbers that are free.
-  function numbers.allot(claim, widest, need)
+  function slot_numbers.allot(claim, widest, need)
     local count, taken = taken_of(widest), {}
     while need > 0 do
       local low, high = take_range(widest, need, count)
@@ -55,12 +54,12 @@ made_when_needed(numbers, function()
   end
 
   -- Those of a claim, "1-3,7", are free again; all of the node's if it was the last.
-  function numbers.free(widest, text)
-    if taken_of(widest) == 0 then return numbers.free_all(widest) end
-    for low, high in numbers.each(text) do free_range(widest, low, high) end
+  function slot_numbers.free(widest, text)
+    if taken_of(widest) == 0 then return slot_numbers.free_all(widest) end
+    for low, high in slot_numbers.each(text) do free_range(widest, low, high) end
   end
 
-  function numbers.free_all(widest)
+  function slot_numbers.free_all(widest)
     if widest.top > 1 then
       redis.call('ZREMRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
     end
@@ -68,8 +67,8 @@ made_when_needed(numbers, function()
   end
 
   -- Count anew which numbers are free, by those that are taken: ranges in any order.
-  function numbers.recount(widest, taken)
-    numbers.free_all(widest)
+  function slot_numbers.recount(widest, taken)
+    slot_numbers.free_all(widest)
     table.sort(taken, function(one, other) return one[1] < other[1] end)
     for _, each in ipairs(taken) do
       if each[1] > widest.top + 1 then free_range(widest, widest.top + 1, each[1] - 1) end

@@ -33,8 +33,8 @@ function paths.save()
   if turns.by then fair.save() end
   if next(rates) then buckets.tell_due() end
   counts.waits = turns.waiting
-  local key_count = known['.shape'] and (turns.waiting > 0 or known['.keys']) and count_keys() or 0
-  if number_in('.keys') ~= key_count then put('.keys', key_count > 0 and whole(key_count)) end
+  local how_many = known['.shape'] and (turns.waiting > 0 or known['.keys']) and count_keys() or 0
+  if number_in('.keys') ~= how_many then put('.keys', how_many > 0 and whole(how_many)) end
 end
 
 -- ----------------------------------------------------------------- groups, and where they are
@@ -42,10 +42,6 @@ end
 -- The first head that is parked at a node stands in node.first once it was read, false if there is none. Each is that of
 -- turns.head. At some nodes of fair order it is found by its key, and has also the turn and the record by which that is
 -- (rules/fair.lua).
-local function first_record(name)
-  return redis.call('ZRANGEBYLEX', flush(keys.parked), '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', '0', '1')[1]
-end
-
 local function parked_record(name, head, is_by_key)
   if is_by_key then name = name .. '!' .. fair.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
@@ -55,7 +51,7 @@ end
 local function first_parked(node)
   if node.is_by_key then return fair.first(node) end
   if node.first == nil then
-    local record = first_record(node.name)
+    local record = first_of(flush(keys.parked), node.name)
     local text, path, id = string.match(record or '', '^%S+ (%S+) (%S+) (%S+)$')
     node.first = text and head_to_serve(text, path, id) or false
   end
@@ -264,7 +260,7 @@ end
 -- parked.
 function paths.leave(id)
   local claim = read_claim(id)
-  if not claim or not waits(claim) then return 0 end
+  if not claim or not is_waiting(claim) then return 0 end
   put(id, false)
   local path, ticket, path_nodes = claim.path, claim.ticket, nodes_of(claim.path)
   local head, name = parked_at(path)

@@ -70,12 +70,12 @@ made_when_needed(pauses, function()
 
   -- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
   function pauses.go_on_looking()
-    local left = {}
+    local rest = {}
     for tier, after in string.gmatch(known['.looking'], '(%d+) ([^,]*)') do
       after = pauses.look_at_some(tier, after, pauses.room_for_work())
-      if after then left[#left + 1] = tier .. ' ' .. after end
+      if after then rest[#rest + 1] = tier .. ' ' .. after end
     end
-    put('.looking', #left > 0 and table.concat(left, ','))
+    put('.looking', #rest > 0 and table.concat(rest, ','))
   end
 
   -- Whether a node has still to be looked at by that.

@@ -125,16 +125,10 @@ made_when_needed(buckets, function()
     return KEYS[first_key + 12 + turn], KEYS[first_key + 13 - turn]
   end
 
-  -- What an id takes of each tier, as text.
-  local function charges_in(id) return string.match(id, '%*([%d.]+)$') or string.sub(string.rep('.1', #value_texts), 2) end
-
   -- Remember one that has ended, so that what it took of rates can be corrected until then (us).
   function buckets.remember(id, path, charges, until_us)
-    local key = taken_keys()
-    redis.call('HSET', key, id, whole(until_us or now_us + settle_us) .. ' ' .. path .. ' ' .. (charges or charges_in(id)))
-    if redis.call('PTTL', key) == -1 then
-      redis.call('PEXPIRE', key, math.ceil(((math.floor(now_us / settle_us) + 2) * settle_us - now_us) / 1000))
-    end
+    charges = charges or charges_in(id, #value_texts)
+    note_taken(first_key, settle_us, id, path, charges, until_us)
     outlive(settle_us / 1000000 + 1)
   end
 
@@ -150,8 +144,8 @@ made_when_needed(buckets, function()
   -- State what an id has really taken of rates: "tier=units,...". False if it is unknown.
   function buckets.correct(id, text)
     local claim, until_us, path, charges = read_claim(id), nil, nil, nil
-    if claim and not waits(claim) then
-      path, charges = claim.path, claim.charges or charges_in(id)
+    if claim and not is_waiting(claim) then
+      path, charges = claim.path, claim.charges or charges_in(id, #value_texts)
     else
       until_us, path, charges = buckets.recall(id)
     end

@@ -35,7 +35,7 @@
 --                 rate     its own; else that of its tier: "-", or "~" and how often that had been resized
 --                 listed   1 if it is in cleanup
 --                 level    how many parts there were, at that time (us)
---   id          its claim (rules/base.lua); "*" behind the path, and what it has really taken of each tier, if corrected
+--   id          its claim, see read_claim
 --   ">path"     "node rank id": where the group of a path is parked, and its head
 --   "%node" and "&node"  how the value of an adaptive one moves (rules/adaptive.lua)
 --   .shape .declared .accepted .values   the tiers (rules/agreement.lua)
@@ -75,7 +75,7 @@ local fresh                   -- keys that this call may have made
 local rates, values, value_texts  -- of tiers with a rate; the values, also as text
 local widest_tier             -- the last with slots, or nil
 local settle_us               -- for how long (us) one that has ended can be corrected, at least
-local last_ticket, token, longest, life_us
+local last_ticket, last_token, longest, life_us
 local counts                  -- what .held, .waits and .timed say
 local ended_holds                -- how long (s) those were held that have ended while somebody waited
 local left                    -- how many claims this call may still grant, end or refuse
@@ -83,7 +83,7 @@ local renewed = 0             -- how many deadlines it renews: the more, the les
 local why_reset               -- why it was reset, if it was
 -- Changes of sorted sets are collected: key -> member -> its score, or false to remove it; `added`: keys that get members.
 local pending, added
-local numbers, turns, pauses, adapting, buckets, fair, agreement = {}, {}, {}, {}, {}, {}, {}  -- functions, by file
+local slot_numbers, turns, pauses, adapting, buckets, fair, agreement = {}, {}, {}, {}, {}, {}, {}  -- functions, by file
 local estimates, dues = {}, {}
 local queue                   -- the functions of rules/line.lua or of rules/paths.lua
 local line, paths = {}, {}
@@ -281,8 +281,8 @@ local function open(first, count, given_now, fields)
   read_values(known['.values'] or '')
   local _, commas = string.gsub(known['.declared'] or '', ',', '')
   if known['.shape'] and commas + 1 ~= #value_texts then damaged('its tiers are ' .. known['.declared']) end
-  last_ticket, token, longest, life_us = number_in('.ticket'), number_in('.token'), number_in('.interval'), number_in('.life')
-  if math.max(last_ticket, token) > now_us + 10^14 then damaged('its last ticket or token is far in the future') end
+  last_ticket, last_token, longest, life_us = number_in('.ticket'), number_in('.token'), number_in('.interval'), number_in('.life')
+  if math.max(last_ticket, last_token) > now_us + 10^14 then damaged('its last ticket or token is far in the future') end
   counts.held, counts.timed, counts.waits = number_in('.held'), number_in('.timed'), number_in('.waits')
   counts.held_before = redis.call('ZCARD', keys.holders)
   pauses.ends = false
@@ -469,7 +469,7 @@ local function save()
     if known[field] ~= text then put(field, text) end
   end
   if last_ticket > number_in('.ticket') then put('.ticket', whole(last_ticket)) end
-  if token > number_in('.token') then put('.token', whole(token)) end
+  if last_token > number_in('.token') then put('.token', whole(last_token)) end
   local is_special = (known['.closed'] or known['.pauses'] or known['.frozen'] or known['.looking'] or known['.rated']
                       or times_all(known['.hold'])) and '1' or false
   if known['.shape'] and is_special ~= known['.special'] then put('.special', is_special) end
@@ -509,6 +509,21 @@ end
 
 -- ------------------------------------------------------------------------------ claims
 
+-- The claim of an id, in the field of state with that name:
+--   interval ttl ticket granted numbers token path owner
+--     interval  heartbeat_max_interval (s)
+--     ttl       s, or "-"
+--     ticket    its place in the queue
+--     granted   when that was (s); while it waits, "-" and when that began (s)
+--     numbers   of its slots, like "1-3,7"; "0" while it waits
+--     token     the fencing token; "0" while it waits
+--     path      its nodes; "*" behind it, and what it has really taken of each tier, if corrected
+--     owner     "!secret host pid label" (see notify); "pid/grace" if it keeps its slots for some
+--               seconds after a kick
+
+-- The loop client that an id of slotwise's own client belongs to; its channel is slotwise:CLIENT.
+local function client_of(id) return string.match(id, '^sw%-([^-]+)%-') end
+
 -- The claim of an id, taken apart; false if there is none. `before` is what stands before `granted`.
 local function read_claim(id)
   local text = string.sub(id, 1, 3) == 'sw-' and get(id)
@@ -526,7 +541,7 @@ local function read_claim(id)
   return claim
 end
 
-local function waits(claim) return string.byte(claim.granted) == 45 end  -- "-"
+local function is_waiting(claim) return string.byte(claim.granted) == 45 end  -- "-"
 
 local function write_claim(id, claim)
   local path = claim.charges and claim.path .. '*' .. claim.charges or claim.path
@@ -609,14 +624,14 @@ local function hold(id, claim, path_nodes, deadline)
   if foreign() < 0 then line.mend() end  -- or numbers would go beyond the value
   local widest, needs = path_nodes[widest_tier], needs_of(id)
   local need = widest and needs and needs[widest_tier] or 1
-  if widest then numbers.allot(claim, widest, need) end
+  if widest then slot_numbers.allot(claim, widest, need) end
   for at = 1, #path_nodes do
     local node, its_need = path_nodes[at], needs and needs[at] or 1
     if node.rate then buckets.charge(node, its_need) else node.held = node.held + its_need end
     moved[node.name] = node
   end
-  token = math.max(token + 1, now_us)
-  claim.token, claim.granted = whole(token), now_text
+  last_token = math.max(last_token + 1, now_us)
+  claim.token, claim.granted = whole(last_token), now_text
   if not widest then  -- of rates alone nothing is held
     put(id, false)
     return
@@ -636,7 +651,7 @@ end
 -- tiers.
 local function release(id, sample)
   local claim = read_claim(id)
-  if not claim or waits(claim) then return is_line and line.release_foreign(id, claim) or 0 end
+  if not claim or is_waiting(claim) then return is_line and line.release_foreign(id, claim) or 0 end
   local needs, is_there = needs_of(id), true
   local need = needs and needs[widest_tier] or 1
   if is_line then is_there = line.remove(id) > 0 else zrem(keys.holders, id) end
@@ -662,7 +677,7 @@ local function release(id, sample)
     ended_holds[#ended_holds + 1] = {now - (tonumber(claim.granted) or now), is_line and need or 1}
   end
   if next(adapting.rules) then adapting.count_end(path_nodes, claim, needs, sample) end
-  numbers.free(path_nodes[widest_tier], claim.numbers)
+  slot_numbers.free(path_nodes[widest_tier], claim.numbers)
   return is_there and need or 0
 end
 

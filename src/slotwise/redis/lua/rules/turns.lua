@@ -34,11 +34,11 @@ end
 -- Write the tickets of those that this call has granted while others waited, and keep the highest.
 function turns.flush()
   if not turns.passing[1] then return end
-  local added = {}
+  local members = {}
   for i, ticket in ipairs(turns.passing) do
-    added[2 * i - 1], added[2 * i] = whole(ticket), whole(ticket)
+    members[2 * i - 1], members[2 * i] = whole(ticket), whole(ticket)
   end
-  call_in_chunks(added, 'ZADD', keys.passed)
+  call_in_chunks(members, 'ZADD', keys.passed)
   redis.call('ZREMRANGEBYRANK', keys.passed, 0, -PATIENCE - 2)
   turns.passing, turns.lowest, fresh[keys.passed] = {}, nil, true
 end
@@ -73,8 +73,8 @@ function turns.head(text, path, id)
 end
 
 function turns.comes_before(one, other)
-  local turn_of = one[2] == other[2] and rank_of or turn_of  -- on one path all have the tag of one key
-  local turn, others = turn_of(one), turn_of(other)
+  local turn_in = one[2] == other[2] and rank_of or turn_of  -- on one path all have the tag of one key
+  local turn, others = turn_in(one), turn_in(other)
   if turn ~= others then return turn < others end
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
 end

@@ -14,30 +14,30 @@
 local WINDOW, WINDOW_BYTES = '<Bi8i8i8i8i8i8i8', 57
 
 -- How long (us) slots that were granted then (s) have been held.
-local function held_for(sample, granted, now_us)
+local function held_for(sample, granted, at_us)
   local held = tonumber(string.match(sample, '^%a(%d+)'))
-  return held or math.max(now_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)
+  return held or math.max(at_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)
 end
 
 -- The window with the sample of one slot more in it; nil if there is more to do. The sample begins at `first` in a text:
 -- each text that is made costs as much as a command.
-local function count_in_window(window, text, first, granted, now_us)
+local function count_in_window(window, text, first, granted, at_us)
   if #window ~= WINDOW_BYTES then return nil end
   local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
   local held = tonumber(string.sub(text, first + 1))
   if not held then
     local sample = string.sub(text, first)
     if string.find(sample, ' ', 1, true) then return nil end
-    held = held_for(sample, granted, now_us)
+    held = held_for(sample, granted, at_us)
   end
   if mark ~= 1 then return mark == 2 and window or nil end
   local is_errors, outcome = ends == 0, string.sub(text, first, first)
-  if now_us < begin then return not is_errors and now_us >= begin - 60000000 and window or nil end
+  if at_us < begin then return not is_errors and at_us >= begin - 60000000 and window or nil end
   if outcome == 'o' then
     calls, succeeded = calls + 1, succeeded + 1
   elseif outcome == 'd' then
     calls, failed = calls + 1, failed + held
   end
-  if outcome ~= 'i' and (is_errors and outcome == 'd' or now_us >= ends and calls >= need) then return nil end
+  if outcome ~= 'i' and (is_errors and outcome == 'd' or at_us >= ends and calls >= need) then return nil end
   return struct.pack(WINDOW, 1, begin, ends, need, calls, succeeded, busy + held, failed)
 end
