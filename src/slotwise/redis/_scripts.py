@@ -21,7 +21,7 @@ from pathlib import Path
 _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 _LOCAL = re.compile(r"^local (function )?(\w+(?:, \w+)*)( =)?", re.MULTILINE)
-_CALL = re.compile(r"redis\.call\('([A-Z]+)'")  # what `pcall` calls may be missing
+_CALL = re.compile(r"\bcall\('([A-Z]+)'")  # what `pcall` calls may be missing
 _CALL_IN_CHUNKS = re.compile(r"'([HZ](?:SET|DEL|ADD|REM))'")  # the name is an argument there
 
 # Those that the client calls.
@@ -100,7 +100,7 @@ def command_that_failed(error: str) -> str:
         return ""
     number = int(lines[-1])
     failed = "".join(source.decode().split("\n")[number - 1 : number])
-    if "redis.call(command" in failed:
+    if "call(command" in failed:
         return " or ".join(sorted({*_CALL_IN_CHUNKS.findall(source.decode())}))
     return " or ".join(commands_in(failed))
 

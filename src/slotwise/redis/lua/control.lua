@@ -57,22 +57,22 @@ function verbs.resize()
     values[tier] = value
     agreement.accept(tier, argument)
   end
-  local refuses = after == '' or string.sub(after, 1, 1) == '*'
+  local refuses = after == '' or after:sub(1, 1) == '*'
   if refuses and turns.waiting == 0 then
     after = ''  -- those that would be left to refuse have left
   elseif refuses then
-    local from = after == '' and '0' or string.sub(after, 2)
+    local from = after == '' and '0' or after:sub(2)
     local ids = {}
     if from == '0' and turns.waiting <= PAGE then
-      ids, after = redis.call('ZRANGE', flush(keys.waiters), 0, -1), ''
+      ids, after = call('ZRANGE', flush(keys.waiters), 0, -1), ''
     else
-      local found = redis.call('ZSCAN', flush(keys.waiters), from, 'COUNT', PAGE)
+      local found = call('ZSCAN', flush(keys.waiters), from, 'COUNT', PAGE)
       for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
       after = found[1] ~= '0' and '*' .. found[1] or ''
     end
     refuse(ids)
   end
-  if string.sub(after, 1, 1) == '*' then
+  if after:sub(1, 1) == '*' then
     -- There is more to refuse first.
   elseif node or is_line then
     queue.look_at(node or read_node('0:'))
@@ -91,7 +91,7 @@ end
 local function steer(is_freeze)
   local value, rules = tonumber(argument), adapting.rules[tier]
   if not rules then return {'fixed'} end
-  local least, most = string.match(rules, '^(%d+) (%d+)')
+  local least, most = rules:match('^(%d+) (%d+)')
   if value and (value < least + 0 or value > most + 0) then return {'outside', tonumber(least), tonumber(most)} end
   local function steer_one(node)
     local it = adapting.read(node)
@@ -111,10 +111,10 @@ local function steer(is_freeze)
     if is_freeze then frozen = frozen .. text .. '=' .. (value and whole(value) or '-') .. ' ' end
     put('.frozen', frozen ~= '' and frozen)
     adapting.frozen[tier] = is_freeze and (value or values[tier]) or nil
-    local found = redis.call('HSCAN', keys.state, from, 'MATCH', '[%0-9]*', 'COUNT', AT_ONCE)
+    local found = call('HSCAN', keys.state, from, 'MATCH', '[%0-9]*', 'COUNT', AT_ONCE)
     from = found[1]
     for i = 1, #found[2], 2 do
-      local name = string.match(found[2][i], '^%%?(' .. text .. ':%S*)$')
+      local name = found[2][i]:match('^%%?(' .. text .. ':%S*)$')
       if name then current = steer_one(read_node(name)) end
     end
   end
@@ -197,10 +197,10 @@ end
 -- nothing has changed}.
 function verbs.forget()
   save()
-  local is_used = redis.call('EXISTS', keys.holders, keys.waiters, keys.queue) > 0
+  local is_used = call('EXISTS', keys.holders, keys.waiters, keys.queue) > 0
   local last_key = first_key + key_count - 1
-  if is_used or next(rates) and redis.call('EXISTS', keys.cleanup, KEYS[last_key - 1], KEYS[last_key]) > 0 then return {'done', -1} end
-  local found = redis.call('EXISTS', unpack(KEYS))
+  if is_used or next(rates) and call('EXISTS', keys.cleanup, KEYS[last_key - 1], KEYS[last_key]) > 0 then return {'done', -1} end
+  local found = call('EXISTS', unpack(KEYS))
   unlink(unpack(KEYS))
   if ARGV[2] ~= '' then redis.pcall('ZREM', ARGV[2], KEYS[1]) end
   open(1, #KEYS, ARGV[1])  -- so that nothing of it is written at the end

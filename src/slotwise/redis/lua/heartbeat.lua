@@ -20,10 +20,10 @@ end
 
 -- After the clock stepped back, dead members have later deadlines than any living one could have.
 local function clamp(key)
-  local latest = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+  local latest = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
   if not latest or latest <= now + 1.25 * longest then return end
   local beyond = '(' .. seconds(now + 1.25 * longest)
-  renew(key, redis.call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE), seconds(now + longest))
+  renew(key, call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE), seconds(now + longest))
 end
 
 -- Which of ARGV[from] .. ARGV[to] are in a sorted set, as a set.
@@ -31,7 +31,7 @@ local function present(key, from, to)
   local found = {}
   for first = from, to, CHUNK do
     local last = math.min(first + CHUNK - 1, to)
-    local scores = redis.call('ZMSCORE', key, unpack(ARGV, first, last))
+    local scores = call('ZMSCORE', key, unpack(ARGV, first, last))
     for i = 1, last - first + 1 do
       if scores[i] then found[ARGV[first + i - 1]] = true end
     end
@@ -62,7 +62,7 @@ local function beat(first, count, at)
   for i = at + 4, last do note_unread(ARGV[i], unread) end
   fetch(unread)
   local over = {}
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do over[id] = true end
+  for _, id in ipairs(call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do over[id] = true end
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That doesn't extend a ttl.
   local holding = present(keys.holders, at + 4, last)
   local waiting = present(keys.waiters, first_waiter, last)
@@ -112,7 +112,7 @@ local function beat(first, count, at)
     end
     -- Other clients may have set a shorter life.
     for key = first, first + (is_line and 6 or -1) do
-      local left_ms = redis.call('PTTL', KEYS[key])
+      local left_ms = call('PTTL', KEYS[key])
       if left_ms >= 0 and left_ms < (life_us - now_us) / 1000 - 1000 then expire_with_the_others(KEYS[key]) end
     end
     clamp(keys.holders)

@@ -34,20 +34,20 @@ local show = {}
 
 function show.tiers()
   add(known['.shape'] or '', known['.declared'] or '', counts.held, turns.waiting)
-  add(next(rates) and redis.call('EXISTS', keys.cleanup) or 0)
+  add(next(rates) and call('EXISTS', keys.cleanup) or 0)
 end
 
 function show.nodes()
   -- A new key of a tier that is frozen as a whole starts at that value.
   for tier, at in pairs(adapting.frozen) do
-    value_texts[tier] = string.gsub(value_texts[tier], '^(%d+_%d+_)%d+', '%1' .. at)
+    value_texts[tier] = value_texts[tier]:gsub('^(%d+_%d+_)%d+', '%1' .. at)
   end
   local count = what == 'survey' and PAGE / 5 or 4 * PAGE  -- there are others in that call
-  local found = redis.call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT', count)
+  local found = call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT', count)
   reply[4] = found[1] ~= '0' and found[1] or ''
   for i = 2, known['.rated'] and #found[2] or 0, 2 do  -- a bucket that wasn't used since a resize
     local node = read_node(found[2][i - 1])
-    if node.rate then found[2][i] = buckets.record(node) .. (string.match(found[2][i], '=.*') or '') end
+    if node.rate then found[2][i] = buckets.record(node) .. (found[2][i]:match('=.*') or '') end
   end
   add(table.concat(value_texts, ','), whole(now_us), known['.pauses'] or '', turns.waiting)
   local frozen = {}
@@ -78,7 +78,7 @@ end
 
 function show.estimate()
   if not (known['.shape'] or is_line and values[1]) then return add('0') end
-  local path = string.match(from, '^[^*]+')
+  local path = from:match('^[^*]+')
   local path_nodes, needs = nodes_of(path), needs_of(from)
   local tier, value = unfit(path_nodes, needs)
   if tier then return add('refused', value, tier) end
@@ -87,10 +87,10 @@ end
 
 local function list(key, lacking_of)
   local ids = {}
-  if from == '' and redis.call('ZCARD', key) <= PAGE then
-    ids = redis.call('ZRANGE', key, 0, -1)
+  if from == '' and call('ZCARD', key) <= PAGE then
+    ids = call('ZRANGE', key, 0, -1)
   else  -- deadlines change all the time: going through them in order might miss some
-    local found = redis.call('ZSCAN', key, from == '' and '0' or from, 'COUNT', PAGE)
+    local found = call('ZSCAN', key, from == '' and '0' or from, 'COUNT', PAGE)
     reply[4] = found[1] ~= '0' and found[1] or ''
     for i = 1, #found[2], 2 do ids[#ids + 1] = found[2][i] end
   end
@@ -110,7 +110,7 @@ function show.holders() list(keys.holders, function() return '' end) end
 
 function show.waiters()
   list(keys.waiters, function(id, claim)
-    if is_line then return redis.call('ZSCORE', keys.queue, id) or '' end
+    if is_line then return call('ZSCORE', keys.queue, id) or '' end
     local _, lacking = queue.parked_at(claim and claim.path or '')
     return lacking or ''
   end)

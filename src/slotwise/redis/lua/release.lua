@@ -17,10 +17,10 @@ if fine and released then return released end
 -- include rules/state.lua
 local ids, unseen, corrections, samples = {}, {}, {}, {}
 for i = 6, #ARGV do
-  local id, rest = string.match(ARGV[i], '^(%S+) (.*)$')
+  local id, rest = ARGV[i]:match('^(%S+) (.*)$')
   id = id or ARGV[i]
-  unseen[i - 5] = string.byte(id) == 126  -- "~"
-  ids[i - 5] = unseen[i - 5] and string.sub(id, 2) or id
+  unseen[i - 5] = id:byte() == 126  -- "~"
+  ids[i - 5] = unseen[i - 5] and id:sub(2) or id
   corrections[i - 5], samples[i - 5] = rest, string.match(rest or '', '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$')
 end
 
@@ -32,7 +32,7 @@ local function run()
   expire()
   for i, id in ipairs(ids) do
     local claim, rest = read_claim(id), corrections[i]  -- it may have been granted just now
-    if rest and string.find(rest, '=', 1, true) then buckets.correct(id, rest) end
+    if rest and rest:find('=', 1, true) then buckets.correct(id, rest) end
     local waited, name = 0, nil
     if not claim or is_waiting(claim) then waited, name = queue.leave(id) end
     if waited == 1 then

@@ -31,8 +31,8 @@ if fine and granted then return granted end
 local shape, declared, interval_text, ttl, word = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local again, owner, tell_due = ARGV[8] ~= '', ARGV[9], ARGV[10] ~= ''
 local interval, first, deadline = tonumber(interval_text), 12, nil
-local replaces, may_wait = string.sub(word, 1, 7) == 'replace', string.sub(word, -3) ~= 'try'
-local bounds, patience = string.match(word, '^wait (.+)$'), string.match(word, ' shed (%S+)$')
+local replaces, may_wait = word:sub(1, 7) == 'replace', word:sub(-3) ~= 'try'
+local bounds, patience = word:match('^wait (.+)$'), word:match(' shed (%S+)$')
 
 -- The same reply to all requests, or to each what `reply_to` says.
 local function each(reply_to)
@@ -57,10 +57,10 @@ end
 
 -- How many wait where no more may wait: in total, or at a node; nil if one more may.
 local function overload(path_nodes)
-  local most, each_most = string.match(bounds, '^(%S+) ?([%d,-]*)')
+  local most, each_most = bounds:match('^(%S+) ?([%d,-]*)')
   if tonumber(most) and turns.waiting >= tonumber(most) then return turns.waiting end
   local tier = 0
-  for text in string.gmatch(each_most, '[^,]+') do
+  for text in each_most:gmatch('[^,]+') do
     tier = tier + 1
     if tonumber(text) and path_nodes[tier].waiting >= tonumber(text) then return path_nodes[tier].waiting end
   end
@@ -129,8 +129,8 @@ local function request(id, path)
   claim = has_served and read_claim(id)
   if has_served and not (claim and is_waiting(claim)) then
     for i = #messages, 1, -1 do  -- the reply says it
-      local token_text = string.match(messages[i], '^granted (%S+) %d+ (%d+)$')
-      if token_text and string.sub(messages[i], 9, #id + 9) == id .. ' ' then
+      local token_text = messages[i]:match('^granted (%S+) %d+ (%d+)$')
+      if token_text and messages[i]:sub(9, #id + 9) == id .. ' ' then
         table.remove(messages, i)
         if not claim then return {'granted', 0, last_token} end
       end
@@ -150,7 +150,7 @@ local function run()
   end
   -- A server at its maxmemory refuses newcomers here, before anything has changed: it refuses a script's first write if that
   -- may take memory, and no later one.
-  if not again then redis.call('ZADD', keys.holders, 'XX', '0', '') end
+  if not again then call('ZADD', keys.holders, 'XX', '0', '') end
   local is_new = known['.shape'] ~= shape or known['.declared'] ~= declared
   local clash = is_new and agreement.declare(shape, declared)
   if clash then

@@ -15,7 +15,7 @@ local OUTCOMES = {o = 'ok', d = 'dropped', i = 'ignored'}
 -- "min max start window_us samples" for Latency, "min max start" for Errors.
 local function read_adaptive(text)
   local rules = {}
-  for number in string.gmatch(text, '%S+') do rules[#rules + 1] = tonumber(number) end
+  for number in text:gmatch('%S+') do rules[#rules + 1] = tonumber(number) end
   return {min = rules[1], max = rules[2], start = rules[3], window = rules[4], need = rules[5]}
 end
 
@@ -39,7 +39,7 @@ end
 -- The numbers in a text, by field name; false if it is damaged.
 local function read_fields(it, fields, text)
   local i = 0
-  for word in string.gmatch(text, '%S+') do
+  for word in text:gmatch('%S+') do
     i = i + 1
     local number = tonumber(word)
     if not number or not fields[i] or not (math.abs(number) < 2^60) then return false end
@@ -237,7 +237,7 @@ end
 
 -- Count an acquisition that ended, by its sample (all times in us); `it.limit` is the limit from now on.
 local function note_end(it, at, held, sample, slots)
-  local outcome, retry_after = OUTCOMES[string.sub(sample, 1, 1)], tonumber(string.match(sample, ' (%d+)')) or 0
+  local outcome, retry_after = OUTCOMES[sample:sub(1, 1)], tonumber(sample:match(' (%d+)')) or 0
   if retry_after > 0 then it.grows_after = math.max(it.grows_after, at + retry_after) end
   if it.frozen == 1 then return end
   if it.rules.window then

@@ -40,11 +40,11 @@ made_when_needed(adapting, function()
       if node.waiting > 0 then touched[node.name] = node end
     end
     if #it.changes == 0 then return end
-    local lines, most = {}, string.find(node.name, ':.') and KEPT_OF_KEY or KEPT
+    local lines, most = {}, node.name:find(':.') and KEPT_OF_KEY or KEPT
     for each in string.gmatch(get('&' .. node.name) or '', '[^\n]+') do lines[#lines + 1] = each end
     for _, each in ipairs(it.changes) do
       lines[#lines + 1] = each
-      local value, reason = string.match(each, '^%S+ %S+ (%S+) (.*)$')
+      local value, reason = each:match('^%S+ %S+ (%S+) (.*)$')
       if reason ~= 'frozen' then
         messages[#messages + 1] = 'adapted ' .. node.name .. ' ' .. value .. ' ' .. reason
       end
@@ -56,18 +56,18 @@ made_when_needed(adapting, function()
   -- rules/window.lua.
   function adapting.count_end(path_nodes, claim, needs, sample)
     sample = sample or 'i-'
-    local pause_us, paused = string.match(sample, ' (%d+)p([%d.]*)$')
+    local pause_us, paused = sample:match(' (%d+)p([%d.]*)$')
     for tier in string.gmatch(paused or '', '%d+') do
       local node = path_nodes[tonumber(tier) + 1]
-      if node then pauses.begin(string.find(node.name, ':.') and node.name or tier, tonumber(pause_us)) end
+      if node then pauses.begin(node.name:find(':.') and node.name or tier, tonumber(pause_us)) end
     end
     for _, node in ipairs(path_nodes) do
       if adapting.rules[node.tier] then
         local it = adapting.read(node, math.floor((tonumber(claim.granted) or now) * 1000000 + 0.5))
         note_end(it, now_us, held_for(sample, claim.granted, now_us), sample, need_of(node, needs))
         adapting.write(node, it)
-        if node.held == 0 and string.find(node.name, ':.') then
-          redis.call('ZADD', keys.cleanup, whole(now_us + IDLE), '%' .. node.name)
+        if node.held == 0 and node.name:find(':.') then
+          call('ZADD', keys.cleanup, whole(now_us + IDLE), '%' .. node.name)
           fresh[keys.cleanup] = true
         end
       end

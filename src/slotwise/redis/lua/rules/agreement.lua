@@ -3,7 +3,7 @@
 made_when_needed(agreement, function()
   -- The i-th part of a text that has "|" between its parts.
   local function part(text, i)
-    for each in string.gmatch(text, '[^|]+') do
+    for each in text:gmatch('[^|]+') do
       i = i - 1
       if i == 0 then return each end
     end
@@ -15,7 +15,7 @@ made_when_needed(agreement, function()
     local texts, parts = {}, {}
     for i in ipairs(values) do
       texts[i], parts[i] = value_texts[i], part(get('.accepted'), i)
-      if i == tier and not string.find(parts[i], ',' .. texts[i] .. ',', 1, true) then
+      if i == tier and not parts[i]:find(',' .. texts[i] .. ',', 1, true) then
         parts[i] = parts[i] .. texts[i] .. ','
       end
     end
@@ -26,7 +26,7 @@ made_when_needed(agreement, function()
   -- The tier whose value is in the way of an object that was made with these, or nil.
   local function clashing(own_values)
     local i = 0
-    for value in string.gmatch(own_values, '[^,]+') do
+    for value in own_values:gmatch('[^,]+') do
       i = i + 1
       if not string.find(part(get('.accepted'), i), ',' .. value .. ',', 1, true) then return i end
     end
@@ -46,10 +46,10 @@ made_when_needed(agreement, function()
     if clash and is_used and (known['.shape'] or is_line and values[1]) then return clash end
     -- A bucket that is not full is in use.
     if known['.shape'] and next(rates) then
-      local found = redis.call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', '0', CHUNK)
+      local found = call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', '0', CHUNK)
       if #found == CHUNK then return clash end  -- not all is looked at, and much was used lately
       for _, member in ipairs(found) do
-        if string.byte(member) ~= 37 then return clash end
+        if member:byte() ~= 37 then return clash end
       end
     end
     -- Nobody is there: forget what was agreed on before, and changed since.
@@ -57,7 +57,7 @@ made_when_needed(agreement, function()
     if not is_used then
       unlink(unpack(KEYS, first_key, first_key + key_count - 1))
       for field, text in pairs(known) do
-        if string.sub(field, 1, 1) == '.' then put(field, text) else known[field] = false end
+        if field:sub(1, 1) == '.' then put(field, text) else known[field] = false end
       end
       nodes, nodes_by_path, moved, fresh[keys.state], counts.timed = {}, {}, {}, true, 0
     end
@@ -71,7 +71,7 @@ made_when_needed(agreement, function()
     put('.shape', shape)
     turns.read(shape)
     put('.declared', own_values)
-    put('.accepted', (string.gsub(own_values, '([^,]+),?', '|,%1,')))
+    put('.accepted', (own_values:gsub('([^,]+),?', '|,%1,')))
     put('.values', own_values)
   end
 
@@ -81,7 +81,7 @@ made_when_needed(agreement, function()
     local tier = 0
     for text in string.gmatch(not is_word and known['.values'] or '', '[^,]+') do
       tier = tier + 1
-      if tier == clash and string.find(text, '/', 1, true) then return 'rate ' .. text end
+      if tier == clash and text:find('/', 1, true) then return 'rate ' .. text end
     end
     return is_word and (known['.shape'] or '') .. ' ' .. (known['.declared'] or '') or values[clash] or 0
   end

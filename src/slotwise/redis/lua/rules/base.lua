@@ -4,6 +4,7 @@ local CHUNK = 1000     -- arguments of one command: Lua can't unpack many more
 local AT_ONCE = 100    -- how many claims a call grants, ends or refuses: up to 4 ms for nobody else
 local PAGE = 250       -- how many claims one call lists: about 2 ms
 
+local call = redis.call
 local now, now_text, now_us
 
 local function seconds(number) return string.format('%.6f', number) end
@@ -15,7 +16,7 @@ local function set_clock(given)
   if given_s then
     now_us = math.floor(given_s * 1000000 + 0.5)
   else
-    local time = redis.call('TIME')
+    local time = call('TIME')
     now_us = time[1] * 1000000 + time[2]
   end
   now = given_s or now_us / 1000000
@@ -25,9 +26,9 @@ end
 -- What an id needs of each tier, narrow to wide, or nil for one slot of each. It stands at its end:
 -- "*2.1.3".
 local function needs_of(id)
-  if not string.find(id, '*', 1, true) then return nil end
+  if not id:find('*', 1, true) then return nil end
   local needs = {}
-  for need in string.gmatch(string.match(id, '%*([%d.]+)$') or '', '%d+') do
+  for need in string.gmatch(id:match('%*([%d.]+)$') or '', '%d+') do
     needs[#needs + 1] = tonumber(need)
   end
   return needs[1] and needs
@@ -35,16 +36,16 @@ end
 
 -- What an id takes of each of so many tiers, as text.
 local function charges_in(id, tiers)
-  return string.match(id, '%*([%d.]+)$') or string.sub(string.rep('.1', tiers), 2)
+  return id:match('%*([%d.]+)$') or string.sub(string.rep('.1', tiers), 2)
 end
 
 -- Remember what was taken of rates, for so long (us) or until then (us), so that it can be corrected.
 local function note_taken(first, settle, id, path, charges, until_us)
   local window = math.floor(now_us / settle)
   local key = KEYS[first + 12 + window % 2]
-  redis.call('HSET', key, id, whole(until_us or now_us + settle) .. ' ' .. path .. ' ' .. charges)
-  if redis.call('PTTL', key) == -1 then
-    redis.call('PEXPIRE', key, math.ceil(((window + 2) * settle - now_us) / 1000))
+  call('HSET', key, id, whole(until_us or now_us + settle) .. ' ' .. path .. ' ' .. charges)
+  if call('PTTL', key) == -1 then
+    call('PEXPIRE', key, math.ceil(((window + 2) * settle - now_us) / 1000))
   end
 end
 
@@ -55,6 +56,6 @@ end
 
 -- The first record of a node in a set of records that are sorted as texts.
 local function first_of(key, name)
-  local found = redis.call('ZRANGEBYLEX', key, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', 0, 1)
+  local found = call('ZRANGEBYLEX', key, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', 0, 1)
   return found[1]
 end

@@ -6,13 +6,13 @@ local PROMPT, BACK = 0.25, 3  -- (s) how late a silence may be noticed; how long
 -- deadlines until then.
 local function are_others_back()
   local info = redis.pcall('INFO', 'server')
-  local uptime = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  local uptime = type(info) == 'string' and tonumber(info:match('uptime_in_seconds:(%d+)'))
   return uptime and uptime >= BACK or false
 end
 
 local function process_of(id)
   local client = client_of(id)
-  return client and (string.match(client, '^(.*)x%d+$') or client)
+  return client and (client:match('^(.*)x%d+$') or client)
 end
 
 -- Those of the first members of a set that belong to dead processes. A process is dead if it has just been silent for too
@@ -22,7 +22,7 @@ local function dead_among(key, silent)
   local suspects, gone, found, is_known, is_back = {}, {}, {}, false, false
   for _, id in ipairs(silent) do suspects[process_of(id) or ''] = true end
   suspects[''] = nil
-  for _, id in ipairs(next(suspects) and redis.call('ZRANGE', flush(key), 0, SUSPECTED - 1) or {}) do
+  for _, id in ipairs(next(suspects) and call('ZRANGE', flush(key), 0, SUSPECTED - 1) or {}) do
     local client, process = client_of(id), process_of(id)
     if process and suspects[process] then
       if gone[client] == nil then
@@ -43,7 +43,7 @@ local function end_due(key, cost, finish)
   local just, seen = {}, {}
   local most = math.floor(left / cost)
   if most < 1 then return just end
-  local found = redis.call('ZRANGEBYSCORE', flush(key), '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', most)
+  local found = call('ZRANGEBYSCORE', flush(key), '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #found, 2 do
     local id = id_of(found[i])  -- one of n slots is n members, and all of them go with the first
     if not seen[id] then
@@ -63,11 +63,11 @@ local function expire()
     end_due(keys.ttls, 1, function(id)
       local claim = read_claim(id)
       -- One that had no ttl was kicked, and its grace is over.
-      if release(id, claim and claim.ttl ~= '-' and 'd-' or 'i-') == 0 then redis.call('ZREM', keys.ttls, id) end
+      if release(id, claim and claim.ttl ~= '-' and 'd-' or 'i-') == 0 then call('ZREM', keys.ttls, id) end
     end)
   end
   local function drop(id, member)
-    if release(id) == 0 then redis.call('ZREM', flush(keys.holders), member) end
+    if release(id) == 0 then call('ZREM', flush(keys.holders), member) end
   end
   local silent = counts.held_before > 0 and end_due(keys.holders, 1, drop) or {}
   if turns.waiting > 0 then
@@ -87,7 +87,7 @@ local function expire()
     end
   end
   if known['.closed'] and turns.waiting > 0 then
-    for _, id in ipairs(redis.call('ZRANGE', flush(is_line and keys.queue or keys.waiters), 0, math.floor(left / 2))) do
+    for _, id in ipairs(call('ZRANGE', flush(is_line and keys.queue or keys.waiters), 0, math.floor(left / 2))) do
       local claim = read_claim(id)
       queue.leave(id)
       notify(id, claim and claim.owner, 'closed ' .. id .. (known['.reason'] and ' ' .. known['.reason'] or ''))
@@ -95,7 +95,7 @@ local function expire()
   end
   turns.is_expiring = false
   for _, key in ipairs(left < 2 and {keys.waiters, keys.holders, keys.ttls} or {}) do
-    if redis.call('ZCOUNT', flush(key), '-inf', now_text) > 0 then turns.is_expiring = true end
+    if call('ZCOUNT', flush(key), '-inf', now_text) > 0 then turns.is_expiring = true end
   end
   queue.serve()
 end
@@ -107,11 +107,11 @@ local function next_end()
   if foreign() > 0 then return -2 end
   local soonest
   for _, key in ipairs({keys.holders, keys.ttls, keys.waiters}) do
-    local score = tonumber(redis.call('ZRANGE', flush(key), 0, 0, 'WITHSCORES')[2])
+    local score = tonumber(call('ZRANGE', flush(key), 0, 0, 'WITHSCORES')[2])
     if score and (not soonest or score < soonest) then soonest = score end
   end
   if next(rates) then
-    local us = tonumber(redis.call('ZRANGE', keys.refills, 0, 0, 'WITHSCORES')[2])
+    local us = tonumber(call('ZRANGE', keys.refills, 0, 0, 'WITHSCORES')[2])
     if us and (not soonest or us / 1000000 < soonest) then soonest = us / 1000000 end
   end
   for _, us in pairs(pauses.ends or {}) do
@@ -124,7 +124,7 @@ end
 -- Tell the waiters to check for themselves. One message per loop client is enough.
 function line.have_waiters_look()
   local told = {}
-  for _, id in ipairs(redis.call('ZRANGE', flush(keys.waiters), 0, AT_ONCE - 1)) do
+  for _, id in ipairs(call('ZRANGE', flush(keys.waiters), 0, AT_ONCE - 1)) do
     local client = client_of(id)
     if client and not told[client] then
       told[client] = true
@@ -135,7 +135,7 @@ end
 paths.have_waiters_look = line.have_waiters_look
 
 -- For how long (s) a claim keeps its slots after a kick, or nil.
-function line.grace_of(claim) return tonumber(string.match(claim.owner, '^!%S* %S+ %d+/([%d.]+)')) end
+function line.grace_of(claim) return tonumber(claim.owner:match('^!%S* %S+ %d+/([%d.]+)')) end
 paths.grace_of = line.grace_of
 
 -- End somebody's acquisition, now or after its grace; grants nothing. Returns how many slots it had.
@@ -148,7 +148,7 @@ local function kick(id)
     return released
   end
   -- It is told, and has that long to release it.
-  local ends = redis.call('ZSCORE', flush(keys.ttls), id)
+  local ends = call('ZSCORE', flush(keys.ttls), id)
   if not ends then counts.timed = counts.timed + 1 end
   if not ends or tonumber(ends) > now + grace then zadd(keys.ttls, seconds(now + grace), id) end
   fresh[keys.ttls] = true

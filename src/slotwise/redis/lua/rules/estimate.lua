@@ -28,7 +28,7 @@ function estimates.text(estimate) return estimate and string.format('%.6f', esti
 -- What some waiters, who end records of the queue, need of a node.
 local function needs_in(records, node)
   local needs = {}
-  for i, record in ipairs(records) do needs[i] = need_of(node, needs_of(string.match(record, '(%S+)$'))) end
+  for i, record in ipairs(records) do needs[i] = need_of(node, needs_of(record:match('(%S+)$'))) end
   return needs
 end
 
@@ -43,21 +43,21 @@ local function group_wants(path, node)
     if not narrower.rate and value > 0 then at_once = math.min(at_once, value) end
   end
   local from, to = '[' .. path .. ' ', '(' .. path .. '!'
-  local waiting = redis.call('ZLEXCOUNT', flush(keys.queue), from, to)
-  local first = needs_in(redis.call('ZRANGEBYLEX', keys.queue, from, to, 'LIMIT', '0', SAMPLE), node)
+  local waiting = call('ZLEXCOUNT', flush(keys.queue), from, to)
+  local first = needs_in(call('ZRANGEBYLEX', keys.queue, from, to, 'LIMIT', '0', SAMPLE), node)
   return waiting > 0 and total(first, waiting) * math.min(waiting, at_once) / waiting or 0
 end
 
 -- What the waiters parked at a node need.
 local function ahead_at(node)
   if node.waiting == 0 then return 0 end
-  if is_line then return total(needs_in(redis.call('ZRANGE', flush(keys.queue), 0, SAMPLE - 1), node), node.waiting) end
+  if is_line then return total(needs_in(call('ZRANGE', flush(keys.queue), 0, SAMPLE - 1), node), node.waiting) end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
   if node.is_by_key then from, to = '[' .. node.name .. '!', '(' .. node.name .. '"' end
   -- Groups, each of which costs more than a waiter.
-  local first = redis.call('ZRANGEBYLEX', flush(keys.parked), from, to, 'LIMIT', '0', 30)
-  for i, record in ipairs(first) do first[i] = group_wants(string.match(record, '^%S+ %S+ (%S+) '), node) end
-  return total(first, redis.call('ZLEXCOUNT', keys.parked, from, to))
+  local first = call('ZRANGEBYLEX', flush(keys.parked), from, to, 'LIMIT', '0', 30)
+  for i, record in ipairs(first) do first[i] = group_wants(record:match('^%S+ %S+ (%S+) '), node) end
+  return total(first, call('ZLEXCOUNT', keys.parked, from, to))
 end
 
 function estimates.of(path, path_nodes, needs)

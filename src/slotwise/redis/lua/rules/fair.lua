@@ -51,10 +51,10 @@ made_when_needed(fair, function()
   -- Begin with an object of this shape, in which the tier whose keys take turns has "=", and the one whose cost counts "+".
   function fair.begin(shape)
     local tier = 0
-    for name in string.gmatch(shape, '[^,]+') do
+    for name in shape:gmatch('[^,]+') do
       tier = tier + 1
-      if string.find(name, '=', 1, true) then turns.by = tier end
-      if string.find(name, '+', 1, true) then turns.cost = tier end
+      if name:find('=', 1, true) then turns.by = tier end
+      if name:find('+', 1, true) then turns.cost = tier end
     end
     turn_of, score_of, head_to_serve = fair.turn_of, fair.score_of, fair.head
     key_names, tags, is_later = {}, {}, false
@@ -74,13 +74,13 @@ made_when_needed(fair, function()
   -- The share of a key that somebody waits for, parsed from the record of its node, starting at a position.
   function fair.read_share(text, from)
     local tag, weight, name, count, rank, others =
-      string.match(text, '^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
+      text:match('^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
     tag = number_of_text[tag] or cached_number(tag)
     if not tag then return nil end
     local first = rank ~= '' and {count = number_of_text[count] or cached_number(count), rank = rank + 0} or nil
     local share = {tag = tag, weight = number_of_text[weight] or cached_number(weight) or 1, places = {[name] = first}}
     if others ~= '' then
-      for name, count, rank in string.gmatch(others, '([^,*]+)%*(%d+)%*(%d+)') do
+      for name, count, rank in others:gmatch('([^,*]+)%*(%d+)%*(%d+)') do
         share.places[name] = {count = tonumber(count), rank = tonumber(rank)}
       end
     end
@@ -112,7 +112,7 @@ made_when_needed(fair, function()
     if node.share then return node.share.tag end
     local tag = tags[node.name]
     if not tag then
-      tag = tonumber(redis.call('ZSCORE', keys.shares, node.name)) or 0
+      tag = tonumber(call('ZSCORE', keys.shares, node.name)) or 0
       tags[node.name] = tag
     end
     return math.max(time, tag)
@@ -123,7 +123,7 @@ made_when_needed(fair, function()
     if not node.share then
       node.share = {tag = tag_of(node), weight = weight, places = {}}
       if tags[node.name] ~= 0 then
-        redis.call('ZREM', keys.shares, node.name)
+        call('ZREM', keys.shares, node.name)
         tags[node.name] = 0
       end
     end
@@ -132,7 +132,7 @@ made_when_needed(fair, function()
 
   local function remember_tag(key, tag)
     if tag > time then
-      redis.call('ZADD', keys.shares, exact(tag), key)
+      call('ZADD', keys.shares, exact(tag), key)
       tags[key], fresh[keys.shares] = tag, true
     end
   end
@@ -192,7 +192,7 @@ made_when_needed(fair, function()
     if not is_later then return end
     local text = exact(time)
     put('.time', text)
-    redis.call('ZREMRANGEBYSCORE', keys.shares, '-inf', text)
+    call('ZREMRANGEBYSCORE', keys.shares, '-inf', text)
     is_later = false
   end
 
@@ -208,7 +208,7 @@ made_when_needed(fair, function()
     local tag = share and share.tag or tag_of(node)
     if head.tag ~= tag then
       local text = head[4]
-      head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and string.sub(text, 1, 16) or text)
+      head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and text:sub(1, 16) or text)
     end
     return head.turn
   end
@@ -220,7 +220,7 @@ made_when_needed(fair, function()
     if #found == 2 * work.most then  -- with all that have the same tag as the last one
       local last = found[#found]
       work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)  -- the latest turn with this score
-      found = redis.call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', '0', turns.MOST_AT_ONE_TAG)
+      found = call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', '0', turns.MOST_AT_ONE_TAG)
     end
     local names = {}
     for i = 1, #found, 2 do note_unread(found[i], names) end
@@ -319,7 +319,7 @@ made_when_needed(fair, function()
       return
     end
     local head = head_to_serve(text, path, id)
-    head.place, head.record = tag .. ' ' .. string.sub(text, 1, 16), found
+    head.place, head.record = tag .. ' ' .. text:sub(1, 16), found
     head.is_gone = get('>' .. path) ~= node.name .. ' ' .. text .. ' ' .. id
     node.first = head
   end

@@ -16,40 +16,40 @@ local function slots_of(id)
 end
 
 -- "sw-...*3#2" is a part of an acquisition, not an id.
-local function id_of(member) return string.match(member, '^(sw%-.*%*[%d.]+)#%d+$') or member end
+local function id_of(member) return member:match('^(sw%-.*%*[%d.]+)#%d+$') or member end
 
 made_when_needed(line, function()
 function line.open()
   if not values[1] then  -- nothing of ours; perhaps they were here first
-    local text = redis.call('GET', keys.max)
+    local text = call('GET', keys.max)
     values[1] = tonumber(text or nil)
     if text and not (values[1] and values[1] >= 1 and values[1] <= 2^53 and values[1] % 1 == 0) then
-      damaged('its value is ' .. string.sub(text, 1, 40))
+      damaged('its value is ' .. text:sub(1, 40))
     end
   end
   widest_tier, line.latest = 1, nil
   local node = read_node('0:', 1)
-  node.held, node.waiting = counts.held_before, redis.call('ZCARD', keys.queue)
-  turns.waiting, counts.timed = node.waiting, redis.call('ZCARD', keys.ttls)
+  node.held, node.waiting = counts.held_before, call('ZCARD', keys.queue)
+  turns.waiting, counts.timed, line.shown = node.waiting, call('ZCARD', keys.ttls), value_of(node)
   if counts.waits > node.waiting + foreign() then line.mend() end
 end
 
 -- Forget the claims of those that are in no queue and not in main any more, and count the others.
 function line.mend()
-  local node, found, members, taken = read_node('0:'), redis.call('HGETALL', keys.state), {}, {}
+  local node, found, members, taken = read_node('0:'), call('HGETALL', keys.state), {}, {}
   for _, key in ipairs({keys.holders, keys.queue}) do
-    for _, member in ipairs(redis.call('ZRANGE', flush(key), 0, -1)) do members[member] = true end
+    for _, member in ipairs(call('ZRANGE', flush(key), 0, -1)) do members[member] = true end
   end
   for i = 1, #found, 2 do
     if changed[found[i]] == nil then known[found[i]] = found[i + 1] end
   end
   counts.held, counts.waits = 0, 0
   for id, text in pairs(known) do
-    if text and string.sub(id, 1, 3) == 'sw-' then
+    if text and id:sub(1, 3) == 'sw-' then
       local claim, slots = read_claim(id), slots_of(id)
       if not members[id] then
         put(id, false)
-        redis.call('ZREM', keys.ttls, id)
+        call('ZREM', keys.ttls, id)
       elseif is_waiting(claim) then
         counts.waits = counts.waits + 1
       else
@@ -58,7 +58,7 @@ function line.mend()
       end
     end
   end
-  counts.timed = redis.call('ZCARD', keys.ttls)
+  counts.timed = call('ZCARD', keys.ttls)
   slot_numbers.recount(node, taken)
   change(node)
   touched[node.name] = node
@@ -66,11 +66,11 @@ end
 
 -- Write the value where statistics look for it, if it may have changed.
 function line.save()
-  local node = read_node('0:')
-  if not known['.shape'] or not (changed['.values'] or changed['.life'] or moved['0:']) then return end
-  local value = whole(value_of(node))
-  if redis.call('GET', keys.max) ~= value then redis.call('SET', keys.max, value, 'KEEPTTL') end
-  fresh[keys.max] = true
+  local value = value_of(read_node('0:'))
+  if known['.shape'] and (changed['.values'] or changed['.life'] or value ~= line.shown) then
+    call('SET', keys.max, value, 'KEEPTTL')
+    fresh[keys.max], line.shown = true, value
+  end
 end
 
 function line.is_unfinished()
@@ -88,7 +88,7 @@ function line.arrive(id, _, path_nodes, needs, ticket)
   local node = path_nodes[1]
   local place, is_free = seconds((ticket - turns.head_start_of(id)) / 1000000), has_room(node, need_of(node, needs))
   if is_free and node.waiting > 0 then
-    local first = redis.call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
+    local first = call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
     is_free = not first or tonumber(place) < tonumber(first)
   end
   return {place = place, is_free = is_free, lacking = node}
@@ -97,8 +97,8 @@ end
 -- The ticket of a newcomer: those of other clients count too, whatever their clocks say.
 function line.next_ticket()
   if not line.latest then
-    local last = redis.call('ZREVRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')
-    line.latest = last[1] and string.sub(last[1], 1, 3) ~= 'sw-' and math.floor(last[2] * 1000000 + 0.5) or 0
+    local last = call('ZREVRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')
+    line.latest = last[1] and last[1]:sub(1, 3) ~= 'sw-' and math.floor(last[2] * 1000000 + 0.5) or 0
   end
   return math.max(last_ticket + 1, now_us, line.latest + 1)
 end
@@ -131,7 +131,7 @@ function line.leave(id)
     put(id, false)
     counts.waits = counts.waits - 1
   end
-  if not redis.call('ZSCORE', flush(keys.queue), id) then return 0 end
+  if not call('ZSCORE', flush(keys.queue), id) then return 0 end
   dequeue(id)
   touched['0:'] = read_node('0:')
   return 1, '0:'
@@ -143,7 +143,7 @@ function line.remove(id)
   for part = 2, math.min(slots_of(id), MOST_SLOTS) do members[part] = id .. '#' .. part end
   flush(keys.holders)
   for from = 1, #members, CHUNK do
-    removed = removed + redis.call('ZREM', keys.holders, unpack(members, from, math.min(from + CHUNK - 1, #members)))
+    removed = removed + call('ZREM', keys.holders, unpack(members, from, math.min(from + CHUNK - 1, #members)))
   end
   node.held, touched['0:'] = node.held - removed, node
   change(node)
@@ -154,7 +154,7 @@ end
 function line.release_foreign(id, claim)
   local removed = id_of(id) == id and line.remove(id) or 0
   if removed > 0 then
-    redis.call('ZREM', keys.ttls, id)
+    call('ZREM', keys.ttls, id)
     if claim then line.leave(id) end
   end
   return removed
@@ -169,14 +169,14 @@ end
 
 -- The list by which clients that speak only the document are told of a grant.
 local function list_of(id)
-  local from, to = string.find(pattern, '@@@ACQUISITION_ID@@@', 1, true)
-  return from and string.sub(pattern, 1, from - 1) .. id .. string.sub(pattern, to + 1)
+  local from, to = pattern:find('@@@ACQUISITION_ID@@@', 1, true)
+  return from and pattern:sub(1, from - 1) .. id .. pattern:sub(to + 1)
 end
 
 -- Remove the list of one of ours, which nobody reads.
 function line.drop_list(id)
   local list = list_of(id)
-  if list then redis.call('DEL', list) end
+  if list then call('DEL', list) end
 end
 
 -- Tell a client that speaks only the document of its grant, by its list. It wakes nobody when it releases: the processes
@@ -188,15 +188,15 @@ local function grant_foreign(node, id, deadline)
   change(node)
   local list = list_of(id)
   if list then
-    redis.call('RPUSH', list, '1')
-    redis.call('PEXPIRE', list, 60000)
+    call('RPUSH', list, '1')
+    call('PEXPIRE', list, 60000)
   end
   if foreign() == 1 then queue.have_waiters_look() end
 end
 
 -- Serve the first in the queue; returns whether the next one may be served too.
 local function serve_first(node, id, alive_until)
-  local is_ours, needs = string.sub(id, 1, 3) == 'sw-', needs_of(id)
+  local is_ours, needs = id:sub(1, 3) == 'sw-', needs_of(id)
   local claim, need, value = is_ours and read_claim(id), needs and needs[1] or 1, value_of(node)
   if not alive_until or tonumber(alive_until) <= now or (is_ours and not claim) then
     line.leave(id)
@@ -227,11 +227,11 @@ function line.serve()
   if known['.closed'] or not values[1] or turns.is_expiring then return end
   while left > 0 and node.waiting > 0 and has_room(node, 1) do
     local most = math.min(math.ceil(left), value_of(node) - node.held)
-    local ids, unread = redis.call('ZRANGE', flush(keys.queue), 0, most - 1), {}
+    local ids, unread = call('ZRANGE', flush(keys.queue), 0, most - 1), {}
     if not ids[1] then break end
     for _, id in ipairs(ids) do note_unread(id, unread) end
     fetch(unread)
-    local alive = redis.call('ZMSCORE', flush(keys.waiters), unpack(ids))
+    local alive = call('ZMSCORE', flush(keys.waiters), unpack(ids))
     for i, id in ipairs(ids) do
       if left <= 0 or not has_room(node, 1) or not serve_first(node, id, alive[i]) then return end
     end
@@ -245,15 +245,15 @@ end
 -- so are clients that know no claims: they could not be told. Mirrors slotwise/_ledger/replacing.py.
 function line.to_replace(need)
   local node, found, chosen, at_once = read_node('0:'), {}, {}, true
-  local first = redis.call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
+  local first = call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
   if first and tonumber(first) < now - AHEAD_OF_ALL / 2 then return nil end
   if pauses.ends and pauses.until_of(node) > now_us then return {}, false end
   local missing = need + node.held - value_of(node)
   if node.waiting > 0 then missing = math.max(missing, need) end
-  local members, unread = redis.call('ZRANGE', flush(keys.holders), 0, CHUNK - 1), {}
+  local members, unread = call('ZRANGE', flush(keys.holders), 0, CHUNK - 1), {}
   for _, member in ipairs(members) do note_unread(member, unread) end
   fetch(unread)
-  local ends = members[1] and redis.call('ZMSCORE', flush(keys.ttls), unpack(members)) or {}
+  local ends = members[1] and call('ZMSCORE', flush(keys.ttls), unpack(members)) or {}
   for i, member in ipairs(members) do
     local claim = read_claim(member)
     local grace = claim and queue.grace_of(claim)
@@ -277,7 +277,7 @@ end
 function line.oldest_holders()
   local held, found = read_node('0:').held, {}
   if held == 0 or held > 32 then return found end
-  local members = redis.call('ZRANGE', flush(keys.holders), 0, -1)
+  local members = call('ZRANGE', flush(keys.holders), 0, -1)
   fetch(members)
   for _, member in ipairs(members) do
     local claim = read_claim(member)

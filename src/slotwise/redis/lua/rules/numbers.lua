@@ -6,11 +6,11 @@ made_when_needed(slot_numbers, function()
 
   -- Of "1-3,7": 1 and 3, then 7 and 7.
   function slot_numbers.each(text)
-    local following = string.gmatch(text, '[^,]+')
+    local following = text:gmatch('[^,]+')
     return function()
       local part = following()
       if not part then return nil end
-      local low, high = string.match(part, '^(%d+)%-?(%d*)$')
+      local low, high = part:match('^(%d+)%-?(%d*)$')
       low = tonumber(low) or damaged('slot numbers are ' .. text)
       return low, tonumber(high) or low
     end
@@ -61,7 +61,7 @@ made_when_needed(slot_numbers, function()
 
   function slot_numbers.free_all(widest)
     if widest.top > 1 then
-      redis.call('ZREMRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+      call('ZREMRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
     end
     widest.top = 0
   end

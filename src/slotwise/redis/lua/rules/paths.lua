@@ -10,7 +10,7 @@ local work
 
 -- How many groups are parked, and how many of the keys there are that none is needed for.
 local function count_keys()
-  return redis.call('ZCARD', keys.parked) * 8 + redis.call('EXISTS', keys.unfinished, keys.refills, keys.passed, keys.shares)
+  return call('ZCARD', keys.parked) * 8 + call('EXISTS', keys.unfinished, keys.refills, keys.passed, keys.shares)
 end
 
 function paths.open()
@@ -18,14 +18,14 @@ function paths.open()
   dues.told, dues.moved = {}, {}
   turns.waiting, turns.passing, turns.is_expiring = counts.waits, {}, false
   turns.read(known['.shape'])
-  if counts.held_before ~= counts.held or redis.call('ZCARD', keys.waiters) ~= counts.waits
-      or redis.call('ZCARD', keys.queue) ~= counts.waits or count_keys() ~= number_in('.keys')
-      or redis.call('ZCARD', keys.ttls) ~= counts.timed then
+  if counts.held_before ~= counts.held or call('ZCARD', keys.waiters) ~= counts.waits
+      or call('ZCARD', keys.queue) ~= counts.waits or count_keys() ~= number_in('.keys')
+      or call('ZCARD', keys.ttls) ~= counts.timed then
     damaged('a key is missing, or has other contents')
   end
   -- As many other members would be noticed by nobody: their groups would only never be found.
-  local last = turns.waiting > 0 and redis.call('ZREVRANGE', keys.parked, 0, 0)[1]
-  if last and not string.find(last, '^%d+:') then damaged('something else is parked') end
+  local last = turns.waiting > 0 and call('ZREVRANGE', keys.parked, 0, 0)[1]
+  if last and not last:find('^%d+:') then damaged('something else is parked') end
 end
 
 function paths.save()
@@ -92,7 +92,7 @@ end
 local function parked_at(path)
   local record = get('>' .. path)
   if record then
-    local name, text, id = string.match(record, '^(%S+) (%S+) (%S+)$')
+    local name, text, id = record:match('^(%S+) (%S+) (%S+)$')
     if name then return turns.head(text, path, id), name end
   end
 end
@@ -134,7 +134,7 @@ local function look_at(node)
   local head = first_parked(node)
   if not head then
     if node.rate then
-      redis.call('ZREM', keys.refills, node.name)
+      call('ZREM', keys.refills, node.name)
       dues.told[node.name] = nil
     end
     return
@@ -143,7 +143,7 @@ local function look_at(node)
   if work then
     queue_work(head, node.name)
   else
-    redis.call('ZADD', keys.unfinished, 'LT', string.format('%.17g', score_of(head)), node.name)
+    call('ZADD', keys.unfinished, 'LT', string.format('%.17g', score_of(head)), node.name)
     fresh[keys.unfinished] = true
   end
 end
@@ -154,7 +154,7 @@ paths.look_at, paths.parked_at, paths.first_parked = look_at, parked_at, first_p
 local function is_to_be_looked_at(name)
   if is_finished then return false end
   if work and (work.tickets[name] or work.taken[name] or not work.bound) then return work.tickets[name] ~= nil end
-  return redis.call('ZSCORE', keys.unfinished, name)
+  return call('ZSCORE', keys.unfinished, name)
 end
 
 -- Park a head, and make sure that the node is looked at in time.
@@ -174,13 +174,13 @@ end
 function paths.is_unfinished()
   if known['.closed'] then return math.min(turns.waiting, 1) end  -- they are refused some at a time
   if known['.looking'] or turns.is_expiring then return 1 end
-  return not is_finished and redis.call('EXISTS', keys.unfinished) or 0
+  return not is_finished and call('EXISTS', keys.unfinished) or 0
 end
 
 local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    local is_looked_at = redis.call('ZSCORE', keys.unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
+    local is_looked_at = call('ZSCORE', keys.unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
     local first = is_looked_at and first_parked(node)
     if first and turns.comes_before(first, head) then return node end
   end
@@ -188,7 +188,7 @@ end
 
 -- Count one more, or one less, of those who wait and need several slots of a node.
 local function count_large(id, change_by)
-  if not string.find(id, '*', 1, true) then return end
+  if not id:find('*', 1, true) then return end
   local count = (tonumber(known['.large']) or 0) + change_by
   put('.large', count > 0 and whole(count))
 end
@@ -249,9 +249,9 @@ local function take_out(id, path, rank, path_nodes)
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
   if added[keys.queue] then flush(keys.queue) end
-  local following = redis.call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', '0', '1')[1]
+  local following = call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', '0', '1')[1]
   if following then
-    local text, next_id = string.match(following, '^(%S+) (%S+)$', #path + 2)
+    local text, next_id = following:match('^(%S+) (%S+)$', #path + 2)
     return head_to_serve(text, path, next_id)
   end
 end
@@ -336,7 +336,7 @@ local function examine(head, here)
       if node.rate then look_at(node) end    -- waiters there now wait for another time
     end
   end
-  local claim, deadline = read_claim(id), redis.call('ZSCORE', flush(keys.waiters), id)
+  local claim, deadline = read_claim(id), call('ZSCORE', flush(keys.waiters), id)
   if not (claim and deadline) then damaged('a waiter has no claim, or no deadline') end
   -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it had not been granted.
   hold(id, claim, path_nodes, deadline)
@@ -355,7 +355,7 @@ end
 local function load_work()
   work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = math.min(LOOKS, math.ceil(left))}
   if is_finished then return end
-  local found = redis.call('ZRANGE', keys.unfinished, 0, work.most - 1, 'WITHSCORES')
+  local found = call('ZRANGE', keys.unfinished, 0, work.most - 1, 'WITHSCORES')
   if turns.by then return fair.load_work(found) end
   local names = {}
   for i = #found - 1, 1, -2 do

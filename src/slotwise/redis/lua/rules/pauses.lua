@@ -51,10 +51,10 @@ made_when_needed(pauses, function()
   function pauses.look_at_some(tier, after, most)
     local from = '[' .. (after == '' and tier .. ':' or after .. '"')
     while true do
-      local record = redis.call('ZRANGEBYLEX', flush(keys.parked), from, '(' .. tier .. ';', 'LIMIT', '0', '1')[1]
+      local record = call('ZRANGEBYLEX', flush(keys.parked), from, '(' .. tier .. ';', 'LIMIT', '0', '1')[1]
       if not record then return nil end
       if most <= 0 then return after end
-      after, most = string.match(record, '^[^%s!]+'), most - 1
+      after, most = record:match('^[^%s!]+'), most - 1
       queue.look_at(read_node(after))
       from = '[' .. after .. '"'
     end
@@ -63,7 +63,7 @@ made_when_needed(pauses, function()
   -- How many nodes may be added to those to be looked at: there are never very many. To add one costs half as much as to
   -- examine a head.
   function pauses.room_for_work()
-    local room = math.min(turns.MOST_AT_ONE_TAG - redis.call('ZCARD', keys.unfinished), math.floor(left))
+    local room = math.min(turns.MOST_AT_ONE_TAG - call('ZCARD', keys.unfinished), math.floor(left))
     left = left - math.floor(math.max(room, 0) / 2)
     return math.max(room, 1)
   end
@@ -71,7 +71,7 @@ made_when_needed(pauses, function()
   -- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
   function pauses.go_on_looking()
     local rest = {}
-    for tier, after in string.gmatch(known['.looking'], '(%d+) ([^,]*)') do
+    for tier, after in known['.looking']:gmatch('(%d+) ([^,]*)') do
       after = pauses.look_at_some(tier, after, pauses.room_for_work())
       if after then rest[#rest + 1] = tier .. ' ' .. after end
     end
@@ -95,7 +95,7 @@ made_when_needed(pauses, function()
     if #ended == 0 then return end
     for _, name in ipairs(ended) do pauses.ends[name] = nil end
     for _, name in ipairs(ended) do
-      if is_line or string.find(name, ':', 1, true) then
+      if is_line or name:find(':', 1, true) then
         queue.look_at(read_node(name))
       else
         put('.looking', (known['.looking'] and known['.looking'] .. ',' or '') .. name .. ' ')

@@ -9,23 +9,23 @@ local quick = {}
 
 -- Read the facts, and some more fields of state, which begin at 12; nil if this isn't the case.
 local function quick_facts(...)
-  local facts = redis.call('HMGET', KEYS[1], '.special', '.values', '.life', '.interval', '.waits',
+  local facts = call('HMGET', KEYS[1], '.special', '.values', '.life', '.interval', '.waits',
                            '.held', '.timed', '.shape', '.declared', '.ticket', '.token', ...)
   if facts[1] or not (facts[2] and facts[3] and facts[4]) or facts[5] then return nil end
-  if #KEYS == 7 and redis.call('EXISTS', KEYS[3], KEYS[5]) > 0 then return nil end
+  if #KEYS == 7 and call('EXISTS', KEYS[3], KEYS[5]) > 0 then return nil end
   return facts
 end
 
 local function quick_expire(key, end_us)
-  if redis.call('PTTL', key) ~= -1 then return end
+  if call('PTTL', key) ~= -1 then return end
   set_clock(ARGV[1])
-  redis.call('PEXPIRE', key, math.max(math.ceil((end_us - now_us) / 1000), 1))
+  call('PEXPIRE', key, math.max(math.ceil((end_us - now_us) / 1000), 1))
 end
 
 -- The record of a rate after some units were taken, whether there was enough, and what is taken of
 -- the burst now; nil for a bucket that is not known, or too soon forgotten.
 local function quick_charge(text, record, units, end_us)
-  local gain, unit, burst = string.match(text, '^(%d+)/(%d+)/(%d+)/')
+  local gain, unit, burst = text:match('^(%d+)/(%d+)/(%d+)/')
   local level, at = string.match(record or '', '^0 0 %- %- 1 (%-?%d+) (%d+)$')
   if not level or units > burst + 0 then return nil end
   local full = burst * unit
@@ -55,12 +55,12 @@ end
 -- Grant one request: the reply, or nil if that is left to the rules.
 function quick.request()
   local word, id, path, ttl, interval = ARGV[7], ARGV[12], ARGV[13], ARGV[6], tonumber(ARGV[5])
-  if #ARGV ~= 13 or ARGV[8] ~= '' or string.find(word, 'shed', 1, true)
-      or string.byte(word) == 114 or (#KEYS == 14 and string.find(ARGV[11], '=', 1, true)) then
+  if #ARGV ~= 13 or ARGV[8] ~= '' or word:find('shed', 1, true)
+      or word:byte() == 114 or (#KEYS == 14 and ARGV[11]:find('=', 1, true)) then
     return nil
   end
   local names = {}
-  for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+  for name in path:gmatch('[^,]+') do names[#names + 1] = name end
   local facts = quick_facts(unpack(names))
   if not facts or facts[8] ~= ARGV[3] or facts[9] ~= ARGV[4] then return nil end
   set_clock(ARGV[1])
@@ -70,22 +70,22 @@ function quick.request()
   end
   local changes, at, tier, settle, needs = {}, 0, 0, 60000000, needs_of(id)
   local widest, widest_held, widest_top, widest_value, own
-  for text in string.gmatch(facts[2], '[^,]+') do
+  for text in facts[2]:gmatch('[^,]+') do
     tier = tier + 1
     local name, record, need = names[tier], facts[11 + tier], needs and needs[tier] or 1
-    if string.find(text, '/', 1, true) then
+    if text:find('/', 1, true) then
       local after, is_enough, taken = quick_charge(text, record, need, end_us)
       if is_enough == false and word == 'try' and #names == 1 then
         return {'busy', name, text, taken, 0}
       end
       if not is_enough then return nil end
-      settle = math.max(settle, tonumber(string.match(text, '(%d+)$')))
+      settle = math.max(settle, tonumber(text:match('(%d+)$')))
       changes[at + 1], changes[at + 2] = name, after
     else
       local held, value, top = string.match(record or '0 0 - - 0', '^(%d+) 0 (%S+) %- (%d+)$')
       if not held or need ~= 1 then return nil end
       own, held = value, tonumber(held)
-      value = tonumber(value) or tonumber(string.match(value, '^~(%d+)$') or text)
+      value = tonumber(value) or tonumber(value:match('^~(%d+)$') or text)
       if not value or (value > 0 and held >= value) or value > 2^53 then return nil end
       changes[at + 1], changes[at + 2] = name, held + 1 .. ' 0 ' .. own .. ' - ' .. top
       widest, widest_held, widest_top, widest_value = at + 2, held, tonumber(top), value
@@ -99,36 +99,36 @@ function quick.request()
   if not widest then
     if end_us < now_us + settle + 1000000 then return nil end
     note_taken(1, settle, id, path, charges_in(id, tier))
-    redis.call('HSET', KEYS[1], '.ticket', ticket, '.token', token, unpack(changes))
+    call('HSET', KEYS[1], '.ticket', ticket, '.token', token, unpack(changes))
     return {'granted', 0, token}
   end
-  local held, now_s = redis.call('ZCARD', KEYS[2]), now_us / 1000000
+  local held, now_s = call('ZCARD', KEYS[2]), now_us / 1000000
   if held ~= tonumber(facts[6] or 0)
       or #KEYS == 7 and held ~= widest_held  -- other clients hold something
-      or held > 0 and redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now_s, 'LIMIT', 0, 1)[1]
-      or facts[7] and redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now_s, 'LIMIT', 0, 1)[1] then
+      or held > 0 and call('ZRANGEBYSCORE', KEYS[2], '-inf', now_s, 'LIMIT', 0, 1)[1]
+      or facts[7] and call('ZRANGEBYSCORE', KEYS[4], '-inf', now_s, 'LIMIT', 0, 1)[1] then
     return nil
   end
   local number, top, record, rest = quick_number(changes[widest - 1], widest_held, widest_top)
   if not number or (widest_value > 0 and number > widest_value) then return nil end
   changes[widest] = widest_held + 1 .. ' 0 ' .. own .. ' - ' .. top
-  redis.call('ZADD', KEYS[2], (now_us + interval * 1000000) / 1000000, id)
+  call('ZADD', KEYS[2], (now_us + interval * 1000000) / 1000000, id)
   if held == 0 then
-    redis.call('PEXPIRE', KEYS[2], math.max(math.ceil((end_us - now_us) / 1000), 1))
+    call('PEXPIRE', KEYS[2], math.max(math.ceil((end_us - now_us) / 1000), 1))
   end
-  if record then redis.call('ZREM', KEYS[6], record) end
+  if record then call('ZREM', KEYS[6], record) end
   if rest then
-    redis.call('ZADD', KEYS[6], 0, rest)
+    call('ZADD', KEYS[6], 0, rest)
     quick_expire(KEYS[6], end_us)
   end
   if ttl ~= '-' then
-    redis.call('ZADD', KEYS[4], (now_us + ttl * 1000000) / 1000000, id)
+    call('ZADD', KEYS[4], (now_us + ttl * 1000000) / 1000000, id)
     if not facts[7] then quick_expire(KEYS[4], end_us) end
     changes[at + 1], changes[at + 2] = '.timed', (facts[7] or 0) + 1
   end
   local claim = string.format('%s %s %d %s %d %d %s %s', ARGV[5], ttl, ticket, now_text, number,
                               token, path, ARGV[9])
-  redis.call('HSET', KEYS[1], '.ticket', ticket, '.token', token, '.held', held + 1, id, claim,
+  call('HSET', KEYS[1], '.ticket', ticket, '.token', token, '.held', held + 1, id, claim,
              unpack(changes))
   return {'granted', number, token, #KEYS == 7 and widest_value or nil}
 end
@@ -136,37 +136,37 @@ end
 -- Release one path: the reply, or nil if that is left to the rules.
 function quick.release()
   local item = ARGV[6]
-  local space = string.find(item, ' ', 1, true)
-  local id = space and string.sub(item, 1, space - 1) or item
-  if #ARGV ~= 6 or ARGV[5] ~= '' or string.byte(item) == 126
-      or string.find(item, '=', 1, true) then
+  local space = item:find(' ', 1, true)
+  local id = space and item:sub(1, space - 1) or item
+  if #ARGV ~= 6 or ARGV[5] ~= '' or item:byte() == 126
+      or item:find('=', 1, true) then
     return nil
   end
   local facts = quick_facts(id, '0:', '%0:')
   local ttl, granted, number, path =
     string.match(facts and facts[12] or '', '^%S+ (%S+) %d+ ([%d.]+) (%d+) %d+ (%S+) ')
-  if not ttl or string.find(path, '*', 1, true) then return nil end
+  if not ttl or path:find('*', 1, true) then return nil end
   local end_us, held_in_all = tonumber(facts[3]), tonumber(facts[6])
-  local adapts, has_rates = string.find(facts[2], '_', 1, true), string.find(facts[2], '/', 1, true)
+  local adapts, has_rates = facts[2]:find('_', 1, true), facts[2]:find('/', 1, true)
   if adapts or has_rates or ttl ~= '-' then set_clock(ARGV[1]) end
   if not held_in_all or (ttl ~= '-' and granted + ttl <= now) then return nil end
   local names, records = {'0:'}, {facts[13], facts[14]}
   if path ~= '0:' then
     local fields = {}
     names = {}
-    for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+    for name in path:gmatch('[^,]+') do names[#names + 1] = name end
     for i, name in ipairs(names) do
       fields[i], fields[#names + i] = name, adapts and '%' .. name or nil
     end
-    records = redis.call('HMGET', KEYS[1], unpack(fields))
+    records = call('HMGET', KEYS[1], unpack(fields))
   end
   local changes, idle, at, tier, needs, settle = {}, {id}, 0, 0, needs_of(id), nil
   local widest, left_there, top, own
-  for text in string.gmatch(facts[2], '[^,]+') do
+  for text in facts[2]:gmatch('[^,]+') do
     tier = tier + 1
     local name, record = names[tier], records[tier]
-    if string.find(text, '/', 1, true) then
-      settle = math.max(settle or 60000000, tonumber(string.match(text, '(%d+)$')))
+    if text:find('/', 1, true) then
+      settle = math.max(settle or 60000000, tonumber(text:match('(%d+)$')))
     else
       local held
       held, own, top = string.match(record or '', '^(%d+) 0 (%S+) %- (%d+)$')
@@ -174,7 +174,7 @@ function quick.release()
       if held == 0 or (needs and needs[tier] ~= 1) or (#KEYS == 7 and held ~= held_in_all) then
         return nil
       end
-      if string.find(text, '_', 1, true) then
+      if text:find('_', 1, true) then
         local its, window = string.match(records[#names + tier] or '', '^%d+;([^;]*);(.*)$')
         local counted = window and name == tier - 1 .. ':'
           and count_in_window(window, space and item or ' i-', (space or 1) + 1, granted, now_us)
@@ -192,15 +192,15 @@ function quick.release()
     end
   end
   if not widest or (settle and end_us < now_us + settle + 1000000)
-      or redis.call('ZREM', KEYS[2], id) == 0 then
+      or call('ZREM', KEYS[2], id) == 0 then
     return nil
   end
   if left_there > 0 then
-    redis.call('ZADD', KEYS[6], 0, number_range(widest, number, number))
+    call('ZADD', KEYS[6], 0, number_range(widest, number, number))
     quick_expire(KEYS[6], end_us)
   else
     if tonumber(top) > 1 then
-      redis.call('ZREMRANGEBYLEX', KEYS[6], '[' .. widest .. ' ', '(' .. widest .. '!')
+      call('ZREMRANGEBYLEX', KEYS[6], '[' .. widest .. ' ', '(' .. widest .. '!')
     end
     if tonumber(own) then changes[at] = '0 0 ' .. own .. ' - 0' end
   end
@@ -213,11 +213,11 @@ function quick.release()
   end
   write_count('.held', held_in_all - 1)
   if ttl ~= '-' then
-    redis.call('ZREM', KEYS[4], id)
+    call('ZREM', KEYS[4], id)
     write_count('.timed', (facts[7] or 1) - 1)
   end
-  if at > 0 then redis.call('HSET', KEYS[1], unpack(changes)) end
-  redis.call('HDEL', KEYS[1], unpack(idle))
+  if at > 0 then call('HSET', KEYS[1], unpack(changes)) end
+  call('HDEL', KEYS[1], unpack(idle))
   if settle then note_taken(1, settle, id, path, charges_in(id, tier)) end
   return {'1'}
 end

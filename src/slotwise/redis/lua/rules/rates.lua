@@ -6,7 +6,7 @@ made_when_needed(buckets, function()
   local RESIZES = 20   -- how many former rates of its tiers a limit remembers
 
   function buckets.read(text)
-    local gain, unit, burst, per = string.match(text, '^(%d+)/(%d+)/(%d+)/(%d+)$')
+    local gain, unit, burst, per = text:match('^(%d+)/(%d+)/(%d+)/(%d+)$')
     if not gain then return nil end
     unit, burst = tonumber(unit), tonumber(burst)
     return {gain = tonumber(gain), unit = unit, burst = burst, per = tonumber(per), full = burst * unit, text = text}
@@ -39,7 +39,7 @@ made_when_needed(buckets, function()
     if left_us > 0 then
       outlive(left_us / 1000000 + 1)
       if not node.listed then
-        redis.call('ZADD', keys.cleanup, whole(now_us + left_us), node.name)
+        call('ZADD', keys.cleanup, whole(now_us + left_us), node.name)
         node.listed, fresh[keys.cleanup] = true, true
       end
     end
@@ -57,14 +57,14 @@ made_when_needed(buckets, function()
     local kept = node.kept and node.kept ~= first[1] and node.kept_slots or 0
     local need = need_of(node, needs_of(first[3])) + kept
     if need > node.rate.burst then  -- not by time alone
-      redis.call('ZREM', keys.refills, node.name)
+      call('ZREM', keys.refills, node.name)
       dues.told[node.name] = nil
       return
     end
     local when = node.at + buckets.time_for(node, need * node.rate.unit - node.level)
     when = math.max(when, pauses.ends and pauses.until_of(node) or 0)
-    local name, before = node.name, tonumber(redis.call('ZSCORE', keys.refills, node.name))
-    redis.call('ZADD', keys.refills, whole(when), name)
+    local name, before = node.name, tonumber(call('ZSCORE', keys.refills, node.name))
+    call('ZADD', keys.refills, whole(when), name)
     fresh[keys.refills] = true
     if before ~= when or dues.told[name] or dues.moved[name] then dues.told[name] = {first[3], when} end
   end
@@ -83,10 +83,10 @@ made_when_needed(buckets, function()
   -- Forget full buckets, and adaptive keys that nobody uses, some in each call; look at buckets with enough for those who
   -- wait.
   function buckets.pass_time()
-    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
+    for _, name in ipairs(call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
       local again_us
-      if string.byte(name) == 37 then  -- "%"
-        again_us = adapting.forget_if_idle(string.sub(name, 2))
+      if name:byte() == 37 then  -- "%"
+        again_us = adapting.forget_if_idle(name:sub(2))
       else
         local node = read_node(name)
         buckets.refill(node)
@@ -95,18 +95,18 @@ made_when_needed(buckets, function()
         change(node)
       end
       if again_us then
-        redis.call('ZADD', keys.cleanup, whole(again_us), name)
+        call('ZADD', keys.cleanup, whole(again_us), name)
       else
-        redis.call('ZREM', keys.cleanup, name)
+        call('ZREM', keys.cleanup, name)
       end
     end
     if turns.waiting == 0 then return end
-    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
-      redis.call('ZREM', keys.refills, name)
+    for _, name in ipairs(call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
+      call('ZREM', keys.refills, name)
       queue.look_at(read_node(name))
     end
     if last_ticket > now_us + STEP then  -- the clock was set back: the latest times are from before that
-      for _, name in ipairs(redis.call('ZREVRANGE', keys.refills, 0, AT_ONCE - 1)) do
+      for _, name in ipairs(call('ZREVRANGE', keys.refills, 0, AT_ONCE - 1)) do
         local node = read_node(name)
         if node.at > now_us then
           buckets.refill(node)
@@ -135,7 +135,7 @@ made_when_needed(buckets, function()
   -- Until when (us) one that has ended can be corrected, its path, and what it took; nil if that is not known.
   function buckets.recall(id)
     local key, other = taken_keys()
-    local text = redis.call('HGET', key, id) or redis.call('HGET', other, id)
+    local text = call('HGET', key, id) or call('HGET', other, id)
     local until_us, path, charges = string.match(text or '', '^(%d+) (%S+) ([%d.]+)$')
     until_us = tonumber(until_us)
     if until_us and until_us > now_us then return until_us, path, charges end
@@ -151,8 +151,8 @@ made_when_needed(buckets, function()
     end
     if not path then return false end
     local path_nodes, units = nodes_of(path), {}
-    for each in string.gmatch(charges, '%d+') do units[#units + 1] = tonumber(each) end
-    for tier, actual in string.gmatch(text, '(%d+)=(%d+)') do
+    for each in charges:gmatch('%d+') do units[#units + 1] = tonumber(each) end
+    for tier, actual in text:gmatch('(%d+)=(%d+)') do
       tier, actual = tonumber(tier) + 1, tonumber(actual)
       local node = path_nodes[tier]
       if node and node.rate then
@@ -176,9 +176,9 @@ made_when_needed(buckets, function()
   function buckets.refund(id)
     local _, path, charges = buckets.recall(id)
     if not path then return false end
-    for _, key in ipairs({taken_keys()}) do redis.call('HDEL', key, id) end
+    for _, key in ipairs({taken_keys()}) do call('HDEL', key, id) end
     local tier = 0
-    for units in string.gmatch(charges, '%d+') do
+    for units in charges:gmatch('%d+') do
       tier = tier + 1
       local node = nodes_of(path)[tier]
       if node.rate then

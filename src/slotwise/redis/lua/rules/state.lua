@@ -102,7 +102,7 @@ local function damaged(why) error('DAMAGED ' .. why, 0) end
 -- Remove keys without waiting until their memory is free, which takes milliseconds for very many members.
 local function unlink(...)
   local refused = redis.pcall('UNLINK', ...)
-  if type(refused) == 'table' and refused.err then redis.call('DEL', ...) end  -- this user may not
+  if type(refused) == 'table' and refused.err then call('DEL', ...) end  -- this user may not
 end
 
 -- Call a function for one limit. If it meets a key that is lost, or of another type, or a record that our scripts did not
@@ -115,9 +115,9 @@ local function guarded(run, ...)
   if fine then return reply end
   local why = type(reply) == 'table' and reply.err or tostring(reply)
   for _, sign in ipairs(DAMAGE) do
-    if string.find(why, sign, 1, true) then
+    if why:find(sign, 1, true) then
       unlink(unpack(KEYS, first_key, first_key + key_count - 1))
-      why_reset = string.match(why, '^[%w:@_ ]-DAMAGED (.*)$') or why
+      why_reset = why:match('^[%w:@_ ]-DAMAGED (.*)$') or why
       return run(...)
     end
   end
@@ -132,9 +132,9 @@ local function call_in_chunks(arguments, command, key, option)
   for from = 1, #arguments, CHUNK do
     local to = math.min(from + CHUNK - 1, #arguments)
     if option then
-      redis.call(command, key, option, unpack(arguments, from, to))
+      call(command, key, option, unpack(arguments, from, to))
     else
-      redis.call(command, key, unpack(arguments, from, to))
+      call(command, key, unpack(arguments, from, to))
     end
   end
 end
@@ -187,7 +187,7 @@ local function padded(ticket) return string.format('%016d', ticket) end
 
 local function fetch(fields)
   for from = 1, #fields, CHUNK do
-    local texts = redis.call('HMGET', keys.state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    local texts = call('HMGET', keys.state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
     for i = 1, #texts do known[fields[from + i - 1]] = texts[i] end
   end
 end
@@ -203,7 +203,7 @@ end
 local function get(field)
   local text = known[field]
   if text == nil then
-    text = redis.call('HGET', keys.state, field)
+    text = call('HGET', keys.state, field)
     known[field] = text
   end
   return text
@@ -223,9 +223,9 @@ end
 local function read_values(text)
   values, rates, value_texts, widest_tier, settle_us = {}, {}, {}, nil, 60000000
   adapting.rules, adapting.least, adapting.frozen = {}, {}, {}
-  for value in string.gmatch(text, '[^,]+') do
+  for value in text:gmatch('[^,]+') do
     local tier = #value_texts + 1
-    local rate = string.find(value, '/', 1, true) and buckets.read(value) or nil
+    local rate = value:find('/', 1, true) and buckets.read(value) or nil
     value_texts[tier] = value
     values[tier] = rate and rate.burst or tonumber(value)
     if rate then
@@ -233,11 +233,11 @@ local function read_values(text)
     else
       widest_tier = tier
       if not values[tier] then  -- min_max_start_...: it adapts
-        local least, start = string.match(value, '^(%d+)_%d+_(%d+)')
+        local least, start = value:match('^(%d+)_%d+_(%d+)')
         if not start then damaged('a value is ' .. value) end
         values[tier], adapting.least[tier] = tonumber(start), tonumber(least)
-        adapting.rules[tier] = string.gsub(value, '_', ' ')
-      elseif string.find(value, '%D') or values[tier] > 2^53 then
+        adapting.rules[tier] = value:gsub('_', ' ')
+      elseif value:find('%D') or values[tier] > 2^53 then
         damaged('a value is ' .. value)
       end
     end
@@ -270,6 +270,7 @@ local function open(first, count, given_now, fields)
   counts = {held = 0, timed = 0, waits = 0, held_before = 0}
   left = math.max(math.floor(AT_ONCE * count / #KEYS) - math.floor(renewed / 25), 8)
   fields = fields or {}
+  if is_line then fields[#fields + 1] = '0:' end
   for i = 1, #FACTS do fields[#fields + 1] = FACTS[i] end
   fetch(fields)
   if known['.special'] then
@@ -284,7 +285,7 @@ local function open(first, count, given_now, fields)
   last_ticket, last_token, longest, life_us = number_in('.ticket'), number_in('.token'), number_in('.interval'), number_in('.life')
   if math.max(last_ticket, last_token) > now_us + 10^14 then damaged('its last ticket or token is far in the future') end
   counts.held, counts.timed, counts.waits = number_in('.held'), number_in('.timed'), number_in('.waits')
-  counts.held_before = redis.call('ZCARD', keys.holders)
+  counts.held_before = call('ZCARD', keys.holders)
   pauses.ends = false
   if known['.pauses'] then pauses.read(known['.pauses']) end
   queue.open()
@@ -293,7 +294,7 @@ end
 local function expire_with_the_others(key)
   local left_us = life_us - now_us
   if left_us <= 0 then left_us = math.max(longest, 1) * 1000000 end  -- the clock was set forward just now
-  redis.call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
+  call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
 end
 
 -- Note that something is kept of this limit, by its first key: so it is found by those who look at everything. If somebody
@@ -303,15 +304,15 @@ local function note_name()
   if names == '' then return end
   local function note() return redis.pcall('ZADD', names, 'GT', seconds(life_us / 1000000), KEYS[first_key]) end
   local noted = note()
-  if type(noted) == 'table' and string.find(noted.err, 'WRONGTYPE', 1, true) then
+  if type(noted) == 'table' and noted.err:find('WRONGTYPE', 1, true) then
     redis.pcall('DEL', names)
     noted = note()
   end
   if type(noted) == 'table' then return end  -- it isn't on this node of a cluster any more
-  local over = redis.call('ZRANGEBYSCORE', names, '-inf', now_text, 'LIMIT', '0', '10')
-  if over[1] then redis.call('ZREM', names, unpack(over)) end
+  local over = call('ZRANGEBYSCORE', names, '-inf', now_text, 'LIMIT', '0', '10')
+  if over[1] then call('ZREM', names, unpack(over)) end
   local left_ms = math.ceil((life_us - now_us) / 1000)
-  if redis.call('PTTL', names) < left_ms then redis.call('PEXPIRE', names, left_ms) end
+  if call('PTTL', names) < left_ms then call('PEXPIRE', names, left_ms) end
 end
 
 -- Keep everything until `us`.
@@ -349,7 +350,7 @@ end
 function read_node(name, tier)
   local node = nodes[name]
   if node then return node end
-  tier = tier or tonumber(string.match(name, '^%d+')) + 1
+  tier = tier or tonumber(name:match('^%d+')) + 1
   -- There is room for eight fields, of which three are set when they are needed; a ninth would double the table. Setting
   -- one to nil takes its room too.
   node = {name = name, tier = tier, held = 0, waiting = 0, top = 0}
@@ -359,22 +360,22 @@ function read_node(name, tier)
   local text = get(name)
   if text then
     local held, waiting, value, kept, top, level, at =
-      string.match(text, '^(%d+) (%d+) ([-~]?[%d/]*) (%S+) (%d+) ?(%-?%d*) ?(%d*)%f[=%z]')
+      text:match('^(%d+) (%d+) ([-~]?[%d/]*) (%S+) (%d+) ?(%-?%d*) ?(%d*)%f[=%z]')
     local own = tonumber(value) or 1
     if not held or own > 2^53 or own < (is_line and 1 or 0) or (rates[tier] and at == '') then
-      damaged(name .. ' is ' .. string.sub(text, 1, 40))
+      damaged(name .. ' is ' .. text:sub(1, 40))
     end
     node.held, node.waiting, node.top = held + 0, waiting + 0, top + 0  -- cheaper than tonumber
-    if value ~= '-' then node.value, node.own = tonumber(value), tonumber(string.match(value, '^~(%d+)$')) end
+    if value ~= '-' then node.value, node.own = tonumber(value), tonumber(value:match('^~(%d+)$')) end
     if kept ~= '-' then
-      local ticket, slots = string.match(kept, '^(%d+)%*?(%d*)$')
+      local ticket, slots = kept:match('^(%d+)%*?(%d*)$')
       node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1
     end
     if rates[tier] then
       node.own_rate, node.listed, node.level, node.at = buckets.read(value), top == '1', level + 0, at + 0
       node.rated = node.own or 0
     end
-    local share_at = tier == turns.by and string.find(text, '=', 1, true)
+    local share_at = tier == turns.by and text:find('=', 1, true)
     if share_at then node.share = fair.read_share(text, share_at + 1) end
     if node.share and node.waiting == 0 then node.share = nil end
   end
@@ -392,7 +393,7 @@ local function names_of(path)
   local names = names_by_path[path]
   if not names then
     names = {}
-    for name in string.gmatch(path, '[^,]+') do names[#names + 1] = name end
+    for name in path:gmatch('[^,]+') do names[#names + 1] = name end
     names_by_path[path] = names
   end
   return names
@@ -490,10 +491,10 @@ local function save()
   if next(changed) and not known['.life'] then fresh[keys.state] = true end
   write_changes(keys.state, changed, 'HSET', 'HDEL', true)
   for key in pairs(fresh) do
-    if redis.call('PTTL', key) == -1 then expire_with_the_others(key) end
+    if call('PTTL', key) == -1 then expire_with_the_others(key) end
   end
   changed, moved, fresh = {}, {}, {}
-  for i = 1, #outbox, 2 do redis.call('PUBLISH', outbox[i], outbox[i + 1]) end
+  for i = 1, #outbox, 2 do call('PUBLISH', outbox[i], outbox[i + 1]) end
   outbox = {}
 end
 
@@ -522,26 +523,26 @@ end
 --               seconds after a kick
 
 -- The loop client that an id of slotwise's own client belongs to; its channel is slotwise:CLIENT.
-local function client_of(id) return string.match(id, '^sw%-([^-]+)%-') end
+local function client_of(id) return id:match('^sw%-([^-]+)%-') end
 
 -- The claim of an id, taken apart; false if there is none. `before` is what stands before `granted`.
 local function read_claim(id)
-  local text = string.sub(id, 1, 3) == 'sw-' and get(id)
+  local text = id:sub(1, 3) == 'sw-' and get(id)
   if not text then return false end
   local before, interval, ttl, ticket, granted, its_numbers, token, path, owner_at =
-    string.match(text, '^((%S+) (%S+) (%d+)) (%-?[%d.]+) (%d[%d,-]*) (%d+) (0:%S*) ()')
+    text:match('^((%S+) (%S+) (%d+)) (%-?[%d.]+) (%d[%d,-]*) (%d+) (0:%S*) ()')
   if not (before and tonumber(interval) and (ttl == '-' or tonumber(ttl))) then
-    damaged('a claim is ' .. string.sub(text, 1, 40))
+    damaged('a claim is ' .. text:sub(1, 40))
   end
   local claim = {  -- eight fields: a ninth would double the table
     before = before, ttl = ttl, ticket = tonumber(ticket), granted = granted, numbers = its_numbers, token = token,
-    path = path, owner = string.sub(text, owner_at),
+    path = path, owner = text:sub(owner_at),
   }
-  if string.find(path, '*', 1, true) then claim.path, claim.charges = string.match(path, '^([^*]+)%*([%d.]+)$') end
+  if path:find('*', 1, true) then claim.path, claim.charges = path:match('^([^*]+)%*([%d.]+)$') end
   return claim
 end
 
-local function is_waiting(claim) return string.byte(claim.granted) == 45 end  -- "-"
+local function is_waiting(claim) return claim.granted:byte() == 45 end  -- "-"
 
 local function write_claim(id, claim)
   local path = claim.charges and claim.path .. '*' .. claim.charges or claim.path
@@ -550,7 +551,7 @@ local function write_claim(id, claim)
 end
 
 -- The lowest slot number of a claim, as text.
-local function number_of(claim) return string.match(claim.numbers, '^%d+') end
+local function number_of(claim) return claim.numbers:match('^%d+') end
 
 -- Reply to somebody who has got it.
 local function granted_reply(claim)
@@ -562,7 +563,7 @@ end
 -- nobody else, that it has seen the claim. A listener learns nothing that would prove another message.
 local function notify(id, owner, message)
   own_ids = own_ids or 'sw-' .. (caller or '') .. '-'
-  local client = string.sub(id, 1, #own_ids) == own_ids and caller or client_of(id)
+  local client = id:sub(1, #own_ids) == own_ids and caller or client_of(id)
   if client == caller then
     messages[#messages + 1] = message
   elseif client then
@@ -658,7 +659,7 @@ local function release(id, sample)
   counts.held = counts.held - (is_line and need or 1)
   put(id, false)
   if claim.ttl ~= '-' then
-    counts.timed = counts.timed - redis.call('ZREM', flush(keys.ttls), id)
+    counts.timed = counts.timed - call('ZREM', flush(keys.ttls), id)
   end
   local path_nodes, is_waited_for = nodes_of(claim.path), false
   for at = 1, #path_nodes do

@@ -15,7 +15,7 @@ local function rank_of(head) return head.rank or head[1] end
 function turns.read(shape)
   turns.by, turns.cost, turns.lowest = nil, nil, nil
   turn_of, score_of, head_to_serve = rank_of, rank_of, turns.head
-  if shape and string.find(shape, '=', 1, true) then fair.begin(shape) end
+  if shape and shape:find('=', 1, true) then fair.begin(shape) end
 end
 
 -- Note a grant while somebody waits; `weight` is a newcomer's.
@@ -27,7 +27,7 @@ end
 -- Forget all turns once nobody waits: nobody can have been passed.
 function turns.forget()
   turns.passing, turns.lowest = {}, nil
-  redis.call('DEL', keys.passed)
+  call('DEL', keys.passed)
   if turns.by then fair.forget() end
 end
 
@@ -39,7 +39,7 @@ function turns.flush()
     members[2 * i - 1], members[2 * i] = whole(ticket), whole(ticket)
   end
   call_in_chunks(members, 'ZADD', keys.passed)
-  redis.call('ZREMRANGEBYRANK', keys.passed, 0, -PATIENCE - 2)
+  call('ZREMRANGEBYRANK', keys.passed, 0, -PATIENCE - 2)
   turns.passing, turns.lowest, fresh[keys.passed] = {}, nil, true
 end
 
@@ -47,7 +47,7 @@ end
 function turns.is_overdue(ticket)
   turns.flush()
   if not turns.lowest then
-    turns.lowest = tonumber(redis.call('ZREVRANGE', keys.passed, PATIENCE, PATIENCE)[1]) or 0
+    turns.lowest = tonumber(call('ZREVRANGE', keys.passed, PATIENCE, PATIENCE)[1]) or 0
   end
   return turns.lowest > ticket
 end
@@ -56,7 +56,7 @@ end
 
 -- The head start of an id (us).
 function turns.head_start_of(id)
-  return string.find(id, '^', 1, true) and tonumber(string.match(id, '%^(%-?%d+)%*')) or 0
+  return id:find('^', 1, true) and tonumber(id:match('%^(%-?%d+)%*')) or 0
 end
 
 -- The rank of an id with a ticket, as text that sorts like it.
@@ -69,7 +69,7 @@ end
 -- A head: {ticket, path, id, its rank as text}, and its rank if that is not its ticket.
 function turns.head(text, path, id)
   if #text == 16 then return {tonumber(text), path, id, text, nil} end
-  return {tonumber(string.sub(text, 18)), path, id, text, nil, rank = tonumber(string.sub(text, 1, 16))}
+  return {tonumber(text:sub(18)), path, id, text, nil, rank = tonumber(text:sub(1, 16))}
 end
 
 function turns.comes_before(one, other)

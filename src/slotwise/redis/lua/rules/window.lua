@@ -15,7 +15,7 @@ local WINDOW, WINDOW_BYTES = '<Bi8i8i8i8i8i8i8', 57
 
 -- How long (us) slots that were granted then (s) have been held.
 local function held_for(sample, granted, at_us)
-  local held = tonumber(string.match(sample, '^%a(%d+)'))
+  local held = tonumber(sample:match('^%a(%d+)'))
   return held or math.max(at_us - math.floor((tonumber(granted) or 0) * 1000000 + 0.5), 0)
 end
 
@@ -24,14 +24,14 @@ end
 local function count_in_window(window, text, first, granted, at_us)
   if #window ~= WINDOW_BYTES then return nil end
   local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
-  local held = tonumber(string.sub(text, first + 1))
+  local held = tonumber(text:sub(first + 1))
   if not held then
-    local sample = string.sub(text, first)
-    if string.find(sample, ' ', 1, true) then return nil end
+    local sample = text:sub(first)
+    if sample:find(' ', 1, true) then return nil end
     held = held_for(sample, granted, at_us)
   end
   if mark ~= 1 then return mark == 2 and window or nil end
-  local is_errors, outcome = ends == 0, string.sub(text, first, first)
+  local is_errors, outcome = ends == 0, text:sub(first, first)
   if at_us < begin then return not is_errors and at_us >= begin - 60000000 and window or nil end
   if outcome == 'o' then
     calls, succeeded = calls + 1, succeeded + 1
