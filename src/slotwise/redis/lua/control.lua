@@ -1,11 +1,15 @@
 -- control.lua: change a limit for everybody, or end somebody's acquisition.
 -- KEYS  the limit (rules/state.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 where names are noted, or empty   3 the loop client that calls, or empty
---       4 of a semaphore the pattern of foreign notification lists, else empty   5 heartbeat_max_interval (s)
+-- ARGV  1 now (s; empty: the server's clock)
+--       2 where names are noted, or empty
+--       3 the loop client that calls, or empty
+--       4 of a semaphore the pattern of foreign notification lists, else empty
+--       5 heartbeat_max_interval (s)
 --       6 the tiers' names, as the caller was made   7 and their values; "?" if these don't matter
 --       8 the verb, and 9... its arguments: see below
--- Returns {"done", ...} as the verb says, {"conflict", tier or -1, its value, held, waiting} or {"closed", the reason if there is
--- one}, followed by messages for the caller, "unfinished" among them if calls of heartbeat.lua have to serve the rest.
+-- Returns {"done", ...} as the verb says, {"conflict", tier or -1, its value, held, waiting} or
+-- {"closed", the reason if there is one}, followed by messages for the caller, "unfinished" among
+-- them if calls of heartbeat.lua have to serve the rest.
 -- Mirrors PathLedger.expire, then PathLedger.control.
 -- include rules/state.lua
 local verbs = {}
@@ -32,10 +36,11 @@ local function refuse(ids)
   end
 end
 
--- resize: 9 the tier's number   10 its node, or empty for the tier itself   11 the new value; 0: no limit; or a rate
+-- resize: 9 the tier's number   10 its node, or empty for the tier itself   11 the new value; 0: no
+--   limit; or a rate
 --         12 for how long (s) it is remembered when nobody is there
---         13 empty to change it, or where to continue: "*" and a cursor with waiters that can never fit now, or the node
---         after which to continue looking for waiters that fit now
+--         13 empty to change it, or where to continue: "*" and a cursor with waiters that can never
+--         fit now, or the node after which to continue looking for waiters that fit now
 -- Returns {"done", where to continue, or "" at the end} or {"adaptive"} if the value adapts.
 function verbs.resize()
   local rate, value, after = buckets.read(argument), tonumber(argument), ARGV[13]
@@ -85,14 +90,19 @@ function verbs.resize()
   return {'done', after}
 end
 
--- freeze, thaw: 9 the tier's number   10 its node, or empty for all of the tier   11 the value to freeze it at; empty: the
---         current one   12 for how long (s) it is remembered when nobody is there   13 empty, or where to continue
--- Returns {"done", value, where to continue, or "" at the end}, {"fixed"} if it doesn't adapt, or {"outside", min, max}.
+-- freeze, thaw: 9 the tier's number   10 its node, or empty for all of the tier   11 the value to
+--         freeze it at; empty: the current one
+--       12 for how long (s) it is remembered when nobody is there
+--       13 empty, or where to continue
+-- Returns {"done", value, where to continue, or "" at the end}, {"fixed"} if it doesn't adapt, or
+-- {"outside", min, max}.
 local function steer(is_freeze)
   local value, rules = tonumber(argument), adapting.rules[tier]
   if not rules then return {'fixed'} end
   local least, most = rules:match('^(%d+) (%d+)')
-  if value and (value < least + 0 or value > most + 0) then return {'outside', tonumber(least), tonumber(most)} end
+  if value and (value < least + 0 or value > most + 0) then
+    return {'outside', tonumber(least), tonumber(most)}
+  end
   local function steer_one(node)
     local it = adapting.read(node)
     if is_freeze then adapting.freeze_it(it, now_us, value) else adapting.thaw_it(it, now_us) end
@@ -126,16 +136,19 @@ end
 function verbs.freeze() return steer(true) end
 function verbs.thaw() return steer(false) end
 
--- pause: 9 unused   10 the node, or the number of a tier for all of it   11 for how long (s); if there are several, the one that
---         ends last counts
+-- pause: 9 unused   10 the node, or the number of a tier for all of it   11 for how long (s); if
+--         there are several, the one that ends last counts
 -- Returns {"done"}. Waiters are told to check, and learn when to come back.
 function verbs.pause()
   longest = math.max(longest, tonumber(ARGV[5]))
-  if tonumber(argument) > 0 then pauses.begin(node_name, math.ceil(tonumber(argument) * 1000000)) end
+  if tonumber(argument) > 0 then
+    pauses.begin(node_name, math.ceil(tonumber(argument) * 1000000))
+  end
   return {'done'}
 end
 
--- refill: 9 unused   10 the node with a rate whose bucket is filled, debt included. Returns {"done"}.
+-- refill: 9 unused   10 the node with a rate whose bucket is filled, debt included. Returns
+-- {"done"}.
 function verbs.refill()
   local node = known['.shape'] and read_node(node_name)
   if node and node.rate then
@@ -156,7 +169,8 @@ function verbs.settle()
   return {'done', found and 1 or 0}
 end
 
--- kick: 9 acquisition id. Its process gets the message "kicked"; a foreign client finds out by its ping. Waiters are left alone.
+-- kick: 9 acquisition id. Its process gets the message "kicked"; a foreign client finds out by its
+-- ping. Waiters are left alone.
 -- Returns {"done", how many slots it had; 0 if it held none}.
 function verbs.kick()
   local released = kick(ARGV[9])
@@ -164,7 +178,8 @@ function verbs.kick()
   return {'done', released}
 end
 
--- close: 9 the reason (only if there is one). Refuses all waiters and newcomers, until it is reopened. Returns {"done"}.
+-- close: 9 the reason (only if there is one). Refuses all waiters and newcomers, until it is
+-- reopened. Returns {"done"}.
 function verbs.close()
   if not known['.shape'] and ARGV[7] ~= '?' then agreement.declare(ARGV[6], ARGV[7]) end
   put('.closed', '1')
@@ -174,7 +189,8 @@ function verbs.close()
   return {'done'}
 end
 
--- reopen: undoes close and pause; a limit that is open is left alone. Returns {"done", 1 if it was closed}.
+-- reopen: undoes close and pause; a limit that is open is left alone. Returns {"done", 1 if it was
+-- closed}.
 function verbs.reopen()
   local was_closed = known['.closed'] and 1 or 0
   put('.reason', false)
@@ -183,7 +199,9 @@ function verbs.reopen()
     local until_us = tonumber(get('.until') or nil)
     put('.closed', false)
     put('.until', false)
-    if until_us then keep_until(math.max(until_us, now_us + 4 * math.max(longest, 15) * 1000000)) end
+    if until_us then
+      keep_until(math.max(until_us, now_us + 4 * math.max(longest, 15) * 1000000))
+    end
   end
   if pauses.ends then
     pauses.finish(math.huge)
@@ -192,14 +210,18 @@ function verbs.reopen()
   return {'done', was_closed}
 end
 
--- forget: removes all that is known of a limit that nobody uses: its values, what it was resized to, that it is closed.
--- Returns {"done", 1, or 0 if there was nothing, or -1 if it is in use, or a rate is not full or can still be settled; then
--- nothing has changed}.
+-- forget: removes all that is known of a limit that nobody uses: its values, what it was resized
+-- to, that it is closed.
+-- Returns {"done", 1, or 0 if there was nothing, or -1 if it is in use, or a rate is not full or
+-- can still be settled; then nothing has changed}.
 function verbs.forget()
   save()
   local is_used = call('EXISTS', keys.holders, keys.waiters, keys.queue) > 0
   local last_key = first_key + key_count - 1
-  if is_used or next(rates) and call('EXISTS', keys.cleanup, KEYS[last_key - 1], KEYS[last_key]) > 0 then return {'done', -1} end
+  if is_used or next(rates) and call('EXISTS', keys.cleanup, KEYS[last_key - 1],
+      KEYS[last_key]) > 0 then
+    return {'done', -1}
+  end
   local found = call('EXISTS', unpack(KEYS))
   unlink(unpack(KEYS))
   if ARGV[2] ~= '' then redis.pcall('ZREM', ARGV[2], KEYS[1]) end
@@ -218,7 +240,10 @@ local function run()
   if CHANGES[verb] then
     if known['.closed'] then return closed_reply() end
     local clash = ARGV[7] ~= '?' and agreement.declare(ARGV[6], ARGV[7])
-    if clash then return {'conflict', clash - 1, agreement.conflicting(clash), counts.held_before, turns.waiting} end
+    if clash then
+      return {'conflict', clash - 1, agreement.conflicting(clash), counts.held_before,
+        turns.waiting}
+    end
     outlive(math.max(longest, tonumber(ARGV[5])))
   end
   if known['.shape'] or is_line then expire() end

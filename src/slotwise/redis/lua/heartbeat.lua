@@ -1,13 +1,18 @@
--- heartbeat.lua: the heartbeats of a whole process for its limits; the reply tells which acquisitions have changed state.
+-- heartbeat.lua: the heartbeats of a whole process for its limits; the reply tells which
+-- acquisitions have changed state.
 -- KEYS  the limits (rules/state.lua), one after the other
--- ARGV  1 now (s; empty: the server's clock)   2 where their names are noted, or empty   3 the loop client that calls, or empty
---       then for each limit: heartbeat_max_interval (s), of a semaphore the pattern of foreign notification lists, else
---       empty, how many holders, how many waiters, the holders' ids, the waiters' ids
--- Returns for each limit {ms until the next deadline, 0 if something is unfinished, -1, or -2 (next_end in
--- rules/ending.lua), and what each that was not simply renewed came to: "lost id", "gone id", "granted id number token" ...}.
--- "lost" is a holder that no longer holds anything, "gone" a waiter that is not in the queue. "full" in the first reply: the
--- server is at its maxmemory, which refuses newcomers and no heartbeats. A limit that can't be read has {-1, "failed why"},
--- and does not affect the others.
+-- ARGV  1 now (s; empty: the server's clock)
+--       2 where their names are noted, or empty
+--       3 the loop client that calls, or empty
+--       then for each limit: heartbeat_max_interval (s), of a semaphore the pattern of foreign
+--       notification lists, else empty, how many holders, how many waiters, the holders' ids, the
+--       waiters' ids
+-- Returns for each limit {ms until the next deadline, 0 if something is unfinished, -1, or -2
+-- (next_end in rules/ending.lua), and what each that was not simply renewed came to: "lost id",
+-- "gone id", "granted id number token" ...}.
+-- "lost" is a holder that no longer holds anything, "gone" a waiter that is not in the queue.
+-- "full" in the first reply: the server is at its maxmemory, which refuses newcomers and no
+-- heartbeats. A limit that can't be read has {-1, "failed why"}, and does not affect the others.
 -- Mirrors a renewal of each, then PathLedger.expire.
 -- include rules/state.lua
 
@@ -23,7 +28,8 @@ local function clamp(key)
   local latest = tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
   if not latest or latest <= now + 1.25 * longest then return end
   local beyond = '(' .. seconds(now + 1.25 * longest)
-  renew(key, call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE), seconds(now + longest))
+  renew(key, call('ZRANGEBYSCORE', key, beyond, '+inf', 'LIMIT', 0, AT_ONCE),
+    seconds(now + longest))
 end
 
 -- Which of ARGV[from] .. ARGV[to] are in a sorted set, as a set.
@@ -39,13 +45,14 @@ local function present(key, from, to)
   return found
 end
 
--- A client that speaks only the document has granted a waiter of ours. One slot, or all of several: complete the grant. Else
--- back to its old place in the queue, since all are granted or none.
+-- A client that speaks only the document has granted a waiter of ours. One slot, or all of several:
+-- complete the grant. Else back to its old place in the queue, since all are granted or none.
 local function complete(id, claim, deadline)
   local is_whole = line.remove(id) == slots_of(id)
   counts.waits = counts.waits - 1
   if not is_whole then
-    return line.wait({place = seconds((claim.ticket - turns.head_start_of(id)) / 1000000)}, id, claim, nil, deadline)
+    return line.wait({place = seconds((claim.ticket - turns.head_start_of(id)) / 1000000)}, id,
+      claim, nil, deadline)
   end
   hold(id, claim, {read_node('0:')}, deadline)
   line.drop_list(id)
@@ -62,13 +69,18 @@ local function beat(first, count, at)
   for i = at + 4, last do note_unread(ARGV[i], unread) end
   fetch(unread)
   local over = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do over[id] = true end
-  -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That doesn't extend a ttl.
+  for _, id in ipairs(call('ZRANGEBYSCORE', keys.ttls, '-inf', now_text, 'LIMIT', 0, AT_ONCE)) do
+    over[id] = true
+  end
+  -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That
+  -- doesn't extend a ttl.
   local holding = present(keys.holders, at + 4, last)
   local waiting = present(keys.waiters, first_waiter, last)
   local living, queued, ended, outcome = {}, {}, {}, {}
   local function live(id)
-    for part = 1, is_line and slots_of(id) or 1 do living[#living + 1] = part == 1 and id or id .. '#' .. part end
+    for part = 1, is_line and slots_of(id) or 1 do
+      living[#living + 1] = part == 1 and id or id .. '#' .. part
+    end
   end
   for i = at + 4, first_waiter - 1 do
     local id = ARGV[i]
@@ -94,7 +106,8 @@ local function beat(first, count, at)
         live(id)
         outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
       end
-    elseif not widest_tier and known['.shape'] and buckets.recall(id) then  -- of rates alone nothing is held
+    -- of rates alone nothing is held
+    elseif not widest_tier and known['.shape'] and buckets.recall(id) then
       outcome[#outcome + 1] = 'granted ' .. id .. ' 0 ' .. whole(last_token)
     else
       if waiting[id] and not is_line then damaged('a waiter has no claim') end
@@ -113,7 +126,9 @@ local function beat(first, count, at)
     -- Other clients may have set a shorter life.
     for key = first, first + (is_line and 6 or -1) do
       local left_ms = call('PTTL', KEYS[key])
-      if left_ms >= 0 and left_ms < (life_us - now_us) / 1000 - 1000 then expire_with_the_others(KEYS[key]) end
+      if left_ms >= 0 and left_ms < (life_us - now_us) / 1000 - 1000 then
+        expire_with_the_others(KEYS[key])
+      end
     end
     clamp(keys.holders)
     clamp(keys.waiters)

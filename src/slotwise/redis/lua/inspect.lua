@@ -1,25 +1,31 @@
--- inspect.lua: how full a limit is, who holds and who waits. Each call has a bounded part of a long list.
+-- inspect.lua: how full a limit is, who holds and who waits. Each call has a bounded part of a long
+-- list.
 -- KEYS  the limit (rules/state.lua); for "survey" the limits, one after the other
 -- ARGV  1 now (s; empty: the server's clock)   2 where names are noted, or empty
 --       3 unused: whoever is granted something meanwhile learns of it by a message
 --       4 of a semaphore the pattern of foreign notification lists, else empty
 --       5 what: "tiers", "nodes", "path", "estimate", "holders", "waiters", "changes" or "survey"
---       6 for "path" and "estimate" the path, followed by "*" and what is needed if that is not one slot of each; for
---       "changes" a node; for lists where to continue, empty at first; for "survey" the patterns of all limits
--- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished, or why all was reset, where to continue, or "" at the
--- end}, followed for
---   "tiers"     by the tiers' names, or "" if nobody is there, their values as they were declared, holders, waiters, 1 if a
---               bucket is not full, else 0
---   "nodes"     by the tiers' values, or "", the time (us), .pauses or "", how many wait, {the numbers of tiers that are
---               frozen, and nodes}, then in turn a node and its record (rules/state.lua)
---   "path"      for each node: held, waiting, value, kept, for how long it is paused (ms), 1 if frozen, else 0; or by
---               nothing if nobody is there
+--       6 for "path" and "estimate" the path, followed by "*" and what is needed if that is not one
+--         slot of each; for "changes" a node; for lists where to continue, empty at first; for
+--         "survey" the patterns of all limits
+-- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished, or
+-- why all was reset, where to continue, or "" at the end}, followed for
+--   "tiers"     by the tiers' names, or "" if nobody is there, their values as they were declared,
+--               holders, waiters, 1 if a bucket is not full, else 0
+--   "nodes"     by the tiers' values, or "", the time (us), .pauses or "", how many wait, {the
+--               numbers of tiers that are frozen, and nodes}, then in turn a node and its record
+--               (rules/state.lua)
+--   "path"      for each node: held, waiting, value, kept, for how long it is paused (ms), 1 if
+--               frozen, else 0; or by nothing if nobody is there
 --   "estimate"  by when a newcomer would be served (s) or "", or "refused", value and tier if never
---   "changes"   by how the value of an adaptive node has moved, its rules or "", and 1 if it is frozen, else 0
---   "holders", "waiters"  in turn by an id, its claim, or "" if it has none, and since when (s) that waits, and the node that a
---               waiter or the head of its group lacks, else "". An entry of a long list may appear twice.
--- "survey" returns for each limit {} if nothing is known of it, {"failed", why} if it can't be read, or what is
--- returned for "path", of a semaphore, and for "tiers" followed by "nodes", of tiers.
+--   "changes"   by how the value of an adaptive node has moved, its rules or "", and 1 if it is
+--     frozen, else 0
+--   "holders", "waiters"  in turn by an id, its claim, or "" if it has none, and since when (s)
+--               that waits, and the node that a waiter or the head of its group lacks, else "". An
+--               entry of a long list may appear twice.
+-- "survey" returns for each limit {} if nothing is known of it, {"failed", why} if it can't be
+-- read, or what is returned for "path", of a semaphore, and for "tiers" followed by "nodes", of
+-- tiers.
 -- Mirrors PathLedger.expire, then reads.
 -- include rules/state.lua
 -- include rules/estimate.lua
@@ -43,7 +49,8 @@ function show.nodes()
     value_texts[tier] = value_texts[tier]:gsub('^(%d+_%d+_)%d+', '%1' .. at)
   end
   local count = what == 'survey' and PAGE / 5 or 4 * PAGE  -- there are others in that call
-  local found = call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT', count)
+  local found = call('HSCAN', keys.state, from == '' and '0' or from, 'MATCH', '[0-9]*', 'COUNT',
+    count)
   reply[4] = found[1] ~= '0' and found[1] or ''
   for i = 2, known['.rated'] and #found[2] or 0, 2 do  -- a bucket that wasn't used since a resize
     local node = read_node(found[2][i - 1])
@@ -64,7 +71,8 @@ function show.path()
   for _, node in ipairs(nodes_of(from)) do
     local value, kept = value_of(node), node.kept_slots or 0
     if queue.has_waiters_at(node) then kept = math.max(value - held_of(node), 0) end
-    local paused_ms = pauses.ends and math.max(math.ceil((pauses.until_of(node) - now_us) / 1000), 0) or 0
+    local paused_ms = pauses.ends and math.max(math.ceil((pauses.until_of(node) - now_us) / 1000),
+      0) or 0
     add(held_of(node), node.waiting, value, kept, paused_ms)
     add(adapting.rules[node.tier] and adapting.read(node).frozen or 0)
   end
@@ -124,8 +132,11 @@ local function look(first, count, shows)
     if known['.closed'] then keep_closed() end
     save()
   end
-  if what == 'survey' and not (known['.shape'] or known['.closed'] or is_line and values[1]) then return {} end
-  reply = {known['.closed'] and (known['.reason'] and 2 or 1) or 0, known['.reason'] or '', queue.is_unfinished(), ''}
+  if what == 'survey' and not (known['.shape'] or known['.closed'] or is_line and values[1]) then
+    return {}
+  end
+  reply = {known['.closed'] and (known['.reason'] and 2 or 1) or 0, known['.reason'] or '',
+    queue.is_unfinished(), ''}
   for _, each in ipairs(shows) do show[each]() end
   if why_reset then reply[3] = why_reset end
   return reply
@@ -137,7 +148,8 @@ local replies, first = {}, 1
 for i = 6, #ARGV do
   local count = ARGV[i] ~= '' and 7 or 14
   pattern, from = ARGV[i], count == 7 and '0:' or ''
-  local fine, found = pcall(guarded, look, first, count, count == 7 and {'path'} or {'tiers', 'nodes'})
+  local fine, found = pcall(guarded, look, first, count,
+    count == 7 and {'path'} or {'tiers', 'nodes'})
   if not fine then found = {'failed', type(found) == 'table' and found.err or tostring(found)} end
   replies[#replies + 1], first = found, first + count
 end

@@ -1,14 +1,18 @@
--- release.lua: release acquisitions, or remove them from the queue; waiters that fit then are served at once.
+-- release.lua: release acquisitions, or remove them from the queue; waiters that fit then are
+-- served at once.
 -- KEYS  the limit (rules/state.lua)
--- ARGV  1 now (s; empty: the server's clock)   2 where names are noted, or empty   3 the loop client that calls, or empty
+-- ARGV  1 now (s; empty: the server's clock)
+--       2 where names are noted, or empty
+--       3 the loop client that calls, or empty
 --       4 of a semaphore the pattern of foreign notification lists, else empty
 --       5 "count" to be told how full it is, else empty
---       6... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took of rates goes back,
---       followed by a space and "tier=units,...", what it has
---       really taken of rates, and by a space and a sample for adaptive tiers (rules/window.lua)
--- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither}, and if asked for, of the last that waited, or of a
--- semaphore: the node that its group lacked, its value, held, waiting (a text while it is paused: "number ms"; the value of
--- a rate is its text), and of a semaphore the oldest holders ("", 0, 0, 0 if none waited); followed by messages for the caller.
+--       6... acquisition ids; with "~" in front if nobody has seen the grant, so that what it took
+--         of rates goes back, followed by a space and "tier=units,...", what it has really taken of
+--         rates, and by a space and a sample for adaptive tiers (rules/window.lua)
+-- Returns {for each id a digit: 1 it held, 2 it waited, 0 neither}, and if asked for, of the last
+-- that waited, or of a semaphore: the node that its group lacked, its value, held, waiting (a text
+-- while it is paused: "number ms"; the value of a rate is its text), and of a semaphore the oldest
+-- holders ("", 0, 0, 0 if none waited); followed by messages for the caller.
 -- Mirrors PathLedger.expire, then PathLedger.release or cancel for all ids at once.
 -- include rules/window.lua
 -- include rules/quick.lua
@@ -21,7 +25,8 @@ for i = 6, #ARGV do
   id = id or ARGV[i]
   unseen[i - 5] = id:byte() == 126  -- "~"
   ids[i - 5] = unseen[i - 5] and id:sub(2) or id
-  corrections[i - 5], samples[i - 5] = rest, string.match(rest or '', '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$')
+  corrections[i - 5], samples[i - 5] = rest, string.match(rest or '',
+    '%f[%w]([odi][%d-]%d* ?%d*p?[%d.]*)$')
 end
 
 local function run()

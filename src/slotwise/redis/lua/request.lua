@@ -1,27 +1,35 @@
--- request.lua: take what is needed of every tier at once, or else wait, holding nothing; one request, or several of one
--- limit.
+-- request.lua: take what is needed of every tier at once, or else wait, holding nothing; one
+-- request, or several of one limit.
 -- KEYS  the limit (rules/state.lua)
 -- ARGV  1 now (s; empty: the server's clock)   2 where names are noted (note_name), or empty
---       3 the tiers' names, as the callers were made   4 and their values; of a semaphore "", and its value or rules
+--       3 the tiers' names, as the callers were made
+--       4 and their values; of a semaphore "", and its value or rules
 --       5 heartbeat_max_interval (s)   6 ttl (s; "-": none)
---       7 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer than n at each node,
---       "-" being any number; followed by "shed S", only if it is expected to be served within S seconds; of a semaphore,
---       "replace" kicks the longest holders, and waits in front if that takes time, "replace try" only if it doesn't
---       8 "again" if they may have been requested before, else empty   9 owner: "!secret host pid label"
+--       7 "wait" or "try"; "wait N n,n,..." waits only while fewer than N others wait, and fewer
+--         than n at each node, "-" being any number; followed by "shed S", only if it is expected
+--         to be served within S seconds; of a semaphore, "replace" kicks the longest holders, and
+--         waits in front if that takes time, "replace try" only if it doesn't
+--       8 "again" if they may have been requested before, else empty
+--       9 owner: "!secret host pid label"
 --       10 "due" to be told when the next check is due
---       11 of a semaphore the pattern of foreign notification lists; of tiers "node|weight ..." in fair order, and
---       "node=value ..." for nodes of tiers where each key has its own value; those in use keep theirs
+--       11 of a semaphore the pattern of foreign notification lists; of tiers "node|weight ..." in
+--         fair order, and "node=value ..." for nodes of tiers where each key has its own value;
+--         those in use keep theirs
 --       12... in turn an acquisition id, which says what it needs (rules/base.lua), and its path
 -- Returns {"granted", number, token}, and of a semaphore its value
---         {"queued", ms until the next check is due, -1, or -2 (next_end in rules/ending.lua)}, and of a semaphore its value
---         {"busy", node, value, held, waiting}     only for "try"; nothing has changed; of a semaphore also the oldest holders
---         {"full", node, value, held, waiting, how many wait where no more may, when it would be served (s) or "",
---          1 if that is too late, else 0}          it may not wait; nothing has changed. In both, waiting is a text while
---                                                  the node is paused: "number ms", and the value of a rate is its text
+--         {"queued", ms until the next check is due, -1, or -2 (next_end in rules/ending.lua)}, and
+--           of a semaphore its value
+--         {"busy", node, value, held, waiting}     only for "try"; nothing has changed; of a
+--           semaphore also the oldest holders
+--         {"full", node, value, held, waiting, how many wait where no more may, when it would be
+--           served (s) or "", 1 if that is too late, else 0}   it may not wait; nothing has changed.
+--           In both, waiting is a text while the node is paused: "number ms", and the value of a
+--           rate is its text
 --         {"refused", value, tier}                 it needs more than there is
 --         {"conflict", tier or -1, its value, held, waiting}   in use with other tiers
 --         {"closed", the reason if there is one}   for everybody, until it is reopened
--- followed by messages for the caller; for several, {"each", one of these for each} with the messages after the last.
+-- followed by messages for the caller; for several, {"each", one of these for each} with the
+-- messages after the last.
 -- Mirrors PathLedger.expire and serve, then PathLedger.request or try_request for each.
 -- include rules/quick.lua
 local fine, granted = pcall(quick.request)  -- the rules reset what is damaged
@@ -62,7 +70,9 @@ local function overload(path_nodes)
   local tier = 0
   for text in each_most:gmatch('[^,]+') do
     tier = tier + 1
-    if tonumber(text) and path_nodes[tier].waiting >= tonumber(text) then return path_nodes[tier].waiting end
+    if tonumber(text) and path_nodes[tier].waiting >= tonumber(text) then
+      return path_nodes[tier].waiting
+    end
   end
 end
 
@@ -70,12 +80,14 @@ local function weight_of(path) return turns.by and turns.weights[fair.key_of(pat
 
 local function claim_of(ticket, path)
   return {
-    before = interval_text .. ' ' .. ttl .. ' ' .. whole(ticket), ttl = ttl, ticket = ticket, granted = '-' .. now_text,
+    before = interval_text .. ' ' .. ttl .. ' ' .. whole(ticket), ttl = ttl, ticket = ticket,
+      granted = '-' .. now_text,
     numbers = '0', token = '0', path = path, owner = owner,
   }
 end
 
--- Kick the longest holders for a request, as far as that is needed; returns its reply, or nil if it has to wait.
+-- Kick the longest holders for a request, as far as that is needed; returns its reply, or nil if it
+-- has to wait.
 local function replace(id, claim, path_nodes, needs)
   local node, need = path_nodes[1], need_of(path_nodes[1], needs)
   local chosen, at_once = line.to_replace(need)
@@ -113,14 +125,19 @@ local function request(id, path)
     local expected = estimates.of(path, path_nodes, needs)
     local is_late = not waiting and expected and expected > (tonumber(patience) or math.huge)
     if waiting or is_late then
-      for _, node in ipairs(is_late and path_nodes or {}) do waiting = math.max(waiting or 0, node.waiting) end
+      for _, node in ipairs(is_late and path_nodes or {}) do
+        waiting = math.max(waiting or 0, node.waiting)
+      end
       local name, value_there, held, waiting_there = in_the_way(newcomer.lacking)
-      return {'full', name, value_there, held, waiting_there, waiting, estimates.text(expected), is_late and 1 or 0}
+      return {'full', name, value_there, held, waiting_there, waiting, estimates.text(expected),
+        is_late and 1 or 0}
     end
   end
   last_ticket = ticket
   if is_free then
-    if turns.waiting > 0 and not is_line then turns.count_grant(ticket, path, needs, weight_of(path)) end
+    if turns.waiting > 0 and not is_line then
+      turns.count_grant(ticket, path, needs, weight_of(path))
+    end
     hold(id, claim, path_nodes, deadline)
     if not widest_tier then buckets.remember(id, path) end
     return granted_reply(claim)
@@ -148,14 +165,15 @@ local function run()
     -- One that is requested again may have been granted before the close.
     return finish(each(function(id) return granted_before(id) or closed_reply() end))
   end
-  -- A server at its maxmemory refuses newcomers here, before anything has changed: it refuses a script's first write if that
-  -- may take memory, and no later one.
+  -- A server at its maxmemory refuses newcomers here, before anything has changed: it refuses a
+  -- script's first write if that may take memory, and no later one.
   if not again then call('ZADD', keys.holders, 'XX', '0', '') end
   local is_new = known['.shape'] ~= shape or known['.declared'] ~= declared
   local clash = is_new and agreement.declare(shape, declared)
   if clash then
     return finish(each(function()
-      return {'conflict', clash - 1, agreement.conflicting(clash), counts.held_before, turns.waiting}
+      return {'conflict', clash - 1, agreement.conflicting(clash), counts.held_before,
+        turns.waiting}
     end))
   end
   if interval > longest then
@@ -169,9 +187,13 @@ local function run()
     local node = read_node(name)
     node.own = node.own or tonumber(value)
   end
-  if patience and not times_all(known['.hold']) then put('.hold', estimates.time_all(known['.hold'])) end
+  if patience and not times_all(known['.hold']) then
+    put('.hold', estimates.time_all(known['.hold']))
+  end
   turns.weights = {}
-  for name, weight in string.gmatch(turns.by and ARGV[11] or '', '([^%s|]+)|(%S+)') do turns.weights[name] = tonumber(weight) end
+  for name, weight in string.gmatch(turns.by and ARGV[11] or '', '([^%s|]+)|(%S+)') do
+    turns.weights[name] = tonumber(weight)
+  end
   deadline = seconds(now + interval)
   local replies = each(request)
   local due = (tell_due or again) and next_end()

@@ -7,7 +7,8 @@ local BOUND, DISTINCT, FAILURES, MARGIN, FADE, GROWTH = 0.8, 0.02, 20, 0.95, 1.0
 local LONGEST_SETTLING, ERRORS_CUT = 60000000, 0.7
 local STEADY, BELOW, ABOVE = 0, 1, 2
 -- What is kept of it besides the window: .adapt.
-local OF_LATENCY = {'value', 'limit', 'frozen', 'grows_after', 'exact', 'phase', 'steady_calls', 'steady_busy',
+local OF_LATENCY = {'value', 'limit', 'frozen', 'grows_after', 'exact', 'phase', 'steady_calls',
+  'steady_busy',
                     'steady', 'rest', 'streak', 'ceiling', 'mean'}
 local OF_ERRORS = {'value', 'limit', 'frozen', 'grows_after', 'cut'}
 local OUTCOMES = {o = 'ok', d = 'dropped', i = 'ignored'}
@@ -53,7 +54,8 @@ local function unpack_window(window)
   if #(window or '') ~= WINDOW_BYTES then return nil end
   local mark, begin, ends, need, calls, succeeded, busy, failed = struct.unpack(WINDOW, window)
   local is_known = mark == 1 or mark == 2
-  if is_known and math.max(math.abs(begin), math.abs(ends), need, calls, succeeded, busy, failed) < 2^60 then
+  if is_known and math.max(math.abs(begin), math.abs(ends), need, calls, succeeded, busy,
+      failed) < 2^60 then
     return begin, calls, succeeded, busy, failed
   end
 end
@@ -65,9 +67,13 @@ local function read_adaptation(rules, record, window, at, value)
   local is_sound = read_fields(it, rules.window and OF_LATENCY or OF_ERRORS, record or '')
   if not (is_sound and it.value >= rules.min and it.value <= rules.max and it.limit >= rules.min
           and it.limit <= rules.max and it.value % 1 == 0 and it.limit % 1 == 0) then
-    if not (value and value >= rules.min and value <= rules.max and value % 1 == 0) then value = rules.start end
-    it = {rules = rules, changes = {}, value = value, limit = value, frozen = 0, grows_after = at, exact = value,
-          phase = STEADY, steady_calls = 0, steady_busy = 0, steady = 0, rest = 0, streak = 0, ceiling = 0,
+    if not (value and value >= rules.min and value <= rules.max and value % 1 == 0) then
+      value = rules.start
+    end
+    it = {rules = rules, changes = {}, value = value, limit = value, frozen = 0, grows_after = at,
+      exact = value,
+          phase = STEADY, steady_calls = 0, steady_busy = 0, steady = 0, rest = 0, streak = 0,
+            ceiling = 0,
           mean = 0, cut = 0}
     window = ''
   end
@@ -88,7 +94,8 @@ local function adaptation_record(it)
   for i, field in ipairs(rules.window and OF_LATENCY or OF_ERRORS) do
     words[i] = string.format('%.17g', it[field])
   end
-  local window = rules.window and {it.begin, it.begin + rules.window, rules.need, it.calls, it.succeeded, it.busy, it.failed}
+  local window = rules.window and {it.begin, it.begin + rules.window, rules.need, it.calls,
+    it.succeeded, it.busy, it.failed}
     or {it.since, 0, it.value, it.succeeded, it.succeeded, it.used, 0}
   return table.concat(words, ' '), struct.pack(WINDOW, it.frozen == 1 and 2 or 1, unpack(window))
 end
@@ -208,7 +215,11 @@ local function count_for_latency(it, at, held, outcome, slots)
   it.busy = it.busy + held * slots
   if outcome == 'ignored' then return end
   it.calls = it.calls + 1
-  if outcome == 'ok' then it.succeeded = it.succeeded + 1 else it.failed = it.failed + held * slots end
+  if outcome == 'ok' then
+    it.succeeded = it.succeeded + 1
+  else
+    it.failed = it.failed + held * slots
+  end
   if at >= it.begin + it.rules.window and it.calls >= it.rules.need then end_window(it, at) end
 end
 
@@ -235,7 +246,8 @@ local function count_for_errors(it, at, held, outcome, slots)
   end
 end
 
--- Count an acquisition that ended, by its sample (all times in us); `it.limit` is the limit from now on.
+-- Count an acquisition that ended, by its sample (all times in us); `it.limit` is the limit from
+-- now on.
 local function note_end(it, at, held, sample, slots)
   local outcome, retry_after = OUTCOMES[sample:sub(1, 1)], tonumber(sample:match(' (%d+)')) or 0
   if retry_after > 0 then it.grows_after = math.max(it.grows_after, at + retry_after) end

@@ -3,7 +3,8 @@
 -- What is kept of a node in state, besides its record, whose value is the limit:
 --   "%node" -> "used;record;window": when (us) something of it ended last, and rules/adaptation.lua
 --   "&node" -> how it has moved, a line "at_us old new reason" for each change
--- and the fact .frozen, "tier=value ..." for tiers that are frozen as a whole; "-" is where they start.
+-- and the fact .frozen, "tier=value ..." for tiers that are frozen as a whole; "-" is where they
+-- start.
 made_when_needed(adapting, function()
   local IDLE = 300000000       -- how long (us) a key that nobody uses is remembered
   local KEPT_OF_KEY = 20       -- how many changes: there may be very many keys
@@ -26,7 +27,8 @@ made_when_needed(adapting, function()
   function adapting.read(node, begun)
     local text, _, record, window = adapting.rules[node.tier], parts_of(node.name)
     rules_of[text] = rules_of[text] or read_adaptive(text)
-    local it = read_adaptation(rules_of[text], record, window, not record and begun or now_us, value_of(node))
+    local it = read_adaptation(rules_of[text], record, window, not record and begun or now_us,
+      value_of(node))
     if not record and adapting.frozen[node.tier] then it.frozen = 1 end
     return it
   end
@@ -78,7 +80,8 @@ made_when_needed(adapting, function()
   function adapting.forget_if_idle(name)
     local used = parts_of(name)
     local node = read_node(name)
-    if used and node.held == 0 and node.waiting == 0 and not node.kept and not adapting.is_frozen(name) then
+    if used and node.held == 0 and node.waiting == 0 and not node.kept
+        and not adapting.is_frozen(name) then
       if now_us - tonumber(used) < IDLE then return tonumber(used) + IDLE end
       put('%' .. name, false)
       put('&' .. name, false)

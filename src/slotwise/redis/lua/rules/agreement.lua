@@ -1,4 +1,5 @@
--- rules/agreement.lua: what all objects of a name have to agree on: its tiers and their values. Not a script.
+-- rules/agreement.lua: what all objects of a name have to agree on: its tiers and their values. Not
+-- a script.
 
 made_when_needed(agreement, function()
   -- The i-th part of a text that has "|" between its parts.
@@ -9,7 +10,8 @@ made_when_needed(agreement, function()
     end
   end
 
-  -- Have a tier another value, or rate, as a text. Objects may be made with the old one and with the new one.
+  -- Have a tier another value, or rate, as a text. Objects may be made with the old one and with
+  -- the new one.
   function agreement.accept(tier, text)
     value_texts[tier] = text
     local texts, parts = {}, {}
@@ -32,21 +34,23 @@ made_when_needed(agreement, function()
     end
   end
 
-  -- Agree on the tiers with an object that was made with these; nil, or the number of the tier whose value is in the way,
-  -- or 0 if the tiers are others.
+  -- Agree on the tiers with an object that was made with these; nil, or the number of the tier
+  -- whose value is in the way, or 0 if the tiers are others.
   function agreement.declare(shape, own_values)
     local clash = 0
     if known['.shape'] == shape then
       clash = known['.declared'] ~= own_values and clashing(own_values)
       if not clash then return nil end
-    elseif is_line and not known['.shape'] then  -- clients that speak only the document may have been here first
+    -- clients that speak only the document may have been here first
+    elseif is_line and not known['.shape'] then
       clash = values[1] and own_values ~= whole(values[1]) and 1
     end
     local is_used = turns.waiting + counts.held_before > 0
     if clash and is_used and (known['.shape'] or is_line and values[1]) then return clash end
     -- A bucket that is not full is in use.
     if known['.shape'] and next(rates) then
-      local found = call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', '0', CHUNK)
+      local found = call('ZRANGEBYSCORE', keys.cleanup, '(' .. whole(now_us), '+inf', 'LIMIT', '0',
+        CHUNK)
       if #found == CHUNK then return clash end  -- not all is looked at, and much was used lately
       for _, member in ipairs(found) do
         if member:byte() ~= 37 then return clash end
@@ -75,7 +79,8 @@ made_when_needed(agreement, function()
     put('.values', own_values)
   end
 
-  -- What is in the way of somebody by whom declare() returned this: the value, "rate" and the rate, or all the tiers.
+  -- What is in the way of somebody by whom declare() returned this: the value, "rate" and the rate,
+  -- or all the tiers.
   function agreement.conflicting(clash)
     local is_word = clash == 0 or adapting.rules[clash]
     local tier = 0
@@ -83,6 +88,7 @@ made_when_needed(agreement, function()
       tier = tier + 1
       if tier == clash and text:find('/', 1, true) then return 'rate ' .. text end
     end
-    return is_word and (known['.shape'] or '') .. ' ' .. (known['.declared'] or '') or values[clash] or 0
+    return is_word and (known['.shape'] or '') .. ' ' .. (known['.declared'] or '')
+      or values[clash] or 0
   end
 end)

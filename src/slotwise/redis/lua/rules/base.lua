@@ -39,7 +39,8 @@ local function charges_in(id, tiers)
   return id:match('%*([%d.]+)$') or string.sub(string.rep('.1', tiers), 2)
 end
 
--- Remember what was taken of rates, for so long (us) or until then (us), so that it can be corrected.
+-- Remember what was taken of rates, for so long (us) or until then (us), so that it can be
+-- corrected.
 local function note_taken(first, settle, id, path, charges, until_us)
   local window = math.floor(now_us / settle)
   local key = KEYS[first + 12 + window % 2]

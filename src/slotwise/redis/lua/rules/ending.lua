@@ -1,9 +1,11 @@
--- rules/ending.lua: end what is over: deadlines, dead processes, kicks; and when to come back for it. Not a script.
+-- rules/ending.lua: end what is over: deadlines, dead processes, kicks; and when to come back for
+-- it. Not a script.
 local SUSPECTED = 200  -- how many claims are searched for those of a dead process
-local PROMPT, BACK = 0.25, 3  -- (s) how late a silence may be noticed; how long processes take to be back
+-- (s) how late a silence may be noticed; how long processes take to be back
+local PROMPT, BACK = 0.25, 3
 
--- Whether the server has run for long enough that every living process listens again. The others end by their own
--- deadlines until then.
+-- Whether the server has run for long enough that every living process listens again. The others
+-- end by their own deadlines until then.
 local function are_others_back()
   local info = redis.pcall('INFO', 'server')
   local uptime = type(info) == 'string' and tonumber(info:match('uptime_in_seconds:(%d+)'))
@@ -15,9 +17,10 @@ local function process_of(id)
   return client and (client:match('^(.*)x%d+$') or client)
 end
 
--- Those of the first members of a set that belong to dead processes. A process is dead if it has just been silent for too
--- long and does not listen on its channel any more. A living process listens, unless it has just lost its connection, so
--- one that only forgot a claim, or left it to its silence, loses no other.
+-- Those of the first members of a set that belong to dead processes. A process is dead if it has
+-- just been silent for too long and does not listen on its channel any more. A living process
+-- listens, unless it has just lost its connection, so one that only forgot a claim, or left it to
+-- its silence, loses no other.
 local function dead_among(key, silent)
   local suspects, gone, found, is_known, is_back = {}, {}, {}, false, false
   for _, id in ipairs(silent) do suspects[process_of(id) or ''] = true end
@@ -36,14 +39,16 @@ local function dead_among(key, silent)
   return found
 end
 
--- End some of those whose time is up in a key, by a function that costs this much for each. Returns those whose deadline
--- has just passed: somebody comes back for each deadline while others wait. Those of before passed while nobody could
--- reach the server, and their processes may not be back yet.
+-- End some of those whose time is up in a key, by a function that costs this much for each. Returns
+-- those whose deadline has just passed: somebody comes back for each deadline while others wait.
+-- Those of before passed while nobody could reach the server, and their processes may not be back
+-- yet.
 local function end_due(key, cost, finish)
   local just, seen = {}, {}
   local most = math.floor(left / cost)
   if most < 1 then return just end
-  local found = call('ZRANGEBYSCORE', flush(key), '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', most)
+  local found = call('ZRANGEBYSCORE', flush(key), '-inf', now_text, 'WITHSCORES', 'LIMIT', '0',
+    most)
   for i = 1, #found, 2 do
     local id = id_of(found[i])  -- one of n slots is n members, and all of them go with the first
     if not seen[id] then
@@ -55,15 +60,17 @@ local function end_due(key, cost, finish)
   return just
 end
 
--- End all whose time is up, some in each call; anything is granted only after that, when no waiter is left whose own time
--- is up.
+-- End all whose time is up, some in each call; anything is granted only after that, when no waiter
+-- is left whose own time is up.
 local function expire()
   if pauses.ends then pauses.follow_clock() end
   if counts.timed > 0 then
     end_due(keys.ttls, 1, function(id)
       local claim = read_claim(id)
       -- One that had no ttl was kicked, and its grace is over.
-      if release(id, claim and claim.ttl ~= '-' and 'd-' or 'i-') == 0 then call('ZREM', keys.ttls, id) end
+      if release(id, claim and claim.ttl ~= '-' and 'd-' or 'i-') == 0 then
+        call('ZREM', keys.ttls, id)
+      end
     end)
   end
   local function drop(id, member)
@@ -73,7 +80,8 @@ local function expire()
   if turns.waiting > 0 then
     for _, id in ipairs(end_due(keys.waiters, 2, queue.leave)) do silent[#silent + 1] = id end
   end
-  -- Whatever else a dead process has here goes with that, or each would keep its turn until its own time is up.
+  -- Whatever else a dead process has here goes with that, or each would keep its turn until its own
+  -- time is up.
   if silent[1] then
     for _, id in ipairs(turns.waiting > 0 and dead_among(keys.waiters, silent) or {}) do
       if left < 2 then break end
@@ -87,10 +95,12 @@ local function expire()
     end
   end
   if known['.closed'] and turns.waiting > 0 then
-    for _, id in ipairs(call('ZRANGE', flush(is_line and keys.queue or keys.waiters), 0, math.floor(left / 2))) do
+    for _, id in ipairs(call('ZRANGE', flush(is_line and keys.queue or keys.waiters), 0,
+        math.floor(left / 2))) do
       local claim = read_claim(id)
       queue.leave(id)
-      notify(id, claim and claim.owner, 'closed ' .. id .. (known['.reason'] and ' ' .. known['.reason'] or ''))
+      notify(id, claim and claim.owner, 'closed ' .. id
+        .. (known['.reason'] and ' ' .. known['.reason'] or ''))
     end
   end
   turns.is_expiring = false
@@ -100,8 +110,9 @@ local function expire()
   queue.serve()
 end
 
--- In how many ms the next deadline is, 0 if something is unfinished, -1 if there is nothing to come back for. Waiters come
--- back then. -2: a client that wakes nobody holds something, so they come back soon, and often.
+-- In how many ms the next deadline is, 0 if something is unfinished, -1 if there is nothing to come
+-- back for. Waiters come back then. -2: a client that wakes nobody holds something, so they come
+-- back soon, and often.
 local function next_end()
   if queue.is_unfinished() == 1 then return 0 end
   if foreign() > 0 then return -2 end
@@ -138,7 +149,8 @@ paths.have_waiters_look = line.have_waiters_look
 function line.grace_of(claim) return tonumber(claim.owner:match('^!%S* %S+ %d+/([%d.]+)')) end
 paths.grace_of = line.grace_of
 
--- End somebody's acquisition, now or after its grace; grants nothing. Returns how many slots it had.
+-- End somebody's acquisition, now or after its grace; grants nothing. Returns how many slots it
+-- had.
 local function kick(id)
   local claim = read_claim(id)
   local grace = claim and not is_waiting(claim) and queue.grace_of(claim)

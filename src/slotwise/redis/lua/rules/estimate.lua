@@ -1,5 +1,6 @@
--- rules/estimate.lua: when a newcomer would get a path (s), or nil: path_in (slotwise/_ledger/path_estimates.py) and
--- slots_in (slotwise/_ledger/estimates.py) in Lua. Not a script.
+-- rules/estimate.lua: when a newcomer would get a path (s), or nil: path_in
+-- (slotwise/_ledger/path_estimates.py) and slots_in (slotwise/_ledger/estimates.py) in Lua. Not a
+-- script.
 made_when_needed(estimates, function()
 local SAMPLE = 100
 
@@ -32,7 +33,8 @@ local function needs_in(records, node)
   return needs
 end
 
--- What the waiters of a group need of the node where it is parked, as far as their narrower tiers let them through.
+-- What the waiters of a group need of the node where it is parked, as far as their narrower tiers
+-- let them through.
 local function group_wants(path, node)
   local at_once, tier = math.huge, 0
   for _, name in ipairs(names_of(path)) do
@@ -51,12 +53,16 @@ end
 -- What the waiters parked at a node need.
 local function ahead_at(node)
   if node.waiting == 0 then return 0 end
-  if is_line then return total(needs_in(call('ZRANGE', flush(keys.queue), 0, SAMPLE - 1), node), node.waiting) end
+  if is_line then
+    return total(needs_in(call('ZRANGE', flush(keys.queue), 0, SAMPLE - 1), node), node.waiting)
+  end
   local from, to = '[' .. node.name .. ' ', '(' .. node.name .. '!'
   if node.is_by_key then from, to = '[' .. node.name .. '!', '(' .. node.name .. '"' end
   -- Groups, each of which costs more than a waiter.
   local first = call('ZRANGEBYLEX', flush(keys.parked), from, to, 'LIMIT', '0', 30)
-  for i, record in ipairs(first) do first[i] = group_wants(record:match('^%S+ %S+ (%S+) '), node) end
+  for i, record in ipairs(first) do
+    first[i] = group_wants(record:match('^%S+ %S+ (%S+) '), node)
+  end
   return total(first, call('ZLEXCOUNT', keys.parked, from, to))
 end
 

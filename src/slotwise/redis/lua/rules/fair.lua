@@ -1,26 +1,29 @@
 -- rules/fair.lua: fair order, in which keys take turns. Not a script.
--- It mirrors FairOrder (slotwise/_ledger/fair.py) and what PathQueue does with turns; the rule is number 9 in
--- slotwise/_ledger/paths.py.
+-- It mirrors FairOrder (slotwise/_ledger/fair.py) and what PathQueue does with turns; the rule is
+-- number 9 in slotwise/_ledger/paths.py.
 --
--- The turn of a head is the tag of its key, then its rank (rules/turns.lua). All numbers are computed in the same
--- steps as in Python, and stored with 17 digits, so that both get the same results.
---   state   node -> its record, followed by "=tag weight node*count*rank,..." if somebody waits for that key, with the
---           nodes of other tiers where groups of the key are parked: how many there are, and the rank of the first;
+-- The turn of a head is the tag of its key, then its rank (rules/turns.lua). All numbers are
+-- computed in the same steps as in Python, and stored with 17 digits, so that both get the same
+--   results. state   node -> its record, followed by "=tag weight node*count*rank,..." if somebody
+--           waits for that key, with the nodes of other tiers where groups of the key are parked:
+--           how many there are, and the rank of the first;
 --           .time, the tag of the latest grant
 --   shares  zset  node -> the tag of a key that nobody waits for, if it is after .time
---   parked  zset  for the nodes of the keys themselves as without fair order, since all there have the same tag. For
---           other nodes it has two kinds of records, side by side:
+--   parked  zset  for the nodes of the keys themselves as without fair order, since all there have
+--           the same tag. For other nodes it has two kinds of records, side by side:
 --             "node!key turn path id"   as without fair order, but by key
---             "node tag turn path id"   the tag in hexadecimal digits that sort like the number. Each key that is
---             parked at a node has one that is not after its turn. Some are stale, and are corrected only when
---             they come to the front: so a grant costs nothing for keys that are not looked at.
+--             "node tag turn path id"   the tag in hexadecimal digits that sort like the number.
+--             Each key that is parked at a node has one that is not after its turn. Some are stale,
+--             and are corrected only when they come to the front: so a grant costs nothing for keys
+--             that are not looked at.
 
 made_when_needed(fair, function()
   local hexes, texts = {}, {}  -- caches by tag: most keys have the same tags
   local number_of_text = {}    -- of tags, weights and counts, likewise
   local key_names              -- by path
   local tags                   -- of keys that nobody waits for, as far as they were read
-  local time, is_later         -- the tag of the latest grant; whether that is later than what is written
+  -- the tag of the latest grant; whether that is later than what is written
+  local time, is_later
 
   local function cached_number(text)
     local number = text and tonumber(text)
@@ -48,7 +51,8 @@ made_when_needed(fair, function()
     return text
   end
 
-  -- Begin with an object of this shape, in which the tier whose keys take turns has "=", and the one whose cost counts "+".
+  -- Begin with an object of this shape, in which the tier whose keys take turns has "=", and the
+  -- one whose cost counts "+".
   function fair.begin(shape)
     local tier = 0
     for name in shape:gmatch('[^,]+') do
@@ -71,14 +75,17 @@ made_when_needed(fair, function()
     return name
   end
 
-  -- The share of a key that somebody waits for, parsed from the record of its node, starting at a position.
+  -- The share of a key that somebody waits for, parsed from the record of its node, starting at a
+  -- position.
   function fair.read_share(text, from)
     local tag, weight, name, count, rank, others =
       text:match('^(%S+) (%S+) ([^,*]*)%*?(%d*)%*?(%d*)(.*)$', from)
     tag = number_of_text[tag] or cached_number(tag)
     if not tag then return nil end
-    local first = rank ~= '' and {count = number_of_text[count] or cached_number(count), rank = rank + 0} or nil
-    local share = {tag = tag, weight = number_of_text[weight] or cached_number(weight) or 1, places = {[name] = first}}
+    local first = rank ~= '' and {count = number_of_text[count] or cached_number(count),
+      rank = rank + 0} or nil
+    local share = {tag = tag, weight = number_of_text[weight] or cached_number(weight) or 1,
+      places = {[name] = first}}
     if others ~= '' then
       for name, count, rank in others:gmatch('([^,*]+)%*(%d+)%*(%d+)') do
         share.places[name] = {count = tonumber(count), rank = tonumber(rank)}
@@ -162,8 +169,8 @@ made_when_needed(fair, function()
     end
   end
 
-  -- Look at the nodes where a key that was just granted something is parked: the head of another key may come first
-  -- there now, and need less, or less time.
+  -- Look at the nodes where a key that was just granted something is parked: the head of another
+  -- key may come first there now, and need less, or less time.
   function fair.look_at_others(key, share)
     for name in pairs(share.places) do
       local node = read_node(name)
@@ -196,10 +203,12 @@ made_when_needed(fair, function()
     is_later = false
   end
 
-  -- Like turns.head, with room for what is noted there in fair order: a table that grows is made anew each time it doubles.
+  -- Like turns.head, with room for what is noted there in fair order: a table that grows is made
+  -- anew each time it doubles.
   function fair.head(text, path, id)
     if #text > 16 then return turns.head(text, path, id) end
-    return {tonumber(text), path, id, text, nil, node = nil, tag = nil, turn = nil, place = nil, record = nil}
+    return {tonumber(text), path, id, text, nil, node = nil, tag = nil, turn = nil, place = nil,
+      record = nil}
   end
 
   function fair.turn_of(head)
@@ -208,19 +217,23 @@ made_when_needed(fair, function()
     local tag = share and share.tag or tag_of(node)
     if head.tag ~= tag then
       local text = head[4]
-      head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' ' .. (head.rank and text:sub(1, 16) or text)
+      head.tag, head.turn = tag, (hexes[tag] or hex(tag)) .. ' '
+        .. (head.rank and text:sub(1, 16) or text)
     end
     return head.turn
   end
 
   function fair.score_of(head) return tag_of(head.node or node_of(head)) end
 
-  -- Read the nodes that have to be looked at first. A score has only the tag, perhaps an old one: the turns of the heads count.
+  -- Read the nodes that have to be looked at first. A score has only the tag, perhaps an old one:
+  -- the turns of the heads count.
   function fair.load_work(found)
     if #found == 2 * work.most then  -- with all that have the same tag as the last one
       local last = found[#found]
-      work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)  -- the latest turn with this score
-      found = call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', '0', turns.MOST_AT_ONE_TAG)
+      -- the latest turn with this score
+      work.bound = hex(tonumber(last)) .. ' ' .. string.rep('9', 16)
+      found = call('ZRANGEBYSCORE', keys.unfinished, '-inf', last, 'WITHSCORES', 'LIMIT', '0',
+        turns.MOST_AT_ONE_TAG)
     end
     local names = {}
     for i = 1, #found, 2 do note_unread(found[i], names) end
@@ -228,7 +241,8 @@ made_when_needed(fair, function()
     for i = 1, #found, 2 do
       local name = found[i]
       local head = first_parked(read_node(name))
-      work.stored[name], dues.moved[name] = tonumber(found[i + 1]), true  -- perhaps its first head left in another call
+      -- perhaps its first head left in another call
+      work.stored[name], dues.moved[name] = tonumber(found[i + 1]), true
       if head then queue_work(head, name) else work.taken[name] = true end
     end
   end
@@ -244,7 +258,8 @@ made_when_needed(fair, function()
   -- Set the record of a head's key at a node.
   local function set_record(name, head)
     head.place = turn_of(head)
-    head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
+    head.record = name .. ' ' .. hexes[head.tag] .. ' ' .. head[4] .. ' ' .. head[2] .. ' '
+      .. head[3]
   end
 
   -- A head has been parked at a node. Returns whether the record of its key is this head's now.
@@ -254,7 +269,8 @@ made_when_needed(fair, function()
     local its = share and share.places[name]
     change(of_key)
     if not share then
-      -- The share was lost (an evicted or damaged key): write a record all the same, so that the head is found.
+      -- The share was lost (an evicted or damaged key): write a record all the same, so that the
+      -- head is found.
     elseif not its then
       share.places[name] = {count = 1, rank = rank}
     else
@@ -265,10 +281,14 @@ made_when_needed(fair, function()
     set_record(name, head)
     zadd(keys.parked, '0', head.record)
     local first = node.first
-    if first == false or first and (first.record == head.record or fair.stands_before(head, first)) then node.first = head end
+    if first == false or first and (first.record == head.record
+        or fair.stands_before(head, first)) then
+      node.first = head
+    end
   end
 
-  -- A head is not parked at a node any more. Other heads of its key are found when its stale record comes to the front.
+  -- A head is not parked at a node any more. Other heads of its key are found when its stale record
+  -- comes to the front.
   function fair.unpark(head, node, name)
     local of_key = head.node or node_of(head)
     local share = of_key.share
@@ -280,7 +300,8 @@ made_when_needed(fair, function()
     if first and first[1] == head[1] then
       record, node.first = first.record, nil
       if not is_last then
-        node.first = {first[1], first[2], first[3], first[4], rank = first.rank, place = first.place, record = record,
+        node.first = {first[1], first[2], first[3], first[4], rank = first.rank,
+          place = first.place, record = record,
                       is_gone = true}
       end
     end
@@ -300,7 +321,8 @@ made_when_needed(fair, function()
     zrem(keys.parked, stale.record)
     local its = of_key.share and of_key.share.places[name]
     if not its then return end
-    local text, path, id = string.match(first_of(flush(keys.parked), name .. '!' .. of_key.name) or '', '^%S+ (%S+) (%S+) (%S+)$')
+    local text, path, id = string.match(first_of(flush(keys.parked), name .. '!' .. of_key.name)
+      or '', '^%S+ (%S+) (%S+) (%S+)$')
     if not text then return end
     local head = turns.head(text, path, id)
     its.rank = head.rank or head[1]

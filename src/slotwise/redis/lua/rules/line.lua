@@ -1,11 +1,12 @@
--- rules/line.lua: the queue of a semaphore, which is one node with one path, and the clients that share it and speak only
--- the document. Not a script.
+-- rules/line.lua: the queue of a semaphore, which is one node with one path, and the clients that
+-- share it and speak only the document. Not a script.
 --
--- A member of main or of waiting that doesn't begin with "sw-" is a claim of one slot by such a client. It has no record,
--- knows no slot numbers, wakes nobody when it releases, and is told of its grant by a push to its own list. These clients
--- may end holds of ours that are silent, and grant slots to our waiters, without a word in our records: then more of ours
--- are recorded than there are, which `mend` puts right, or a waiter with a claim that still waits is in main, which its
--- next heartbeat completes.
+-- A member of main or of waiting that doesn't begin with "sw-" is a claim of one slot by such a
+-- client. It has no record, knows no slot numbers, wakes nobody when it releases, and is told of
+-- its grant by a push to its own list. These clients may end holds of ours that are silent, and
+-- grant slots to our waiters, without a word in our records: then more of ours are recorded than
+-- there are, which `mend` puts right, or a waiter with a claim that still waits is in main, which
+-- its next heartbeat completes.
 
 local MOST_SLOTS = 10000   -- of one acquisition; others are made up
 local AHEAD_OF_ALL = 10^9  -- the head start (s) of one that replaces holders
@@ -76,7 +77,8 @@ end
 function line.is_unfinished()
   local node = read_node('0:')
   if known['.closed'] then return math.min(node.waiting, 1) end
-  return (turns.is_expiring or left <= 0 and node.waiting > 0 and values[1] and has_room(node, 1)) and 1 or 0
+  return (turns.is_expiring or left <= 0 and node.waiting > 0 and values[1] and has_room(node, 1))
+    and 1 or 0
 end
 
 function line.look_at(node) touched[node.name] = node end
@@ -86,7 +88,8 @@ function line.has_waiters_at() return turns.waiting > 0 end
 -- A newcomer: its place in the queue, and whether it is granted at once.
 function line.arrive(id, _, path_nodes, needs, ticket)
   local node = path_nodes[1]
-  local place, is_free = seconds((ticket - turns.head_start_of(id)) / 1000000), has_room(node, need_of(node, needs))
+  local place, is_free = seconds((ticket - turns.head_start_of(id)) / 1000000),
+    has_room(node, need_of(node, needs))
   if is_free and node.waiting > 0 then
     local first = call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
     is_free = not first or tonumber(place) < tonumber(first)
@@ -98,7 +101,8 @@ end
 function line.next_ticket()
   if not line.latest then
     local last = call('ZREVRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')
-    line.latest = last[1] and last[1]:sub(1, 3) ~= 'sw-' and math.floor(last[2] * 1000000 + 0.5) or 0
+    line.latest = last[1] and last[1]:sub(1, 3) ~= 'sw-' and math.floor(last[2] * 1000000 + 0.5)
+      or 0
   end
   return math.max(last_ticket + 1, now_us, line.latest + 1)
 end
@@ -143,7 +147,8 @@ function line.remove(id)
   for part = 2, math.min(slots_of(id), MOST_SLOTS) do members[part] = id .. '#' .. part end
   flush(keys.holders)
   for from = 1, #members, CHUNK do
-    removed = removed + call('ZREM', keys.holders, unpack(members, from, math.min(from + CHUNK - 1, #members)))
+    removed = removed + call('ZREM', keys.holders,
+      unpack(members, from, math.min(from + CHUNK - 1, #members)))
   end
   node.held, touched['0:'] = node.held - removed, node
   change(node)
@@ -179,8 +184,9 @@ function line.drop_list(id)
   if list then call('DEL', list) end
 end
 
--- Tell a client that speaks only the document of its grant, by its list. It wakes nobody when it releases: the processes
--- that wait are told to check by themselves, which is more often from now on.
+-- Tell a client that speaks only the document of its grant, by its list. It wakes nobody when it
+-- releases: the processes that wait are told to check by themselves, which is more often from now
+-- on.
 local function grant_foreign(node, id, deadline)
   zadd(keys.holders, deadline, id)
   fresh[keys.holders] = true
@@ -203,10 +209,13 @@ local function serve_first(node, id, alive_until)
   elseif need > value then
     line.refuse(id, 'refused', whole(value), '0')  -- a resize was not finished
   elseif not has_room(node, need) then
-    return false  -- nobody passes a head that does not fit; that was no work, or all would come back for it at once
+    -- nobody passes a head that does not fit; that was no work, or all would come back for it at
+    -- once
+    return false
   else
     dequeue(id)
-    -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it had not been granted.
+    -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
+    -- had not been granted.
     if claim then
       counts.waits = counts.waits - 1
       hold(id, claim, {node}, alive_until)
@@ -240,9 +249,10 @@ end
 
 -- ------------------------------------------------------------------------- replacing
 
--- The longest holders, as many as are needed for `need` more, and whether all of them leave at once; {} if they are too
--- few, or while nothing is granted; nil while another one waits in front. Those that are already leaving are left out, and
--- so are clients that know no claims: they could not be told. Mirrors slotwise/_ledger/replacing.py.
+-- The longest holders, as many as are needed for `need` more, and whether all of them leave at
+-- once; {} if they are too few, or while nothing is granted; nil while another one waits in front.
+-- Those that are already leaving are left out, and so are clients that know no claims: they could
+-- not be told. Mirrors slotwise/_ledger/replacing.py.
 function line.to_replace(need)
   local node, found, chosen, at_once = read_node('0:'), {}, {}, true
   local first = call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
@@ -257,7 +267,8 @@ function line.to_replace(need)
   for i, member in ipairs(members) do
     local claim = read_claim(member)
     local grace = claim and queue.grace_of(claim)
-    if claim and not is_waiting(claim) and not (grace and ends[i] and tonumber(ends[i]) <= now + grace) then
+    if claim and not is_waiting(claim) and not (grace and ends[i]
+        and tonumber(ends[i]) <= now + grace) then
       found[#found + 1] = {tonumber(claim.token), member, grace}
     end
   end
@@ -272,8 +283,9 @@ function line.to_replace(need)
   return chosen, at_once
 end
 
--- For each of the longest holders a text "s owner", for the message to one that got nothing: for how long it has held, and
--- the owner in its claim. None if there are too many: the oldest of some is not the oldest.
+-- For each of the longest holders a text "s owner", for the message to one that got nothing: for
+-- how long it has held, and the owner in its claim. None if there are too many: the oldest of some
+-- is not the oldest.
 function line.oldest_holders()
   local held, found = read_node('0:').held, {}
   if held == 0 or held > 32 then return found end
@@ -286,7 +298,8 @@ function line.oldest_holders()
   table.sort(found, function(one, other) return tonumber(one.token) < tonumber(other.token) end)
   local texts = {}
   for i = 1, math.min(#found, 3) do
-    texts[i] = whole(math.max(now - (tonumber(found[i].granted) or now), 0)) .. ' ' .. found[i].owner
+    texts[i] = whole(math.max(now - (tonumber(found[i].granted) or now), 0)) .. ' '
+      .. found[i].owner
   end
   return texts
 end

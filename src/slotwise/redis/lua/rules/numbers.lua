@@ -1,4 +1,5 @@
--- rules/numbers.lua: the slot numbers of the widest nodes: a grant gets the lowest that are free. Not a script.
+-- rules/numbers.lua: the slot numbers of the widest nodes: a grant gets the lowest that are free.
+-- Not a script.
 made_when_needed(slot_numbers, function()
   local function range(low, high)
     return low == high and whole(low) or whole(low) .. '-' .. whole(high)
@@ -24,7 +25,8 @@ made_when_needed(slot_numbers, function()
   -- How many numbers are taken.
   local function taken_of(widest) return is_line and counts.held or widest.held end
 
-  -- Take the lowest free consecutive numbers, at most `at_most`: the first and the last. So many were taken before.
+  -- Take the lowest free consecutive numbers, at most `at_most`: the first and the last. So many
+  -- were taken before.
   local function take_range(widest, at_most, taken)
     if widest.top <= taken then
       widest.top = widest.top + at_most
@@ -61,7 +63,8 @@ made_when_needed(slot_numbers, function()
 
   function slot_numbers.free_all(widest)
     if widest.top > 1 then
-      call('ZREMRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ', '(' .. widest.name .. '!')
+      call('ZREMRANGEBYLEX', flush(keys.numbers), '[' .. widest.name .. ' ',
+        '(' .. widest.name .. '!')
     end
     widest.top = 0
   end

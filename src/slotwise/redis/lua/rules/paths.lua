@@ -1,16 +1,19 @@
--- rules/paths.lua: the queues of tiers: who is served, and when. It is PathLedger (slotwise/_ledger/paths.py, which has the
--- rules) in Lua. Not a script.
+-- rules/paths.lua: the queues of tiers: who is served, and when. It is PathLedger
+-- (slotwise/_ledger/paths.py, which has the rules) in Lua. Not a script.
 made_when_needed(paths, function()
 local LOOKS = 128    -- how many heads one call examines, as in the ledger
-local VISITS = 128  -- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
-turns.MOST_AT_ONE_TAG = 80  -- how many nodes are compared by the turns of their heads if all have one tag
+-- how many nodes it visits; one where nothing is free costs less than a head, but not nothing
+local VISITS = 128
+-- how many nodes are compared by the turns of their heads if all have one tag
+turns.MOST_AT_ONE_TAG = 80
 local is_finished    -- whether it is known that no node has to be looked at
 -- While it serves: the nodes to be looked at first, by turn and name, the next one last.
 local work
 
 -- How many groups are parked, and how many of the keys there are that none is needed for.
 local function count_keys()
-  return call('ZCARD', keys.parked) * 8 + call('EXISTS', keys.unfinished, keys.refills, keys.passed, keys.shares)
+  return call('ZCARD', keys.parked) * 8 + call('EXISTS', keys.unfinished, keys.refills,
+    keys.passed, keys.shares)
 end
 
 function paths.open()
@@ -39,9 +42,9 @@ end
 
 -- ----------------------------------------------------------------- groups, and where they are
 
--- The first head that is parked at a node stands in node.first once it was read, false if there is none. Each is that of
--- turns.head. At some nodes of fair order it is found by its key, and has also the turn and the record by which that is
--- (rules/fair.lua).
+-- The first head that is parked at a node stands in node.first once it was read, false if there is
+-- none. Each is that of turns.head. At some nodes of fair order it is found by its key, and has
+-- also the turn and the record by which that is (rules/fair.lua).
 local function parked_record(name, head, is_by_key)
   if is_by_key then name = name .. '!' .. fair.key_of(head[2]) end
   return name .. ' ' .. head[4] .. ' ' .. head[2] .. ' ' .. head[3]
@@ -58,8 +61,9 @@ local function first_parked(node)
   return node.first or nil
 end
 
--- Whether a head that comes before another one is parked at a node, and there is too little room for it; only if
--- somebody waits who needs several slots of a node. What is kept for a head is not blocked for it.
+-- Whether a head that comes before another one is parked at a node, and there is too little room
+-- for it; only if somebody waits who needs several slots of a node. What is kept for a head is not
+-- blocked for it.
 local function is_blocked(node, head)
   if node.waiting == 0 or node.kept == head[1] then return false end
   local first = first_parked(node)
@@ -67,12 +71,14 @@ local function is_blocked(node, head)
   return not has_room(node, need_of(node, needs_of(first[3])), first[1])
 end
 
--- The first node without room for a head, or that another one blocks, and which it is. `roomy` is known to have room.
+-- The first node without room for a head, or that another one blocks, and which it is. `roomy` is
+-- known to have room.
 local function lacks(path_nodes, needs, head, roomy)
   local is_large, ticket = known['.large'], head[1]
   for at = 1, #path_nodes do
     local node = path_nodes[at]
-    if node ~= roomy and not has_room(node, needs and needs[at] or 1, ticket) or (is_large and is_blocked(node, head)) then
+    if node ~= roomy and not has_room(node, needs and needs[at] or 1, ticket)
+        or (is_large and is_blocked(node, head)) then
       return node, at
     end
   end
@@ -85,7 +91,9 @@ local function park(head, name)
   put('>' .. head[2], name .. ' ' .. head[4] .. ' ' .. head[3])
   fresh[keys.parked] = true
   if node.is_by_key then return fair.park(head, node) end
-  if node.first == false or node.first and turns.comes_before(head, node.first) then node.first = head end
+  if node.first == false or node.first and turns.comes_before(head, node.first) then
+    node.first = head
+  end
 end
 
 -- The head of the group of a path, or nil, and where that is parked.
@@ -125,7 +133,11 @@ local function queue_work(head, name)
     middle = middle - middle % 1
     local other = work[middle]
     local turn = other[1]
-    if turn > ticket or (turn == ticket and other[2] > name) then low = middle + 1 else high = middle end
+    if turn > ticket or (turn == ticket and other[2] > name) then
+      low = middle + 1
+    else
+      high = middle
+    end
   end
   table.insert(work, low, {ticket, name})
 end
@@ -153,7 +165,9 @@ paths.look_at, paths.parked_at, paths.first_parked = look_at, parked_at, first_p
 -- Whether a node is among those to be looked at.
 local function is_to_be_looked_at(name)
   if is_finished then return false end
-  if work and (work.tickets[name] or work.taken[name] or not work.bound) then return work.tickets[name] ~= nil end
+  if work and (work.tickets[name] or work.taken[name] or not work.bound) then
+    return work.tickets[name] ~= nil
+  end
   return call('ZSCORE', keys.unfinished, name)
 end
 
@@ -180,7 +194,8 @@ end
 local function unfinished_on(path_nodes, head)
   if is_finished then return nil end
   for _, node in ipairs(path_nodes) do
-    local is_looked_at = call('ZSCORE', keys.unfinished, node.name) or known['.looking'] and pauses.is_to_be_looked_at(node)
+    local is_looked_at = call('ZSCORE', keys.unfinished, node.name) or known['.looking']
+      and pauses.is_to_be_looked_at(node)
     local first = is_looked_at and first_parked(node)
     if first and turns.comes_before(first, head) then return node end
   end
@@ -230,7 +245,8 @@ local function enter(id, claim, path_nodes, deadline, newcomer, weight, head, na
   end
 end
 
--- End a wait; returns the next one in its group, as a head that is not parked yet. `rank` is its rank as text.
+-- End a wait; returns the next one in its group, as a head that is not parked yet. `rank` is its
+-- rank as text.
 local function take_out(id, path, rank, path_nodes)
   local record = path .. ' ' .. rank .. ' ' .. id
   zrem(keys.queue, record)
@@ -249,7 +265,8 @@ local function take_out(id, path, rank, path_nodes)
   if turns.waiting <= 0 then turns.forget() end
   if is_last then return nil end
   if added[keys.queue] then flush(keys.queue) end
-  local following = call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT', '0', '1')[1]
+  local following = call('ZRANGEBYLEX', keys.queue, '(' .. record, '(' .. path .. '!', 'LIMIT',
+    '0', '1')[1]
   if following then
     local text, next_id = following:match('^(%S+) (%S+)$', #path + 2)
     return head_to_serve(text, path, next_id)
@@ -275,7 +292,8 @@ function paths.leave(id)
   local next_head = take_out(id, path, head[4], path_nodes)
   if next_head then park_in_time(next_head, name) end
   local node = read_node(name)
-  if node.rate or has_room(node, 1) then look_at(node) end  -- too little for the head that left, but not for those behind it
+  -- too little for the head that left, but not for those behind it
+  if node.rate or has_room(node, 1) then look_at(node) end
   return 1, name
 end
 
@@ -285,7 +303,8 @@ function paths.arrive(id, path, path_nodes, needs, ticket)
   local lacking = lacks(path_nodes, needs, newcomer)
   local is_free = not lacking and not (first and turns.comes_before(first, newcomer))
     and not unfinished_on(path_nodes, newcomer)
-  return {head = newcomer, first = first, at = name, is_free = is_free, lacking = lacking or path_nodes[1]}
+  return {head = newcomer, first = first, at = name, is_free = is_free,
+    lacking = lacking or path_nodes[1]}
 end
 
 function paths.has_waiters_on(path) return paths.parked_at(path) end
@@ -316,7 +335,8 @@ local function keep(path_nodes, before, ticket, needs)
   end
 end
 
--- Grant the head of a group that is parked here, where there is room for it, or park it where it lacks something.
+-- Grant the head of a group that is parked here, where there is room for it, or park it where it
+-- lacks something.
 -- Returns whether it was granted.
 local function examine(head, here)
   local ticket, path, id = head[1], head[2], head[3]
@@ -338,7 +358,8 @@ local function examine(head, here)
   end
   local claim, deadline = read_claim(id), call('ZSCORE', flush(keys.waiters), id)
   if not (claim and deadline) then damaged('a waiter has no claim, or no deadline') end
-  -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it had not been granted.
+  -- A grant is not a sign of life: a waiter that died blocks the others for no longer than if it
+  -- had not been granted.
   hold(id, claim, path_nodes, deadline)
   if not widest_tier then buckets.remember(id, path) end  -- it may not learn of it at once
   notify(id, claim.owner, 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token)
@@ -353,7 +374,8 @@ end
 -- Read the nodes that have to be looked at first. Enough for one serve(), unless some of them
 -- turn out to have no slot.
 local function load_work()
-  work = {tickets = {}, scores = {}, stored = {}, taken = {}, most = math.min(LOOKS, math.ceil(left))}
+  work = {tickets = {}, scores = {}, stored = {}, taken = {},
+    most = math.min(LOOKS, math.ceil(left))}
   if is_finished then return end
   local found = call('ZRANGE', keys.unfinished, 0, work.most - 1, 'WITHSCORES')
   if turns.by then return fair.load_work(found) end
@@ -386,10 +408,12 @@ local function store_work()
   work = nil
 end
 
--- Whether a node with this ticket, that is not among those to be looked at, would be the next of them.
+-- Whether a node with this ticket, that is not among those to be looked at, would be the next of
+-- them.
 local function comes_first(ticket, name)
   local following = work[#work]
-  return (not work.bound or ticket <= work.bound) and not (following and following[1] <= ticket) and not work.tickets[name]
+  return (not work.bound or ticket <= work.bound) and not (following and following[1] <= ticket)
+    and not work.tickets[name]
 end
 
 -- The node to be looked at next and its ticket, or nil.
@@ -435,13 +459,16 @@ function paths.serve()
     visits = visits - 1
     if not following then break end
     local here, ticket = read_node(following[2]), following[1]
-    local is_worth_looking = here.rate or has_room(here, 1)  -- where nothing is free, nobody has to look
+    -- where nothing is free, nobody has to look
+    local is_worth_looking = here.rate or has_room(here, 1)
     while ticket do
       local head = is_worth_looking and first_parked(here)
       local is_next = head and turn_of(head) == ticket
       ticket = nil
-      local is_simple = not (here.rate or here.kept or known['.large'])  -- one slot is all that it needs
-      if head and not is_simple and not has_room(here, need_of(here, needs_of(head[3])), head[1]) then
+      -- one slot is all that it needs
+      local is_simple = not (here.rate or here.kept or known['.large'])
+      if head and not is_simple and not has_room(here, need_of(here, needs_of(head[3])),
+          head[1]) then
         if here.rate then buckets.look_in_time(here, head) end
         visits = visits - 2  -- it costs as much as a head
       elseif head then
@@ -454,7 +481,11 @@ function paths.serve()
         if is_worth_looking then
           head = first_parked(here)
           local turn = head and turn_of(head)
-          if head and looks > 0 and left > 0 and comes_first(turn, here.name) then ticket = turn else look_at(here) end
+          if head and looks > 0 and left > 0 and comes_first(turn, here.name) then
+            ticket = turn
+          else
+            look_at(here)
+          end
         end
       end
     end

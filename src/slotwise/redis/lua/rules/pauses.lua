@@ -20,7 +20,9 @@ made_when_needed(pauses, function()
 
   function pauses.write()
     local texts = {}
-    for name, until_us in pairs(pauses.ends) do texts[#texts + 1] = name .. '=' .. whole(until_us) end
+    for name, until_us in pairs(pauses.ends) do
+      texts[#texts + 1] = name .. '=' .. whole(until_us)
+    end
     put('.pauses', #texts > 0 and table.concat(texts, ' '))
     put('.paused_at', #texts > 0 and whole(now_us))
     if #texts == 0 then pauses.ends = false end
@@ -46,12 +48,13 @@ made_when_needed(pauses, function()
     queue.have_waiters_look()
   end
 
-  -- Look at the next nodes of a tier where somebody is parked, at most `most`, from the one after `after` on. Return the
-  -- last of them, or nil if there are no more.
+  -- Look at the next nodes of a tier where somebody is parked, at most `most`, from the one after
+  -- `after` on. Return the last of them, or nil if there are no more.
   function pauses.look_at_some(tier, after, most)
     local from = '[' .. (after == '' and tier .. ':' or after .. '"')
     while true do
-      local record = call('ZRANGEBYLEX', flush(keys.parked), from, '(' .. tier .. ';', 'LIMIT', '0', '1')[1]
+      local record = call('ZRANGEBYLEX', flush(keys.parked), from, '(' .. tier .. ';', 'LIMIT',
+        '0', '1')[1]
       if not record then return nil end
       if most <= 0 then return after end
       after, most = record:match('^[^%s!]+'), most - 1
@@ -60,15 +63,16 @@ made_when_needed(pauses, function()
     end
   end
 
-  -- How many nodes may be added to those to be looked at: there are never very many. To add one costs half as much as to
-  -- examine a head.
+  -- How many nodes may be added to those to be looked at: there are never very many. To add one
+  -- costs half as much as to examine a head.
   function pauses.room_for_work()
     local room = math.min(turns.MOST_AT_ONE_TAG - call('ZCARD', keys.unfinished), math.floor(left))
     left = left - math.floor(math.max(room, 0) / 2)
     return math.max(room, 1)
   end
 
-  -- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with a comma between.
+  -- Go on looking at every node of some tiers where somebody is parked: "tier node" for each, with
+  -- a comma between.
   function pauses.go_on_looking()
     local rest = {}
     for tier, after in known['.looking']:gmatch('(%d+) ([^,]*)') do

@@ -179,7 +179,8 @@ function quick.release()
         local counted = window and name == tier - 1 .. ':'
           and count_in_window(window, space and item or ' i-', (space or 1) + 1, granted, now_us)
         if not counted then return nil end
-        changes[at + 1], changes[at + 2] = '%' .. name, whole(now_us) .. ';' .. its .. ';' .. counted
+        changes[at + 1], changes[at + 2] = '%' .. name, whole(now_us) .. ';' .. its .. ';'
+          .. counted
         at = at + 2
       end
       widest, left_there = name, held - 1

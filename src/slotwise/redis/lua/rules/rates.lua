@@ -1,4 +1,5 @@
--- rules/rates.lua: the buckets of nodes with a rate: what was taken of them, and what has come back. Not a script.
+-- rules/rates.lua: the buckets of nodes with a rate: what was taken of them, and what has come
+-- back. Not a script.
 -- It mirrors slotwise/_ledger/rate_nodes.py and what PathLedger does with rates.
 
 made_when_needed(buckets, function()
@@ -9,7 +10,8 @@ made_when_needed(buckets, function()
     local gain, unit, burst, per = text:match('^(%d+)/(%d+)/(%d+)/(%d+)$')
     if not gain then return nil end
     unit, burst = tonumber(unit), tonumber(burst)
-    return {gain = tonumber(gain), unit = unit, burst = burst, per = tonumber(per), full = burst * unit, text = text}
+    return {gain = tonumber(gain), unit = unit, burst = burst, per = tonumber(per),
+      full = burst * unit, text = text}
   end
 
   local function refill_until(node, us)
@@ -48,8 +50,10 @@ made_when_needed(buckets, function()
 
   function buckets.record(node)
     local rated = node.rated and node.rated > 0 and '~' .. whole(node.rated) or '-'
-    return string.format('0 %d %s %s %s %d %d', node.waiting, node.own_rate and node.own_rate.text or rated,
-                         node.kept and kept_text(node) or '-', node.listed and '1' or '0', node.level, node.at)
+    return string.format('0 %d %s %s %s %d %d', node.waiting,
+      node.own_rate and node.own_rate.text or rated,
+                         node.kept and kept_text(node) or '-', node.listed and '1' or '0',
+                         node.level, node.at)
   end
 
   -- Look at a node again when there is enough for its first head.
@@ -66,24 +70,30 @@ made_when_needed(buckets, function()
     local name, before = node.name, tonumber(call('ZSCORE', keys.refills, node.name))
     call('ZADD', keys.refills, whole(when), name)
     fresh[keys.refills] = true
-    if before ~= when or dues.told[name] or dues.moved[name] then dues.told[name] = {first[3], when} end
+    if before ~= when or dues.told[name] or dues.moved[name] then
+      dues.told[name] = {first[3], when}
+    end
   end
 
-  -- Tell the processes of heads that lack only time when to come back. The others who wait, and learn that from
-  -- next_end, come a little later: should one of these processes be dead, it delays nobody for long.
+  -- Tell the processes of heads that lack only time when to come back. The others who wait, and
+  -- learn that from next_end, come a little later: should one of these processes be dead, it delays
+  -- nobody for long.
   function buckets.tell_due()
     for _, due in pairs(dues.told) do
       local id = due[1]
       local claim = read_claim(id)
-      if claim then notify(id, claim.owner, 'due ' .. id .. ' ' .. whole(math.max(due[2] - now_us, 0))) end
+      if claim then
+        notify(id, claim.owner, 'due ' .. id .. ' ' .. whole(math.max(due[2] - now_us, 0)))
+      end
     end
     dues.told, dues.moved = {}, {}
   end
 
-  -- Forget full buckets, and adaptive keys that nobody uses, some in each call; look at buckets with enough for those who
-  -- wait.
+  -- Forget full buckets, and adaptive keys that nobody uses, some in each call; look at buckets
+  -- with enough for those who wait.
   function buckets.pass_time()
-    for _, name in ipairs(call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
+    for _, name in ipairs(call('ZRANGEBYSCORE', keys.cleanup, '-inf', whole(now_us), 'LIMIT', '0',
+        AT_ONCE)) do
       local again_us
       if name:byte() == 37 then  -- "%"
         again_us = adapting.forget_if_idle(name:sub(2))
@@ -91,7 +101,9 @@ made_when_needed(buckets, function()
         local node = read_node(name)
         buckets.refill(node)
         node.listed = node.level < node.rate.full
-        if node.listed then again_us = now_us + buckets.time_for(node, node.rate.full - node.level) end
+        if node.listed then
+          again_us = now_us + buckets.time_for(node, node.rate.full - node.level)
+        end
         change(node)
       end
       if again_us then
@@ -101,11 +113,13 @@ made_when_needed(buckets, function()
       end
     end
     if turns.waiting == 0 then return end
-    for _, name in ipairs(call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', '0', AT_ONCE)) do
+    for _, name in ipairs(call('ZRANGEBYSCORE', keys.refills, '-inf', whole(now_us), 'LIMIT', '0',
+        AT_ONCE)) do
       call('ZREM', keys.refills, name)
       queue.look_at(read_node(name))
     end
-    if last_ticket > now_us + STEP then  -- the clock was set back: the latest times are from before that
+    -- the clock was set back: the latest times are from before that
+    if last_ticket > now_us + STEP then
       for _, name in ipairs(call('ZREVRANGE', keys.refills, 0, AT_ONCE - 1)) do
         local node = read_node(name)
         if node.at > now_us then
@@ -119,7 +133,8 @@ made_when_needed(buckets, function()
 
   -- ------------------------------------------------------------------ what was really taken
 
-  -- The hash that is written now, and the other one: each is written for settle_us, and kept for as long again.
+  -- The hash that is written now, and the other one: each is written for settle_us, and kept for as
+  -- long again.
   local function taken_keys()
     local turn = math.floor(now_us / settle_us) % 2
     return KEYS[first_key + 12 + turn], KEYS[first_key + 13 - turn]
@@ -132,7 +147,8 @@ made_when_needed(buckets, function()
     outlive(settle_us / 1000000 + 1)
   end
 
-  -- Until when (us) one that has ended can be corrected, its path, and what it took; nil if that is not known.
+  -- Until when (us) one that has ended can be corrected, its path, and what it took; nil if that is
+  -- not known.
   function buckets.recall(id)
     local key, other = taken_keys()
     local text = call('HGET', key, id) or call('HGET', other, id)
@@ -196,16 +212,18 @@ made_when_needed(buckets, function()
     local old = node.rate
     local is_full = node.level == old.full
     local units = math.floor(node.level / old.unit)
-    local parts = units * rate.unit + math.floor((node.level - units * old.unit) / old.unit * rate.unit + 0.5)
+    local rest = (node.level - units * old.unit) / old.unit
+    local parts = units * rate.unit + math.floor(rest * rate.unit + 0.5)
     node.rate = rate
     node.level = is_full and rate.full or math.min(parts, rate.full)
   end
 
-  -- The rates that a tier has had, as {until (us), rate}, and the current one at the end; its buckets change to it when
-  -- they are read next.
+  -- The rates that a tier has had, as {until (us), rate}, and the current one at the end; its
+  -- buckets change to it when they are read next.
   local function rates_of(tier)
     local found = {}
-    for its, number, until_us, text in string.gmatch(known['.rated'] or '', '(%d+) (%d+) (%d+) (%S+)') do
+    for its, number, until_us, text in string.gmatch(known['.rated'] or '',
+        '(%d+) (%d+) (%d+) (%S+)') do
       if tonumber(its) == tier then
         found.first = found.first or tonumber(number)
         found[#found + 1] = {tonumber(until_us), buckets.read(text)}
@@ -233,8 +251,11 @@ made_when_needed(buckets, function()
     if rates[tier].text == rate.text then return end
     local found, texts = rates_of(tier), {}
     local number = found.first + #found - 1
-    for text in string.gmatch(known['.rated'] or '', '%d+ %d+ %d+ %S+') do texts[#texts + 1] = text end
-    texts[#texts + 1] = table.concat({whole(tier), whole(number), whole(now_us), rates[tier].text}, ' ')
+    for text in string.gmatch(known['.rated'] or '', '%d+ %d+ %d+ %S+') do
+      texts[#texts + 1] = text
+    end
+    texts[#texts + 1] = table.concat({whole(tier), whole(number), whole(now_us), rates[tier].text},
+      ' ')
     for _, node in pairs(nodes) do  -- those that this call has read
       if node.tier == tier and not node.own_rate then
         buckets.refill(node)

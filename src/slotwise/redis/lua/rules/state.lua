@@ -1,38 +1,46 @@
--- rules/state.lua: what is kept of a limit on the server, and how it is read and written. Who is served, and when, is in
--- rules/line.lua, of semaphores, and in rules/paths.lua, of tiers. Not a script.
+-- rules/state.lua: what is kept of a limit on the server, and how it is read and written. Who is
+-- served, and when, is in rules/line.lua, of semaphores, and in rules/paths.lua, of tiers. Not a
+-- script.
 --
--- A node is "tier:key", a path its nodes with commas between, narrow to wide (_writing.py); neither has a space in it.
--- A semaphore has one path, "0:". Its keys, in this order in KEYS; those marked * are documented:
+-- A node is "tier:key", a path its nodes with commas between, narrow to wide (_writing.py); neither
+-- has a space in it. A semaphore has one path, "0:". Its keys, in this order in KEYS; those that are
+-- documented have a "*":
 --   state       hash  its fields are listed below
---   main      * zset  id -> deadline of its silence; an id of n slots is n members: id, id#2, ... id#n
+--   main      * zset  id -> deadline of its silence; an id of n slots is n members: id#2 ...
 --   heartbeat * zset  id of a waiter -> deadline of its silence
 --   ttl       * zset  id -> deadline of its ttl
 --   waiting   * zset  id -> its ticket (s), less its head start
---   numbers     zset  "node number" or "node first-last", all with score 0: slot numbers below a node's top that are free
+--   numbers     zset  "node number" or "node first-last", all with score 0: slot numbers below a
+--                     node's top that are free
 --   max       * str   the value, for statistics
--- A member of main or waiting that has no claim in state, and doesn't look like an id of ours, is a claim of one slot by
--- a client that speaks only the document (rules/line.lua).
+-- A member of main or waiting that has no claim in state, and doesn't look like an id of ours, is a
+-- claim of one slot by a client that speaks only the document (rules/line.lua).
 --
 -- Tiers have, with the same meaning, state, holders, waiters and ttls, then queue, numbers, and
---   queue       zset  "path rank id", all with score 0: sorted, so that the first of a path is the head of its group
+--   queue       zset  "path rank id", all with score 0: the first of a path is its group's head
 --   parked      zset  "node rank path id", likewise: the first of a node has the oldest head
 --   unfinished  zset  nodes to be looked at, by the turn of the oldest head there
---   refills     zset  node with a rate -> when (us) there is enough for the oldest head parked there
+--   refills     zset  node with a rate -> when (us) there is enough for the oldest head there
 --   cleanup     zset  node with a rate -> when (us) its bucket is full
---   passed      zset  the highest tickets of those who were granted while others waited, as members and scores
+--   passed      zset  the highest tickets of those who were granted while others waited, as members
+--                     and scores
 --   shares      zset  of fair order (rules/fair.lua)
---   taken0, taken1  hash  id -> "until path charges": what it took of rates, and until when (us) that can be corrected;
---                     each is written for some time, and then the other one, and expires as a whole (rules/rates.lua)
+--   taken0, taken1  hash  id -> "until path charges": what it took of rates, and until when (us)
+--                     that can be corrected; each is written for some time, and then the other one,
+--                     and expires as a whole (rules/rates.lua)
 --
 -- The fields of state:
 --   node        "held waiting value kept top":
 --                 held     how many slots are held
 --                 waiting  how many wait whose path goes through it
---                 value    its own, after a resize; "~" and its value if each key of the tier has its own; else "-"
---                 kept     the ticket of the head that slots are kept for, with "*" and how many if not one, or "-"
---                 top      in the widest tier with slots, the highest slot number there has been
+--                 value    its own, after a resize; "~" and its value if each key of the tier has
+--                          its own; else "-"
+--                 kept     the ticket of the head that slots are kept for, with "*" and how many if
+--                          not one, or "-"
+--                 top      in the widest tier with slots, the highest number there has been
 --               of a rate "0 waiting rate kept listed level at":
---                 rate     its own; else that of its tier: "-", or "~" and how often that had been resized
+--                 rate     its own; else that of its tier: "-", or "~" and how often that had been
+--                          resized
 --                 listed   1 if it is in cleanup
 --                 level    how many parts there were, at that time (us)
 --   id          its claim, see read_claim
@@ -42,53 +50,61 @@
 --   .ticket .token  the highest there have been
 --   .interval   the longest heartbeat_max_interval (s)
 --   .life       until when (us) all of this is kept
---   .held .waits .timed .keys   how many members of main are ours, how many wait, how many have a ttl, and how many
---               groups are parked and other keys there are: by that a lost key is noticed
---   .hold       "busy ended": the slot-seconds of recent holds, and how many slots those were; "all " in front: holds are
---               timed although nobody waits
+--   .held .waits .timed .keys   how many members of main are ours, how many wait, how many have a
+--               ttl, and how many groups are parked and other keys there are: by that a lost key is
+--               noticed
+--   .hold       "busy ended": the slot-seconds of recent holds, and how many slots those were;
+--               "all " in front: holds are timed although nobody waits
 --   .large      how many wait that need several slots of a node
 --   .time       of fair order (rules/fair.lua)
 --   .special    any of these is there, which most limits don't have:
 --   .closed .reason   it is closed
 --   .until      until when (us) all would be kept if it were not closed or paused
---   .pauses .paused_at       "node=until ..." (us), with its number for a whole tier; the last time of the clock (us)
+--   .pauses .paused_at   "node=until ..." (us), with its number for a whole tier; the last time of
+--               the clock (us)
 --   .frozen     "tier=value ...": adaptive tiers that are frozen as a whole
 --   .looking    "tier node": the nodes after it have still to be looked at (rules/pauses.lua)
---   .rated      "tier number until rate ...": rates that tiers have had before they were resized (rules/rates.lua)
+--   .rated      "tier number until rate ...": rates that tiers have had before (rules/rates.lua)
 --
--- A rate is "gain/unit/burst/per": `gain` parts come back in every us, a unit is `unit` parts, and a bucket has at most
--- burst units; per is in us. All are exact: they are at most 2^53.
+-- A rate is "gain/unit/burst/per": `gain` parts come back in every us, a unit is `unit` parts, and
+-- a bucket has at most burst units; per is in us. All are exact: they are at most 2^53.
 --
--- A limit that has lost a key, or has contents that our scripts did not write, is reset, not repaired: see `guarded`.
+-- A limit that has lost a key, or has contents that our scripts did not write, is reset, not
+-- repaired: see `guarded`.
 -- include rules/base.lua
-local CLOSED = 30 * 24 * 3600  -- how long (s) a name stays closed after the last call that found it closed
-local keys = {}               -- those of the limit, by the names that tiers have
-local first_key, key_count, is_line  -- where they begin in KEYS, how many there are, whether it is a semaphore
-local caller, own_ids         -- the loop client that calls, and how its ids begin
-local pattern = ''            -- of the lists that tell foreign clients of their grants
-local messages, outbox        -- what stands behind the reply; what is published: channel, message, ...
-local known, changed          -- fields of state that were read; those to be written
-local nodes, moved            -- nodes that were read, taken apart; those that have changed
+local CLOSED = 30 * 24 * 3600  -- how long (s) it stays closed after the last call that found it so
+local keys = {}                -- those of the limit, by the names that tiers have
+local first_key, key_count     -- where they begin in KEYS, and how many there are
+local is_line                  -- whether it is a semaphore
+local caller, own_ids          -- the loop client that calls, and how its ids begin
+local pattern = ''             -- of the lists that tell foreign clients of their grants
+local messages                 -- what stands behind the reply
+local outbox                   -- what is published: channel, message, ...
+local known, changed           -- fields of state that were read; those to be written
+local nodes, moved             -- nodes that were read, taken apart; those that have changed
 local nodes_by_path, names_by_path = nil, {}
-local touched                 -- nodes that this call has freed slots of, to be looked at
-local fresh                   -- keys that this call may have made
-local rates, values, value_texts  -- of tiers with a rate; the values, also as text
-local widest_tier             -- the last with slots, or nil
-local settle_us               -- for how long (us) one that has ended can be corrected, at least
+local touched                  -- nodes that this call has freed slots of, to be looked at
+local fresh                    -- keys that this call may have made
+local rates, values            -- of tiers with a rate; the values
+local value_texts              -- as text
+local widest_tier              -- the last with slots, or nil
+local settle_us                -- for how long (us) one that has ended can be corrected, at least
 local last_ticket, last_token, longest, life_us
-local counts                  -- what .held, .waits and .timed say
-local ended_holds                -- how long (s) those were held that have ended while somebody waited
-local left                    -- how many claims this call may still grant, end or refuse
-local renewed = 0             -- how many deadlines it renews: the more, the less else it does
-local why_reset               -- why it was reset, if it was
--- Changes of sorted sets are collected: key -> member -> its score, or false to remove it; `added`: keys that get members.
+local counts                   -- what .held, .waits and .timed say
+local ended_holds              -- how long (s) those were held that ended while somebody waited
+local left                     -- how many claims this call may still grant, end or refuse
+local renewed = 0              -- how many deadlines it renews: the more, the less else it does
+local why_reset                -- why it was reset, if it was
+-- Changes of sorted sets are collected: key -> member -> its score, or false to remove it; `added`:
+-- keys that get members.
 local pending, added
-local slot_numbers, turns, pauses, adapting, buckets, fair, agreement = {}, {}, {}, {}, {}, {}, {}  -- functions, by file
-local estimates, dues = {}, {}
-local queue                   -- the functions of rules/line.lua or of rules/paths.lua
-local line, paths = {}, {}
+-- Functions, by file.
+local slot_numbers, turns, pauses, adapting, buckets, fair, agreement = {}, {}, {}, {}, {}, {}, {}
+local estimates, dues, line, paths = {}, {}, {}, {}
+local queue                    -- line or paths
 
--- Have the functions of a table made when the first of them is needed: each that is made costs every call, used or not.
+-- Have the functions of a table made when the first of them is needed: each that is made costs
+-- every call, used or not.
 local function made_when_needed(functions, make)
   setmetatable(functions, {__index = function(_, name)
     setmetatable(functions, nil)
@@ -99,16 +115,19 @@ end
 
 local function damaged(why) error('DAMAGED ' .. why, 0) end
 
--- Remove keys without waiting until their memory is free, which takes milliseconds for very many members.
+-- Remove keys without waiting until their memory is free, which takes milliseconds for very many
+-- members.
 local function unlink(...)
   local refused = redis.pcall('UNLINK', ...)
   if type(refused) == 'table' and refused.err then call('DEL', ...) end  -- this user may not
 end
 
--- Call a function for one limit. If it meets a key that is lost, or of another type, or a record that our scripts did not
--- write, all keys of that limit are removed, and the function is called again, on nothing: holders learn that they lost
--- what they held by their next heartbeat, and waiters queue again. Other limits never notice. Any other error goes on.
-local DAMAGE = {'DAMAGED', 'WRONGTYPE', 'attempt to', 'bad argument', 'not a valid float', 'not an integer'}
+-- Call a function for one limit. If it meets a key that is lost, or of another type, or a record
+-- that our scripts did not write, all keys of that limit are removed, and the function is called
+-- again, on nothing: holders learn that they lost what they held by their next heartbeat, and
+-- waiters queue again. Other limits never notice. Any other error goes on.
+local DAMAGE = {'DAMAGED', 'WRONGTYPE', 'attempt to', 'bad argument', 'not a valid float',
+  'not an integer'}
 local function guarded(run, ...)
   why_reset = nil
   local fine, reply = pcall(run, ...)
@@ -124,10 +143,11 @@ local function guarded(run, ...)
   error(reply, 0)
 end
 
--- ------------------------------------------------------------- sorted sets: written at the end, some at a time
+-- ------------------------------------------------------------- sorted sets: written at the end,
+-- some at a time
 
--- Call a command for a key, perhaps with one option, with as many arguments as there are, in calls of bounded size. Pairs
--- stay together.
+-- Call a command for a key, perhaps with one option, with as many arguments as there are, in calls
+-- of bounded size. Pairs stay together.
 local function call_in_chunks(arguments, command, key, option)
   for from = 1, #arguments, CHUNK do
     local to = math.min(from + CHUNK - 1, #arguments)
@@ -147,7 +167,8 @@ local function write_changes(key, changes, add, remove, name_first)
       removed = removed + 1
       removals[removed] = name
     else
-      additions[count + 1], additions[count + 2] = name_first and name or text, name_first and text or name
+      additions[count + 1], additions[count + 2] = name_first and name or text, name_first and text
+        or name
       count = count + 2
     end
   end
@@ -187,7 +208,8 @@ local function padded(ticket) return string.format('%016d', ticket) end
 
 local function fetch(fields)
   for from = 1, #fields, CHUNK do
-    local texts = call('HMGET', keys.state, unpack(fields, from, math.min(from + CHUNK - 1, #fields)))
+    local texts = call('HMGET', keys.state, unpack(fields, from,
+      math.min(from + CHUNK - 1, #fields)))
     for i = 1, #texts do known[fields[from + i - 1]] = texts[i] end
   end
 end
@@ -216,7 +238,9 @@ end
 local function number_in(field)
   local text = known[field]
   local number = tonumber(text or 0)
-  if not (number and number >= 0 and number < 2^53) then damaged(field .. ' is ' .. tostring(text)) end
+  if not (number and number >= 0 and number < 2^53) then
+    damaged(field .. ' is ' .. tostring(text))
+  end
   return number
 end
 
@@ -251,17 +275,20 @@ end
 local read_node
 
 -- Begin with the limit whose keys start at KEYS[first], and read some fields of its state.
-local FACTS = {'.shape', '.declared', '.values', '.ticket', '.token', '.interval', '.life', '.held', '.waits', '.timed',
+local FACTS = {'.shape', '.declared', '.values', '.ticket', '.token', '.interval', '.life',
+  '.held', '.waits', '.timed',
                '.keys', '.hold', '.large', '.time', '.special'}
 local SPECIAL = {'.closed', '.reason', '.pauses', '.frozen', '.looking', '.rated'}
 local function open(first, count, given_now, fields)
   first_key, key_count, is_line = first, count, count == 7
   queue = is_line and line or paths
-  keys.state, keys.holders, keys.waiters, keys.ttls, keys.queue, keys.numbers = unpack(KEYS, first, first + 5)
+  keys.state, keys.holders, keys.waiters, keys.ttls, keys.queue,
+    keys.numbers = unpack(KEYS, first, first + 5)
   if is_line then
     keys.max = KEYS[first + 6]
   else
-    keys.max, keys.parked, keys.unfinished, keys.refills, keys.cleanup = nil, unpack(KEYS, first + 6, first + 9)
+    keys.max, keys.parked, keys.unfinished, keys.refills, keys.cleanup = nil,
+      unpack(KEYS, first + 6, first + 9)
     keys.passed, keys.shares = KEYS[first + 10], KEYS[first + 11]
   end
   set_clock(given_now)
@@ -278,13 +305,21 @@ local function open(first, count, given_now, fields)
   else
     for i = 1, #SPECIAL do known[SPECIAL[i]] = false end
   end
-  if known['.shape'] and not (known['.declared'] and known['.values']) then damaged('its state is incomplete') end
+  if known['.shape'] and not (known['.declared'] and known['.values']) then
+    damaged('its state is incomplete')
+  end
   read_values(known['.values'] or '')
   local _, commas = string.gsub(known['.declared'] or '', ',', '')
-  if known['.shape'] and commas + 1 ~= #value_texts then damaged('its tiers are ' .. known['.declared']) end
-  last_ticket, last_token, longest, life_us = number_in('.ticket'), number_in('.token'), number_in('.interval'), number_in('.life')
-  if math.max(last_ticket, last_token) > now_us + 10^14 then damaged('its last ticket or token is far in the future') end
-  counts.held, counts.timed, counts.waits = number_in('.held'), number_in('.timed'), number_in('.waits')
+  if known['.shape'] and commas + 1 ~= #value_texts then
+    damaged('its tiers are ' .. known['.declared'])
+  end
+  last_ticket, last_token, longest, life_us = number_in('.ticket'), number_in('.token'),
+    number_in('.interval'), number_in('.life')
+  if math.max(last_ticket, last_token) > now_us + 10^14 then
+    damaged('its last ticket or token is far in the future')
+  end
+  counts.held, counts.timed, counts.waits = number_in('.held'), number_in('.timed'),
+    number_in('.waits')
   counts.held_before = call('ZCARD', keys.holders)
   pauses.ends = false
   if known['.pauses'] then pauses.read(known['.pauses']) end
@@ -293,16 +328,19 @@ end
 
 local function expire_with_the_others(key)
   local left_us = life_us - now_us
-  if left_us <= 0 then left_us = math.max(longest, 1) * 1000000 end  -- the clock was set forward just now
+  -- the clock was set forward just now
+  if left_us <= 0 then left_us = math.max(longest, 1) * 1000000 end
   call('PEXPIRE', key, math.max(math.ceil(left_us / 1000), 1))
 end
 
--- Note that something is kept of this limit, by its first key: so it is found by those who look at everything. If somebody
--- damages the notes, they begin anew.
+-- Note that something is kept of this limit, by its first key: so it is found by those who look at
+-- everything. If somebody damages the notes, they begin anew.
 local function note_name()
   local names = ARGV[2]
   if names == '' then return end
-  local function note() return redis.pcall('ZADD', names, 'GT', seconds(life_us / 1000000), KEYS[first_key]) end
+  local function note()
+    return redis.pcall('ZADD', names, 'GT', seconds(life_us / 1000000), KEYS[first_key])
+  end
   local noted = note()
   if type(noted) == 'table' and noted.err:find('WRONGTYPE', 1, true) then
     redis.pcall('DEL', names)
@@ -321,13 +359,17 @@ local function keep_until(us)
   note_name()
   put('.life', whole(life_us))
   fresh[keys.state] = true
-  for key = first_key, first_key + math.min(key_count, 12) - 1 do expire_with_the_others(KEYS[key]) end
+  for key = first_key, first_key + math.min(key_count, 12) - 1 do
+    expire_with_the_others(KEYS[key])
+  end
 end
 
 -- Keep everything for another `life` seconds. The life of a key is never shortened.
 local function outlive(life)
   local until_us = known['.special'] and tonumber(get('.until'))
-  if until_us and until_us < now_us + life * 1000000 then put('.until', whole(now_us + 2 * life * 1000000)) end
+  if until_us and until_us < now_us + life * 1000000 then
+    put('.until', whole(now_us + 2 * life * 1000000))
+  end
   if life_us >= now_us + life * 1000000 then return end
   -- A little longer than asked for, so that most calls have nothing to do.
   keep_until(now_us + 2 * life * 1000000)
@@ -351,8 +393,8 @@ function read_node(name, tier)
   local node = nodes[name]
   if node then return node end
   tier = tier or tonumber(name:match('^%d+')) + 1
-  -- There is room for eight fields, of which three are set when they are needed; a ninth would double the table. Setting
-  -- one to nil takes its room too.
+  -- There is room for eight fields, of which three are set when they are needed; a ninth would
+  -- double the table. Setting one to nil takes its room too.
   node = {name = name, tier = tier, held = 0, waiting = 0, top = 0}
   nodes[name] = node
   -- In fair order there may be several keys at it, and then heads are found by their keys.
@@ -366,13 +408,16 @@ function read_node(name, tier)
       damaged(name .. ' is ' .. text:sub(1, 40))
     end
     node.held, node.waiting, node.top = held + 0, waiting + 0, top + 0  -- cheaper than tonumber
-    if value ~= '-' then node.value, node.own = tonumber(value), tonumber(value:match('^~(%d+)$')) end
+    if value ~= '-' then
+      node.value, node.own = tonumber(value), tonumber(value:match('^~(%d+)$'))
+    end
     if kept ~= '-' then
       local ticket, slots = kept:match('^(%d+)%*?(%d*)$')
       node.kept, node.kept_slots = tonumber(ticket), tonumber(slots) or 1
     end
     if rates[tier] then
-      node.own_rate, node.listed, node.level, node.at = buckets.read(value), top == '1', level + 0, at + 0
+      node.own_rate, node.listed, node.level, node.at = buckets.read(value), top == '1', level + 0,
+        at + 0
       node.rated = node.own or 0
     end
     local share_at = tier == turns.by and text:find('=', 1, true)
@@ -423,7 +468,8 @@ local function value_of(node)
   return node.value or node.own or values[node.tier] or 0
 end
 
--- Whether this many slots are free, without those that are kept for heads other than the one with `ticket`.
+-- Whether this many slots are free, without those that are kept for heads other than the one with
+-- `ticket`.
 local function has_room(node, need, ticket)
   if pauses.ends and pauses.until_of(node) > now_us then return false end
   local kept = node.kept and node.kept ~= ticket and node.kept_slots or 0
@@ -431,12 +477,14 @@ local function has_room(node, need, ticket)
     buckets.refill(node)
     return (need + kept) * node.rate.unit <= node.level
   end
-  local value = node.value or node.own or values[node.tier] or 0  -- as value_of has it; it is asked for all the time
+  -- as value_of has it; it is asked for all the time
+  local value = node.value or node.own or values[node.tier] or 0
   return value == 0 or node.held + kept + need <= value
 end
 
 local function kept_text(node)
-  return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots) or whole(node.kept)
+  return node.kept_slots > 1 and whole(node.kept) .. '*' .. whole(node.kept_slots)
+    or whole(node.kept)
 end
 
 -- ---------------------------------------------------------------- how long paths are held
@@ -460,7 +508,8 @@ end
 
 -- ------------------------------------------------------------------------------ the end of a call
 
--- Write what has changed, and make sure that every key expires. A node about which nothing is known costs nothing.
+-- Write what has changed, and make sure that every key expires. A node about which nothing is known
+-- costs nothing.
 local function save()
   note_holds()
   for key in pairs(pending) do flush(key) end
@@ -471,20 +520,24 @@ local function save()
   end
   if last_ticket > number_in('.ticket') then put('.ticket', whole(last_ticket)) end
   if last_token > number_in('.token') then put('.token', whole(last_token)) end
-  local is_special = (known['.closed'] or known['.pauses'] or known['.frozen'] or known['.looking'] or known['.rated']
-                      or times_all(known['.hold'])) and '1' or false
+  local is_special = (known['.closed'] or known['.pauses'] or known['.frozen'] or known['.looking']
+    or known['.rated'] or times_all(known['.hold'])) and '1' or false
   if known['.shape'] and is_special ~= known['.special'] then put('.special', is_special) end
   for name, node in pairs(moved) do
     if node.rate then
-      local is_idle = node.waiting == 0 and not node.own_rate and not node.kept and node.level >= node.rate.full
+      local is_idle = node.waiting == 0 and not node.own_rate and not node.kept
+        and node.level >= node.rate.full
                       and not node.share
-      put(name, not is_idle and buckets.record(node) .. (node.share and fair.share_text(node.share) or ''))
-    elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept and not node.share then
+      put(name, not is_idle and buckets.record(node)
+        .. (node.share and fair.share_text(node.share) or ''))
+    elseif node.held == 0 and node.waiting == 0 and not node.value and not node.kept
+        and not node.share then
       put(name, false)
     else
       local kept = node.kept and kept_text(node) or '-'
       local value = node.value and whole(node.value) or node.own and '~' .. whole(node.own) or '-'
-      local text = string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held, node.waiting, node.top)
+      local text = string.format('%d %d ' .. value .. ' ' .. kept .. ' %d', node.held,
+        node.waiting, node.top)
       put(name, node.share and text .. fair.share_text(node.share) or text)
     end
   end
@@ -498,8 +551,9 @@ local function save()
   outbox = {}
 end
 
--- The last thing that a script does: write, and reply. The reply is followed by the messages for the caller: "unfinished"
--- among them if a call of heartbeat.lua has to serve the others, and "reset why" if all of it was.
+-- The last thing that a script does: write, and reply. The reply is followed by the messages for
+-- the caller: "unfinished" among them if a call of heartbeat.lua has to serve the others, and
+-- "reset why" if all of it was.
 local function answer(reply)
   save()
   for i = 1, #messages do reply[#reply + 1] = messages[i] end
@@ -525,7 +579,8 @@ end
 -- The loop client that an id of slotwise's own client belongs to; its channel is slotwise:CLIENT.
 local function client_of(id) return id:match('^sw%-([^-]+)%-') end
 
--- The claim of an id, taken apart; false if there is none. `before` is what stands before `granted`.
+-- The claim of an id, taken apart; false if there is none. `before` is what stands before
+-- `granted`.
 local function read_claim(id)
   local text = id:sub(1, 3) == 'sw-' and get(id)
   if not text then return false end
@@ -535,7 +590,8 @@ local function read_claim(id)
     damaged('a claim is ' .. text:sub(1, 40))
   end
   local claim = {  -- eight fields: a ninth would double the table
-    before = before, ttl = ttl, ticket = tonumber(ticket), granted = granted, numbers = its_numbers, token = token,
+    before = before, ttl = ttl, ticket = tonumber(ticket), granted = granted,
+      numbers = its_numbers, token = token,
     path = path, owner = text:sub(owner_at),
   }
   if path:find('*', 1, true) then claim.path, claim.charges = path:match('^([^*]+)%*([%d.]+)$') end
@@ -546,7 +602,8 @@ local function is_waiting(claim) return claim.granted:byte() == 45 end  -- "-"
 
 local function write_claim(id, claim)
   local path = claim.charges and claim.path .. '*' .. claim.charges or claim.path
-  put(id, claim.before .. ' ' .. claim.granted .. ' ' .. claim.numbers .. ' ' .. claim.token .. ' ' .. path .. ' '
+  put(id, claim.before .. ' ' .. claim.granted .. ' ' .. claim.numbers .. ' ' .. claim.token .. ' '
+    .. path .. ' '
       .. claim.owner)
 end
 
@@ -555,12 +612,14 @@ local function number_of(claim) return claim.numbers:match('^%d+') end
 
 -- Reply to somebody who has got it.
 local function granted_reply(claim)
-  return {'granted', tonumber(number_of(claim)), tonumber(claim.token), is_line and value_of(read_node('0:')) or nil}
+  return {'granted', tonumber(number_of(claim)), tonumber(claim.token),
+    is_line and value_of(read_node('0:')) or nil}
 end
 
--- A message to the process of an id, or into the reply if that is the caller's own. Anybody may publish on a channel: the
--- owner in a claim begins with "!" and a secret of the process that made it, so the script proves to that process, and to
--- nobody else, that it has seen the claim. A listener learns nothing that would prove another message.
+-- A message to the process of an id, or into the reply if that is the caller's own. Anybody may
+-- publish on a channel: the owner in a claim begins with "!" and a secret of the process that made
+-- it, so the script proves to that process, and to nobody else, that it has seen the claim. A
+-- listener learns nothing that would prove another message.
 local function notify(id, owner, message)
   own_ids = own_ids or 'sw-' .. (caller or '') .. '-'
   local client = id:sub(1, #own_ids) == own_ids and caller or client_of(id)
@@ -583,9 +642,11 @@ local function held_of(node)
   return node.rate.burst - math.floor(node.level / node.rate.unit)
 end
 
--- A node that was in the way, for replies: its name, value, how many slots of it are held, and how many wait.
+-- A node that was in the way, for replies: its name, value, how many slots of it are held, and how
+-- many wait.
 local function in_the_way(node)
-  return node.name, value_text(node), held_of(node), pauses.ends and pauses.waiting_text(node) or node.waiting
+  return node.name, value_text(node), held_of(node), pauses.ends and pauses.waiting_text(node)
+    or node.waiting
 end
 
 local function busy_reply(node)
@@ -601,12 +662,15 @@ local function unfit(path_nodes, needs)
   end
 end
 
--- Begin to write on a server that may be at its maxmemory; returns whether it is. Such a server refuses a script's first
--- write if that may take memory, and no later one. Heartbeats and releases take next to none, so they begin with a write
--- that is never refused. Neither of the two writes here changes anything.
+-- Begin to write on a server that may be at its maxmemory; returns whether it is. Such a server
+-- refuses a script's first write if that may take memory, and no later one. Heartbeats and releases
+-- take next to none, so they begin with a write that is never refused. Neither of the two writes
+-- here changes anything.
 local function begin_though_full()
   local refused = redis.pcall('ZADD', keys.holders, 'XX', '0', '')
-  if type(refused) ~= 'table' or not string.find(refused.err or '', 'OOM', 1, true) then return false end
+  if type(refused) ~= 'table' or not string.find(refused.err or '', 'OOM', 1, true) then
+    return false
+  end
   redis.pcall('ZREM', keys.holders, '')
   return true
 end
@@ -648,8 +712,8 @@ local function hold(id, claim, path_nodes, deadline)
   end
 end
 
--- End a hold, if there is one; grants nothing. Returns how many slots it had of the widest tier. The sample is for adaptive
--- tiers.
+-- End a hold, if there is one; grants nothing. Returns how many slots it had of the widest tier.
+-- The sample is for adaptive tiers.
 local function release(id, sample)
   local claim = read_claim(id)
   if not claim or is_waiting(claim) then return is_line and line.release_foreign(id, claim) or 0 end

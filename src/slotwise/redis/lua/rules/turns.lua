@@ -1,10 +1,13 @@
--- rules/turns.lua: the turns of waiters, by which they are served, and who was passed. Not a script.
+-- rules/turns.lua: the turns of waiters, by which they are served, and who was passed. Not a
+-- script.
 --
--- The turn of a head is its rank: its ticket less its head start, which stands at the end of its id as
--- "^microseconds" before what it needs. In fair order the tag of its key comes before that (rules/fair.lua).
+-- The turn of a head is its rank: its ticket less its head start, which stands at the end of its id
+-- as
+-- "^microseconds" before what it needs. In fair order the tag of its key comes before that
+--   (rules/fair.lua).
 
--- The turn of a head, in a form that can be compared with other turns, and the score of its node in unfinished; nodes with
--- equal scores are compared by their turns.
+-- The turn of a head, in a form that can be compared with other turns, and the score of its node in
+-- unfinished; nodes with equal scores are compared by their turns.
 local PATIENCE = 100
 local turn_of, score_of
 local head_to_serve  -- makes a head whose turn will be asked for
@@ -73,7 +76,8 @@ function turns.head(text, path, id)
 end
 
 function turns.comes_before(one, other)
-  local turn_in = one[2] == other[2] and rank_of or turn_of  -- on one path all have the tag of one key
+  -- on one path all have the tag of one key
+  local turn_in = one[2] == other[2] and rank_of or turn_of
   local turn, others = turn_in(one), turn_in(other)
   if turn ~= others then return turn < others end
   return (one.rank and one[1] or 0) < (other.rank and other[1] or 0)
