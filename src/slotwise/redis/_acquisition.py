@@ -71,8 +71,7 @@ class _Deadline:
         if acquisition.queued:
             self._asked_at = time.monotonic()
             slot = acquisition.record.keys.slot
-            limits = acquisition.limit._limits
-            client.submit(Call(None, (), ["TIME"], self._answered, slot, limits))
+            client.submit(Call(None, (), ["TIME"], self._answered, slot))
 
     def _answered(self, _: Call, reply: Any) -> None:
         if not isinstance(reply, Unreachable):
@@ -495,7 +494,7 @@ class RedisAcquisition(AcquisitionResult):
         beat = (self.record, self.interval, (), (self._acquisition_id,))
         keys, args = _protocol.heartbeat_call(self.shared, self.client.token, [beat])
         call = self._confirmation = Call(
-            _protocol.HEARTBEAT, keys, args, answered, self.record.keys.slot, self.limit._limits
+            _protocol.HEARTBEAT, keys, args, answered, self.record.keys.slot
         )
         call.patient = self.waits
         self.client.submit(call)
@@ -591,7 +590,7 @@ class RedisAcquisition(AcquisitionResult):
     def send_release(self, client: LoopClient, sample: str = "") -> asyncio.Future[Released]:
         """Release it, or remove it from the queue, over any connection; count who is there."""
         item = self.unseen_item() + sample
-        return send_release(self.shared, self.record, client, item, self.limit._limits, count=True)
+        return send_release(self.shared, self.record, client, item, count=True)
 
     async def withdraw(self, seconds: float) -> Released | None:
         """End a wait whose outcome nobody will see: leave the queue, or pass the grant on.

@@ -17,7 +17,6 @@ from slotwise.redis._net.call import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._loop_client import LoopClient
 
 # Seconds between two attempts to find out whether a server is back.
@@ -39,12 +38,9 @@ def is_away(server: str, after: float) -> bool:
 class AwayWatch:
     """Watches a server for the waiters of one loop; all methods are for the loop."""
 
-    def __init__(
-        self, client: LoopClient, slot: int | None, limits: CallLimits, after: float
-    ) -> None:
+    def __init__(self, client: LoopClient, slot: int | None, after: float) -> None:
         self._client = client
         self._slot = slot
-        self._limits = limits
         self._after = after
         self._server = client.server(slot)
         # In the order of their requests, so that they continue in that order.
@@ -88,7 +84,7 @@ class AwayWatch:
             self._unconnected_since = None
             silence = connection.silence()
             if not silence and not connection.has_pending(self._slot):
-                client.submit(Call(None, (), ["TIME"], _ignore, self._slot, self._limits))
+                client.submit(Call(None, (), ["TIME"], _ignore, self._slot))
         # Checked twice: a loop that was busy may not have read the answer yet.
         was_overdue, self._is_overdue = self._is_overdue, silence >= self._after
         if was_overdue and self._is_overdue:
@@ -101,7 +97,7 @@ class AwayWatch:
         self._timer = client.loop.call_later(pause, self._tick)
 
 
-def ask_until_back(client: LoopClient, slot: int | None, limits: CallLimits) -> None:
+def ask_until_back(client: LoopClient, slot: int | None) -> None:
     """Ask a server that is away for its time, until it answers."""
     server = client.server(slot)
     if server in client.asking:
@@ -116,7 +112,7 @@ def ask_until_back(client: LoopClient, slot: int | None, limits: CallLimits) -> 
             return
         if not is_asked:
             is_asked = True
-            client.submit(Call(None, (), ["TIME"], answered, slot, limits))
+            client.submit(Call(None, (), ["TIME"], answered, slot))
         client.loop.call_later(_ASK_EVERY, ask)
 
     def answered(_: Call, __: Any) -> None:

@@ -8,7 +8,15 @@ on the server (lua/).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -164,7 +172,6 @@ class RedisBackend(PathBackend):
         self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
         self._max_idle_keys = max_idle_keys
         self._config = config
-        self._limits = config.limits
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
         self.grace = 0.0  # how long what it acquires keeps its slots after a kick
         self._unreachable = unreachable
@@ -440,15 +447,15 @@ class RedisBackend(PathBackend):
             _log.released_nothing(self, acquisition_id, issued_here=False)
             return False
 
-        client, interval, limits = shared.client(), self._interval, self._limits
+        client, interval = shared.client(), self._interval
         try:
-            reply = send_release(shared, record, client, text, limits)
+            reply = send_release(shared, record, client, text)
             released = await reply_within(seconds, reply, client, record.keys.slot)
         except (BackendError, asyncio.CancelledError) as error:
             # Nobody would see that a cancelled release fails, or that its loop is closed.
             if isinstance(error, asyncio.CancelledError) or may_pass(error):
                 shared.heartbeat_thread.finish_release(
-                    lambda other: send_release(shared, record, other, text, limits),
+                    lambda other: send_release(shared, record, other, text),
                     interval,
                 )
             if isinstance(error, asyncio.CancelledError) or not on_exit:
@@ -648,35 +655,38 @@ class RedisBackend(PathBackend):
     async def _resize(self, index: int, key: str | None, value: int | Rate) -> None:
         """Change a value for the whole fleet; remembered for a day when nobody is there."""
         node = "" if key is None else write_node(index, key)
-        written, go_on = write_value(value), b""
-        while True:  # one call looks at a bounded number of waiters
-            word, *more = await self._control("resize", index, node, written, _REMEMBERED, go_on)
+        written = write_value(value)
+        async for word, *_ in self._steps("resize", index, node, written):
             if word == b"adaptive":
                 await self._steer("freeze", (self._specs[index].name, key), value)
-                return
-            [go_on] = more
-            if self._record.is_semaphore:
+            elif self._record.is_semaphore:
                 self._record.learn(int(written), self._declared, written)
-            if not go_on:
-                return
 
     async def _steer(self, verb: str, where: Where, value: Any = None) -> int:
         """Freeze or thaw an adaptive tier, or one key of it; return the value."""
         index, key = self._indexes.get(where[0] or SEMAPHORE_TIER, 0), where[1]
         is_all = key is None and self._specs[index].keyed
         node = "" if is_all else write_node(index, key)
-        wanted, go_on = b"" if value is None else value, b""
-        while True:
-            word, *more = await self._control(verb, index, node, wanted, _REMEMBERED, go_on)
+        current = 0
+        async for word, *more in self._steps(verb, index, node, b"" if value is None else value):
             if word == b"fixed":
                 raise fixed_value(self._title)
             if word == b"outside":
                 raise outside_of_adaptive(more[0], more[1], value)
-            current, go_on = more
+            current = int(more[0])
             if self._record.is_semaphore:
                 self._record.learn(current, self._declared)
-            if not go_on:
-                return int(current)
+        return current
+
+    async def _steps(self, verb: str, *words: Any) -> AsyncIterator[list[Any]]:
+        """Have the server apply a verb; yield what each call says that this takes."""
+        go_on = b""
+        while True:  # one call looks at a bounded number of nodes and waiters
+            reply = await self._control(verb, *words, _REMEMBERED, go_on)
+            yield reply
+            if reply[0] != b"done" or not reply[-1]:
+                return
+            go_on = reply[-1]
 
     async def _settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
         text = self._write_costs(costs)
@@ -752,7 +762,7 @@ class RedisBackend(PathBackend):
         shared, record = self._attached()
         client, slot = shared.client(), record.keys.slot
         reply: asyncio.Future[Any] = client.loop.create_future()
-        call = Call(script, record.keys.all, args, IntoFuture(reply), slot, self._limits)
+        call = Call(script, record.keys.all, args, IntoFuture(reply), slot)
         client.submit(call)
         return await reply_within(look_limit(at_most), reply, client, slot), call.doubtful
 

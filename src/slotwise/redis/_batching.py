@@ -18,7 +18,6 @@ from slotwise.redis._protocol import HELD, MOST_AT_ONCE, NOT_HELD, Released
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._call_limits import CallLimits
     from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord, SharedClient
 
@@ -80,7 +79,6 @@ def _request(
         lambda: _protocol.request_args(batch, wait=wait, again=again, due=due),
         answered if len(batch) > 1 else first.on_reply,
         record.keys.slot,
-        first.limit._limits,  # the same for all: they are requests of one object
     )
     call.again_at = _protocol.AGAIN_AT
     if len(batch) == 1:
@@ -116,7 +114,6 @@ def send_release(
     record: NameRecord,
     client: LoopClient,
     item: str,
-    limits: CallLimits,
     *,
     count: bool = False,
 ) -> asyncio.Future[Released]:
@@ -128,13 +125,12 @@ def send_release(
     future: asyncio.Future[Released] = client.loop.create_future()
     connection = client.connection_for(record.keys.slot)
     if count or connection is None or "*" in item or connection.is_last_in_tick():
-        _release(shared, record, client, limits, [(item, future)], count=count)
+        _release(shared, record, client, [(item, future)], count=count)
         return future
-    key = record, limits
-    batch: _Batch | None = client.pending_releases.get(key)
+    batch: _Batch | None = client.pending_releases.get(record)
     if batch is None:
-        client.pending_releases[key] = batch = []
-        connection.before_flush(lambda: _release_pending(shared, record, client, limits))
+        client.pending_releases[record] = batch = []
+        connection.before_flush(lambda: _release_pending(shared, record, client))
     batch.append((item, future))
     return future
 
@@ -142,26 +138,20 @@ def send_release(
 async def release_all(waiters: Sequence[RedisAcquisition], client: LoopClient) -> None:
     """End waits of one name that nobody will see the end of, in calls of bounded size."""
     await asyncio.gather(
-        *(
-            send_release(each.shared, each.record, client, each.unseen_item(), each.limit._limits)
-            for each in waiters
-        )
+        *(send_release(each.shared, each.record, client, each.unseen_item()) for each in waiters)
     )
 
 
-def _release_pending(
-    shared: SharedClient, record: NameRecord, client: LoopClient, limits: CallLimits
-) -> None:
-    batch: _Batch = client.pending_releases.pop((record, limits))
+def _release_pending(shared: SharedClient, record: NameRecord, client: LoopClient) -> None:
+    batch: _Batch = client.pending_releases.pop(record)
     for at in range(0, len(batch), MOST_AT_ONCE):
-        _release(shared, record, client, limits, batch[at : at + MOST_AT_ONCE])
+        _release(shared, record, client, batch[at : at + MOST_AT_ONCE])
 
 
 def _release(
     shared: SharedClient,
     record: NameRecord,
     client: LoopClient,
-    limits: CallLimits,
     batch: _Batch,
     *,
     count: bool = False,
@@ -186,7 +176,7 @@ def _release(
 
     items = [item for item, _ in batch]
     args = partial(_protocol.release_args, record, client.token, items, count=count)
-    call = Call(_protocol.RELEASE, record.keys.all, args, answered, record.keys.slot, limits)
+    call = Call(_protocol.RELEASE, record.keys.all, args, answered, record.keys.slot)
     if len(batch) == 1:
         call.alone = True
         call.eager = not client.queued_by_name

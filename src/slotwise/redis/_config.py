@@ -11,7 +11,6 @@ from typing import Any
 
 from slotwise._core.arguments import check_count, check_required_seconds, check_text
 from slotwise._core.redaction import kind_of, redact, redacted_repr
-from slotwise.redis._call_limits import CallLimits, call_limits
 from slotwise.redis._endpoint import Endpoint, namespace_in, parse_url
 
 _NAMESPACE = "adv-sem"  # unless another one is given
@@ -22,8 +21,8 @@ class RedisConfig:
     """The server behind a RedisSemaphore, and how long to wait for it.
 
     Configurations of one server, database, user and set of TLS options share one heartbeat
-    thread and its connections, whatever their namespaces and limits. Every call keeps the limits
-    of its own configuration. A shared connection is as patient as the most patient of them.
+    thread and its connections, whatever their namespaces and limits. All calls and connections are
+    as patient as the most patient of them.
 
     Args:
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS,
@@ -32,8 +31,7 @@ class RedisConfig:
         namespace: the prefix of all keys. A url may contain it as ``?namespace=...`` instead.
         connect_timeout: the longest time to open a connection, in seconds.
         reply_timeout: the longest time without any reply, after which the connection is
-            reopened. If calls with a longer timeout wait on it too, it stays open, and the
-            attempt counts as failed.
+            reopened, and the attempt counts as failed.
         attempts: how often in a row a call tries to reach the server before it fails.
             Waiters that are already queued keep trying until their own timeout.
         backoff: the pause after the first failed attempt; it doubles each time, with jitter.
@@ -102,22 +100,40 @@ class RedisConfig:
         endpoint = endpoint_of(client)
         return cls(url=str(endpoint), endpoint=endpoint, **options)
 
-    @property
-    def limits(self) -> CallLimits:
-        """The limits of each call; the same object for equal limits."""
-        return call_limits(
-            connect_timeout=self.connect_timeout,
-            reply_timeout=self.reply_timeout,
-            attempts=self.attempts,
-            backoff=self.backoff,
-            max_backoff=self.max_backoff,
-        )
-
     def with_options(self, **options: Any) -> RedisConfig:
         """Return a copy with other options."""
         if "url" in options:
             options.setdefault("endpoint", None)  # the new one comes from the new url
         return replace(self, **options)
+
+
+class ServerSettings:
+    """What the connections of this process to one server, and all calls on them, follow.
+
+    They are as patient as the most patient configuration that this process has used for the
+    server: an attempt to connect may take the longest ``connect_timeout``, and the pause before
+    the next one is the shortest.
+    """
+
+    __slots__ = ("config",)
+
+    def __init__(self, config: RedisConfig) -> None:
+        self.config = config
+
+    def include(self, config: RedisConfig) -> None:
+        """Be patient enough for another configuration of the same server."""
+        ours = self.config
+        longest = ("connect_timeout", "reply_timeout", "attempts")
+        patient = {name: max(getattr(ours, name), getattr(config, name)) for name in longest}
+        for name in ("backoff", "max_backoff"):
+            patient[name] = min(getattr(ours, name), getattr(config, name))
+        if any(getattr(ours, name) != value for name, value in patient.items()):
+            self.config = replace(ours, **patient)
+
+    def pause(self, failures: int) -> float:
+        """Return the longest pause after this many failed attempts in a row."""
+        config = self.config
+        return min(config.backoff * 2.0 ** min(failures - 1, 30), config.max_backoff)
 
 
 def _check_hash_tag(namespace: str) -> None:

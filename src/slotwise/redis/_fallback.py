@@ -174,9 +174,7 @@ class Fallback:
             acquisition = send()
             watch = client.watches.get((slot, self.after))
             if watch is None:
-                watch = client.watches[slot, self.after] = AwayWatch(
-                    client, slot, limit._limits, self.after
-                )
+                watch = client.watches[slot, self.after] = AwayWatch(client, slot, self.after)
             watch.add(acquisition)
             try:
                 await acquisition.wait(at_once=at_once)
@@ -193,7 +191,7 @@ class Fallback:
                 watch.remove(acquisition)
         if not limit._generation.admits(shared.has):
             raise limit._closed_error()
-        ask_until_back(client, slot, limit._limits)
+        ask_until_back(client, slot)
         if self.policy == "open":
             waited = client.loop.time() - started
             holds = not limit._holds_nothing

@@ -17,9 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import BackendError
-from slotwise.redis import _outages
-from slotwise.redis._call_limits import CallLimits, ServerSettings
-from slotwise.redis._diagnosis import unreachable
+from slotwise.redis._config import ServerSettings
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.call import Call, IntoFuture
@@ -81,7 +79,7 @@ class LoopClient:
         self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         # Calls whose slot no known node serves, until the map of the cluster is read again.
-        self._unrouted = Backlog(settings, loop, self._overdue)
+        self._unrouted = Backlog(settings)
         # By hash slot: calls that were refused while it changes hands, and those made since,
         # which must not pass them.
         self._held_back: dict[int | None, list[Call]] = {}
@@ -113,18 +111,15 @@ class LoopClient:
         keys: Sequence[bytes],
         args: list[Any],
         slot: int | None,
-        limits: CallLimits | None = None,
     ) -> asyncio.Future[Any]:
         """Submit a call; the future has its reply. To stop waiting doesn't stop the call."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(script, keys, args, IntoFuture(future), slot, limits))
+        self.submit(Call(script, keys, args, IntoFuture(future), slot))
         return future
 
-    async def command(
-        self, *words: object, address: Address | None = None, limits: CallLimits | None = None
-    ) -> Any:
+    async def command(self, *words: object, address: Address | None = None) -> Any:
         """Submit a plain command, to one node if this is a cluster."""
-        reply = self.reconnector_to(address).command(*words, limits=limits)
+        reply = self.reconnector_to(address).command(*words)
         return await reply_within(INSPECT, reply, self, None)
 
     def connection_for(self, slot: int | None) -> Connection | None:
@@ -270,7 +265,7 @@ class LoopClient:
         if self._cluster is None:
             return False
         call.tries += 1
-        if call.tries > self._unrouted.limits_of(call).attempts + 3:
+        if call.tries > self._settings.config.attempts + 3:
             return False
         only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
@@ -309,7 +304,6 @@ class LoopClient:
         assert self._cluster is not None
         if not self._learning:
             self._learning = True
-            self._unrouted.begin_attempt()
             self._cluster.learn(self.loop, self._learned)
 
     def _learned(self, error: BackendError | None) -> None:
@@ -323,9 +317,7 @@ class LoopClient:
         ]
         for call in itertools.chain(*backlogs):
             self._unrouted.add(call)
-        if error is None:
-            self._unrouted.end_attempt()
-        else:
+        if error is not None:
             self._unrouted.fail_attempt(error)
         for call in self._unrouted.take():
             if self._cluster.address_of(call.slot or 0) is None:
@@ -334,12 +326,6 @@ class LoopClient:
                 self.submit(call)
         if self._unrouted:
             self.loop.call_later(self._settings.config.max_backoff / 2, self._learn)
-
-    def _overdue(self, seconds: float) -> BackendError:
-        """Return the error for calls that waited in vain to learn who serves their slots."""
-        error = unreachable(self.endpoint, TimeoutError())
-        _outages.begin(self.endpoint.server(), error, broken=True, ago=seconds)
-        return error
 
     # ---------------------------------------------------------------- ending
 
@@ -375,7 +361,6 @@ class LoopClient:
         self._fail_waiting(error)
 
     def _fail_waiting(self, error: BackendError) -> None:
-        self._unrouted.end_attempt()
         left = [*self._unrouted.take(), *itertools.chain(*self._held_back.values())]
         self._held_back.clear()
         for call in left:

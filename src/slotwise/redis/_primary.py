@@ -97,7 +97,7 @@ class PrimaryWatch:
         else:
             self._opening = False
             self._connection = Connection(
-                handshake, loop, lambda _: _ANSWER, _pass_on, self._switched, self._lost
+                handshake, loop, lambda: _ANSWER, _pass_on, self._switched, self._lost
             )
             self._shared.follow(primary)
             self._ask_sentinel(loop, self._connection)

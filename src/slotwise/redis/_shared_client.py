@@ -2,7 +2,7 @@
 
 A message of the server, on any connection, is dispatched here to the waiter it is for.
 Configurations of one server share a `SharedClient`, whatever their namespaces, which are only
-a prefix of the keys, and their limits, which belong to each call. A forked child starts with
+a prefix of the keys, and their limits (`ServerSettings`). A forked child starts with
 none: it closes the sockets that it inherited, and holds none of its parent's acquisitions.
 """
 
@@ -28,8 +28,7 @@ from slotwise._core.limit import require_asyncio
 from slotwise._core.messages import KICKED
 from slotwise._wait.ttl_cancel import TtlCancels
 from slotwise.redis import _log, _protocol
-from slotwise.redis._call_limits import ServerSettings
-from slotwise.redis._config import RedisConfig
+from slotwise.redis._config import RedisConfig, ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs, logger
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread

@@ -21,7 +21,7 @@ from random import SystemRandom
 
 from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
-from slotwise.redis._call_limits import ServerSettings
+from slotwise.redis._config import ServerSettings
 from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.preparation import open_connection

@@ -87,7 +87,7 @@ async def survey(
     calls = [keys[at : at + size] for at in range(0, len(keys), size)]
     for at in range(0, len(calls), _CALLS_AT_ONCE):
         some = calls[at : at + _CALLS_AT_ONCE]
-        asked = [_ask(shared, config, [key for _, key in each], at_most) for each in some]
+        asked = [_ask(shared, [key for _, key in each], at_most) for each in some]
         replies = await asyncio.gather(*asked, return_exceptions=True)
         for each, reply in zip(some, replies, strict=True):
             if isinstance(reply, BaseException):
@@ -108,7 +108,7 @@ async def _noted(shared: SharedClient, config: RedisConfig, found: Contents) -> 
         while key is not None:  # not by rank: ranks change all the time, and names would be missed
             words = ("ZSCAN", key, cursor, "COUNT", _NAMES_A_PAGE)
             try:
-                page = await client.command(*words, address=address, limits=config.limits)
+                page = await client.command(*words, address=address)
             except Refused as error:  # the next heartbeat of a limit begins them anew
                 if not is_of_one_name(error):
                     raise
@@ -149,14 +149,12 @@ def _notes_on(shared: SharedClient, namespace: str, address: Any) -> bytes | Non
     return None if shard is None else key
 
 
-async def _ask(
-    shared: SharedClient, config: RedisConfig, keys: list[KeySet], at_most: float | None
-) -> list[list[Any]]:
+async def _ask(shared: SharedClient, keys: list[KeySet], at_most: float | None) -> list[list[Any]]:
     client, slot = shared.client(), keys[0].slot
     flat = [key for each in keys for key in each.all]
     patterns = [each.notification if each.kind == "semaphore" else b"" for each in keys]
     args = [b"", b"", client.token, b"", b"survey", *patterns]
-    reply = client.run(INSPECT, flat, args, slot, config.limits)
+    reply = client.run(INSPECT, flat, args, slot)
     found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
     return found
 

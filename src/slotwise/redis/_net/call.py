@@ -12,7 +12,6 @@ from typing import Any
 
 from hiredis import pack_command
 
-from slotwise.redis._call_limits import CallLimits
 from slotwise.redis._scripts import Script
 
 
@@ -30,12 +29,10 @@ class Call:
         "doubtful",
         "eager",
         "keys",
-        "limits",
         "number",
         "on_done",
         "packed",
         "patient",
-        "paused_until",
         "reloaded",
         "script",
         "sent",
@@ -53,15 +50,13 @@ class Call:
         args: list[Any] | Callable[[], list[Any]],
         on_done: Callable[[Call, Any], object],
         slot: int | None = None,
-        limits: CallLimits | None = None,
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args  # or what makes them, for a call that is packed beforehand
         self.on_done = on_done
         self.slot = slot
-        self.limits = limits  # those of its caller; None for a call that isn't made for a caller
-        self.waits_since = 0.0  # when its present attempt to reach the server began
+        self.waits_since = 0.0  # when it was sent
         self.number = 0  # its position among the calls of a loop, on a cluster
         self.sent = False  # the server may have received it
         self.doubtful = False  # sent, and the connection broke before a reply: it may have run
@@ -69,7 +64,6 @@ class Call:
         self.whole = False  # send the script itself, not its SHA
         self.sha_only = False  # this user may not send scripts
         self.tries = 0  # attempts since the server was last reached
-        self.paused_until = 0.0  # by its own backoff: failures before then don't count
         self.patient = False  # it is retried until its caller withdraws it
         self.packed: bytes | None = None  # what to send the first time, if packed beforehand
         self.alone = False  # its caller makes no other call in this tick

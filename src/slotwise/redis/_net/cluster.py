@@ -15,8 +15,7 @@ from hiredis import ReplyError
 from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
-from slotwise.redis._call_limits import ServerSettings
-from slotwise.redis._config import RedisConfig
+from slotwise.redis._config import RedisConfig, ServerSettings
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.handshake import greet
 

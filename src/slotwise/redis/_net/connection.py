@@ -42,8 +42,6 @@ _DOUBLINGS = 10
 # The shortest time between two checks of whether a reply is overdue.
 _GRAIN = 0.02
 
-_NO_LIMITS = object()  # differs from the limits of every call
-
 
 def _ignore_answer(_: Call, reply: Any) -> None:
     """Accept any reply, even an error: it shows that the server answers."""
@@ -59,19 +57,16 @@ class Connection:
     __slots__ = (
         "_answered",
         "_answered_before",
-        "_check_at",
         "_doubted_until",
         "_failed_polls",
         "_flushing",
         "_idle",
         "_idle_pause",
         "_later",
-        "_limits_seen",
         "_lingering",
         "_loop",
         "_on_lost",
         "_on_message",
-        "_on_overdue",
         "_on_reply",
         "_on_silence",
         "_out",
@@ -80,7 +75,7 @@ class Connection:
         "_reader",
         "_ready",
         "_recv",
-        "_reply_timeout_of",
+        "_reply_timeout",
         "_silent_since",
         "_skipped_polls",
         "_sock",
@@ -100,12 +95,11 @@ class Connection:
         self,
         handshake: Handshake,
         loop: asyncio.AbstractEventLoop,
-        reply_timeout_of: Callable[[Call], float],
+        reply_timeout: Callable[[], float],
         on_reply: Callable[[Call, Any], object],
         on_message: Callable[[bytes], object],
         on_lost: Callable[[Connection, Exception, list[Call]], object],
         *,
-        on_overdue: Callable[[Call], object] | None = None,
         on_silence: Callable[[float], object] | None = None,
         verify: Callable[[Connection], object] | None = None,
         idle_pause: Callable[[], float | None] | None = None,
@@ -115,12 +109,10 @@ class Connection:
         self._recv = self._sock.recv
         self._reader = handshake.reader
         self._loop = loop
-        self._reply_timeout_of = reply_timeout_of
+        self._reply_timeout = reply_timeout
         self._on_reply = on_reply
         self._on_message = on_message
         self._on_lost = on_lost
-        # Called for a call whose reply_timeout is over while others are still awaited.
-        self._on_overdue = on_overdue
         # Called while no reply arrives, with the time since when, to probe the server; then
         # `doubt_if_silent` is called.
         self._on_silence = on_silence
@@ -144,10 +136,6 @@ class Connection:
         self.closed = False
         self._answered = 0
         self._answered_before = 0  # its value at the last check
-        self._check_at = math.inf  # when the next check is
-        self._limits_seen: object = (
-            _NO_LIMITS  # limits of the last call since the next check was set
-        )
         self._suspicious = False
         self._doubted_until = math.inf
         self._silent_since = 0.0  # when a reply was last seen, or the first call was sent
@@ -169,9 +157,6 @@ class Connection:
         self._out.append(call.pack())
         self._pending.append(call)
         call.sent = True
-        if call.limits is not self._limits_seen:
-            self._limits_seen = call.limits
-            self._check_in_time_for(call)
         if not self._flushing and not self.full:
             if at_once:
                 self._flush()
@@ -351,22 +336,14 @@ class Connection:
     def _check_again(self) -> None:
         """Schedule a check for when the first reply is overdue, or sooner to notice a silence."""
         now = time.monotonic()
-        due = min(map(self._overdue_at, self._pending), default=math.inf)
-        wait = max(min(due, self._doubted_until, now + SILENCE / 2) - now, _GRAIN)
-        self._check_at = now + wait
-        self._limits_seen = _NO_LIMITS
+        due = min(self._overdue_at(), self._doubted_until, now + SILENCE / 2)
+        wait = max(due - now, _GRAIN)
         self._watch = self._loop.call_later(wait, self._check)
 
-    def _check_in_time_for(self, call: Call) -> None:
-        """Move the next check forward if a call will be overdue before it."""
-        planned = self._watch is not None and not self._suspicious
-        if planned and self._overdue_at(call) < self._check_at:
-            assert self._watch is not None
-            self._watch.cancel()
-            self._check_again()
-
-    def _overdue_at(self, call: Call) -> float:
-        return max(call.waits_since, self._silent_since) + self._reply_timeout_of(call)
+    def _overdue_at(self) -> float:
+        if not self._pending:
+            return math.inf
+        return max(self._pending[0].waits_since, self._silent_since) + self._reply_timeout()
 
     def _check(self) -> None:
         """Check whether any reply has arrived since the last check, and whether one is overdue."""
@@ -382,27 +359,20 @@ class Connection:
             self._start_watch()
             return
         now = time.monotonic()
-        overdue = [call for call in self._pending if self._overdue_at(call) <= now]
+        overdue = self._overdue_at() <= now
         if overdue and not self._suspicious:
             # If the loop was blocked, a reply may be in the socket: first give it time to be read.
             self._suspicious = True
             self._watch = self._loop.call_later(SILENCE, self._check)
             return
-        is_over = now >= self._silent_since + self._longest_timeout()
-        if (overdue and is_over) or now >= self._doubted_until:
+        if overdue or now >= self._doubted_until:
             self.lose(TimeoutError())
             return
         if self._on_silence is not None and now - self._silent_since >= SILENCE:
             self.silent_at = min(self.silent_at, now)
             self._on_silence(self._silent_since)
             self._doubt()
-        self._suspicious = False
-        for call in overdue:
-            call.waits_since = now
         self._check_again()
-        if self._on_overdue is not None:
-            for call in overdue:
-                self._on_overdue(call)
 
     def _try_out(self) -> None:
         """Test an idle connection: only a missing reply shows that it is dead."""
@@ -410,10 +380,6 @@ class Connection:
         pause = None if self._idle_pause is None else self._idle_pause()
         if self._watch is None and pause is not None:
             self.send(Call(None, (), ["TIME"], _ignore_answer))  # its reply is watched for
-
-    def _longest_timeout(self) -> float:
-        """Return how long a silence has to last until every call on this connection is overdue."""
-        return max(map(self._reply_timeout_of, self._pending))
 
     @property
     def is_answering(self) -> bool:

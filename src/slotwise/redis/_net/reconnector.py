@@ -4,8 +4,7 @@ A connection that breaks is reopened with exponential backoff and jitter. Every 
 reply is then sent again: all our scripts can be repeated without harm. A call fails after
 ``attempts`` failures in a row, and at once if repeating it wouldn't change the reply.
 
-Callers with different limits share a connection. It follows `ServerSettings`, and is kept open
-for as long as any call on it would wait; a call with shorter limits fails by itself.
+Callers share a connection, whatever their limits: it follows `ServerSettings`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hiredis import ReplyError
 from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
-from slotwise.redis._call_limits import CallLimits, ServerSettings
+from slotwise.redis._config import ServerSettings
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.backlog import Backlog
 from slotwise.redis._net.call import Call, IntoFuture
@@ -85,7 +84,7 @@ class Reconnector:
         self._on_silence = on_silence
         self._idle_pause = idle_pause
         self._listens = listens
-        self._backlog = Backlog(settings, loop, self._overdue_backlog)
+        self._backlog = Backlog(settings)
         # While missing scripts are loaded, or the server is temporarily unable to serve: the
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
@@ -116,10 +115,10 @@ class Reconnector:
             self._backlog.add(call)
             self.open()
 
-    def command(self, *words: object, limits: CallLimits | None = None) -> asyncio.Future[Any]:
+    def command(self, *words: object) -> asyncio.Future[Any]:
         """Send a plain command; cancelling the future doesn't stop it."""
         reply: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(None, (), list(words), IntoFuture(reply), limits=limits))
+        self.submit(Call(None, (), list(words), IntoFuture(reply)))
         return reply
 
     def withdraw(self, call: Call) -> bool:
@@ -146,7 +145,7 @@ class Reconnector:
         self._opening = True
         delay = 0.0
         if self._failures:
-            delay = self._settings.config.limits.pause(self._failures) * _jitter.uniform(0.5, 1)
+            delay = self._settings.pause(self._failures) * _jitter.uniform(0.5, 1)
         self._attempt += 1
         if delay:
             self.loop.call_later(delay, self._start_opening, self._attempt)
@@ -156,7 +155,6 @@ class Reconnector:
     def _start_opening(self, attempt: int) -> None:
         if attempt == self._attempt:
             self._opening_since = time.monotonic()
-            self._backlog.begin_attempt()
             start_thread(
                 *("open", lambda: self._open_in_thread(attempt)),
                 on_failure=lambda error: self.loop.call_soon(
@@ -205,11 +203,10 @@ class Reconnector:
         self.connection = Connection(
             result,
             self.loop,
-            self._reply_timeout_of,
+            lambda: self._settings.config.reply_timeout,
             self._replied,
             self._on_message,
             self._lost,
-            on_overdue=self._overdue,
             on_silence=self._on_silence,
             # A connection without a channel is for blocking calls, whose replies are never late.
             verify=self._verify if self._endpoint.service and self.channel else None,
@@ -225,12 +222,8 @@ class Reconnector:
         # anything new is requested.
         self._on_open(again)
         self._repeat_releases(result.address)
-        self._backlog.end_attempt()
         for call in self._backlog.take():
             self.submit(call)
-
-    def _reply_timeout_of(self, call: Call) -> float:
-        return self._backlog.limits_of(call).reply_timeout
 
     def _failed(self, error: BackendError) -> None:
         """Fail the calls that are out of attempts, and try again for the others."""
@@ -241,28 +234,12 @@ class Reconnector:
             ago = time.monotonic() - asked_at
             _outages.begin(self._server, error, broken=True, ago=ago, asked_at=asked_at)
         hopeless = isinstance(error, _diagnosis.Refused)
-        self._backlog.fail_attempt(error, self._failures, hopeless=hopeless)
+        self._backlog.fail_attempt(error, hopeless=hopeless)
         if self._backlog or self._listens():
             self.open()
             self._on_trouble()
         else:
             self._failures = 0
-
-    def _overdue_backlog(self, seconds: float) -> BackendError:
-        """Return the error for calls that waited for a connection in vain."""
-        error = _diagnosis.unreachable(self._endpoint, TimeoutError())
-        _outages.begin(self._server, error, broken=True, ago=seconds)
-        return error
-
-    def _overdue(self, call: Call) -> None:
-        """Count an attempt of a call whose reply is overdue; the connection is kept for others."""
-        call.tries += 1
-        if self._backlog.is_exhausted(call):
-            error = _diagnosis.unreachable(self._endpoint, TimeoutError())
-            _outages.begin(self._server, error, broken=False, ago=self._reply_timeout_of(call))
-            # If its reply still arrives, nobody waits for it.
-            on_done, call.on_done = call.on_done, _ignore
-            on_done(call, error)
 
     def _lost(self, connection: Connection, error: Exception, pending: list[Call]) -> None:
         if connection is not self.connection:
@@ -386,11 +363,11 @@ class Reconnector:
         ):
             pass
         elif demoted or _diagnosis.is_temporary(reply):
-            self._backlog.count_failure(call)
+            call.tries += 1
             if self._backlog.is_exhausted(call, more=3):
                 call.on_done(call, _diagnosis.refused(self._endpoint, reply))
                 return
-            delay = self._settings.config.limits.pause(call.tries + 1)
+            delay = self._settings.pause(call.tries + 1)
             if self._endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
                 self._on_slot_refused(call, delay)  # other slots may be served
             else:
@@ -454,7 +431,6 @@ class Reconnector:
                 handshake_sock.shutdown(socket.SHUT_RDWR)  # ends its thread
         if self.connection is not None:
             self.connection.lose(ConnectionResetError("closed by us"))
-        self._backlog.end_attempt()
         for call in self._backlog.take():
             call.on_done(call, error)
 

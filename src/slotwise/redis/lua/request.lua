@@ -22,7 +22,7 @@
 --         {"busy", node, value, held, waiting}     only for "try"; nothing has changed; of a
 --           semaphore also the oldest holders
 --         {"full", node, value, held, waiting, how many wait where no more may, when it would be
---           served (s) or "", 1 if that is too late, else 0}   it may not wait; nothing has changed.
+--           served (s) or "", 1 if that is too late, else 0}   it may not wait; nothing changes.
 --           In both, waiting is a text while the node is paused: "number ms", and the value of a
 --           rate is its text
 --         {"refused", value, tier}                 it needs more than there is

@@ -3,8 +3,8 @@
 -- script.
 --
 -- A node is "tier:key", a path its nodes with commas between, narrow to wide (_writing.py); neither
--- has a space in it. A semaphore has one path, "0:". Its keys, in this order in KEYS; those that are
--- documented have a "*":
+-- has a space in it. A semaphore has one path, "0:". Its keys, in this order in KEYS; those marked
+-- with a star are documented:
 --   state       hash  its fields are listed below
 --   main      * zset  id -> deadline of its silence; an id of n slots is n members: id#2 ...
 --   heartbeat * zset  id of a waiter -> deadline of its silence
