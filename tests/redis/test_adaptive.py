@@ -12,7 +12,6 @@ from tests.redis._inside import shared_of
 from tests.redis._keys import SemaphoreKeys
 from tests.redis._window import read_window
 
-import slotwise
 from slotwise import Adaptive, Errors, Latency, ValueConflict
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -25,58 +24,6 @@ def window_of(client: redis.Redis, name: str) -> dict[str, int]:
     names = ("mark", "begin", "ends", "need", "calls", "succeeded", "busy", "failed")
     adaptation = client.hget(SemaphoreKeys(NAMESPACE, name).state, "%0:")
     return dict(zip(names, read_window(adaptation.split(";", 2)[2]), strict=True))
-
-
-async def outcome_of(limit: RedisSemaphore, client: redis.Redis, name: str) -> str:
-    """Which outcome the last release was counted as: of `Errors`, each shows."""
-    counted, value = window_of(client, name), limit.value
-    await limit.freeze(10)
-    await limit.thaw()
-    if value < 10:
-        return "dropped"
-    return "ok" if counted["succeeded"] else "ignored"
-
-
-async def test_an_acquisition_ends_as_the_block_does(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    limit = RedisSemaphore(ERRORS, name="s", config=config)
-    seen = []
-
-    async def look() -> None:
-        seen.append(await outcome_of(limit, client, "s"))
-
-    async with limit.cm():
-        pass
-    await look()
-    async with limit:
-        pass
-    await look()
-    for error in (TimeoutError, ConnectionResetError, ValueError, asyncio.CancelledError):
-        with pytest.raises(error):
-            async with limit.cm():
-                raise error
-        await look()
-    with pytest.raises(TimeoutError):
-        async with limit:
-            raise TimeoutError
-    await look()
-    async with limit.cm() as acquired:
-        acquired.dropped(retry_after=1)
-    await look()
-    async with limit.cm() as acquired:
-        acquired.ignored()
-    await look()
-    await limit.release((await limit.acquire()).acquisition_id)
-    await look()
-    await limit.release(await limit.acquire(), outcome="dropped")
-    await look()
-    await limit.release((await limit.acquire(2)).acquisition_id, outcome="ignored")
-    await look()
-    blocks = ["ok", "ok", "dropped", "dropped", "ignored", "ignored", "dropped"]
-    assert seen == [*blocks, "dropped", "ignored", "ok", "dropped", "ignored"]
-    with pytest.raises(ValueError, match="outcome must be"):
-        await limit.release("sw-x-1", outcome="good")  # type: ignore[arg-type]
 
 
 async def test_threads_count_as_well_and_may_say_it(
@@ -159,29 +106,6 @@ async def test_a_release_of_another_process_counts_since_the_grant(
     assert counted["failed"] > 0
 
 
-async def test_the_value_moves_for_everybody_and_waiters_get_what_it_gained(
-    config: RedisConfig,
-) -> None:
-    rules = Adaptive(2, 2, 10, algorithm=Errors())
-    limit = RedisSemaphore(rules, name="s", config=config)
-    other = RedisSemaphore(rules, name="s", config=config)
-    held = [await limit.acquire() for _ in range(2)]
-    waiting = [asyncio.create_task(other.acquire()) for _ in range(3)]
-    while len(await limit.waiters()) < 3:
-        pass
-    for each in held:
-        each.since -= 100  # type: ignore[attr-defined]  # it was in use
-        await limit.release(each)
-    # Two successes at a value of two: one slot more, so all three are served.
-    granted = await asyncio.wait_for(asyncio.gather(*waiting), 20)
-    assert limit.value == 3
-    assert (await other.stats()).max_slots == 3
-    [change] = await other.changes()
-    assert (change.old, change.new, change.reason) == (2, 3, "2 calls without a drop")
-    for each in granted:
-        await other.release(each)
-
-
 async def test_many_releases_of_one_tick_move_it_too(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -201,67 +125,6 @@ async def test_many_releases_of_one_tick_move_it_too(
     for each in asyncio.as_completed(waiting):
         await limit.release(await each)
     assert done
-
-
-async def test_it_can_be_frozen_and_a_resize_freezes_it(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    limit = RedisSemaphore(ERRORS, name="s", config=config)
-    await limit.freeze()
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 10
-    await limit.freeze(15)
-    assert limit.value == 15
-    assert (await limit.stats()).max_slots == 15
-    await limit.thaw()
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 10
-    await limit.resize(5)
-    async with limit.cm() as acquired:
-        acquired.dropped()
-    assert limit.value == 5
-    for outside in (1, 21):
-        with pytest.raises(ValueError, match="within 2 and 20"):
-            await limit.freeze(outside)
-        with pytest.raises(ValueError, match="within 2 and 20"):
-            await limit.resize(outside)
-    changes = [(each.old, each.new) for each in await limit.changes()]
-    assert changes == [(10, 15), (15, 10), (10, 5)]
-    assert client.ttl(SemaphoreKeys(NAMESPACE, "s").state) > 20 * 3600, "an operator's word is kept"
-
-
-async def test_all_users_of_a_name_have_the_same_rules(config: RedisConfig) -> None:
-    def made(value: int | Adaptive) -> RedisSemaphore:
-        return RedisSemaphore(value, name="s", config=config)
-
-    first = made(Adaptive(5, 1, 9))
-    held = await first.acquire()
-    again = made(Adaptive(5, 1, 9, drop_on=(KeyError,)))
-    await again.release(await again.acquire())
-    others: list[int | Adaptive] = [Adaptive(5, 1, 8), Adaptive(5, 1, 9, algorithm=Latency(2)), 5]
-    for other in others:
-        with pytest.raises(ValueConflict, match=r"adapts \(1 to 9 from 5"):
-            await made(other).acquire()
-    with pytest.raises(ValueConflict, match=r"adapts \(1 to 9 from 5"):
-        await made(Adaptive(5, 1, 8)).freeze()
-    await first.release(held)
-    async with made(5).cm():
-        for call in (first.acquire, first.freeze):
-            with pytest.raises(ValueConflict, match="in use with 5 slots"):
-                await call()
-    async with first.cm():
-        assert await first.changes() == [], "what was learnt before is another one's"
-
-
-async def test_moving_to_a_fleet_changes_a_url_and_nothing_else(config: RedisConfig) -> None:
-    for url in ("memory://", config):
-        limit = slotwise.semaphore("anywhere", Adaptive(20, min=2, max=200), url)
-        async with limit.cm() as acquired:
-            acquired.dropped(retry_after=2)
-        assert limit.value == 20
-        assert await limit.changes() == []
 
 
 @pytest.mark.parametrize(
@@ -323,26 +186,3 @@ async def test_clients_of_the_documented_protocol_keep_it_from_adapting(
         assert (await limit.stats()).acquired_slots == 2
         client.zrem(keys.main, "theirs")
     assert window_of(client, "s")["calls"] == 1
-
-
-async def test_retry_after_may_pause_it_in_the_same_step(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    rules = Adaptive(1, 1, 20, algorithm=Errors(), pause_on_retry_after=True)
-    limit = RedisSemaphore(rules, name="s", config=config)
-    held = await limit.acquire()
-    waiting = asyncio.create_task(limit.acquire())
-    while not await limit.waiters():
-        pass
-    held.dropped(retry_after=600)
-    await limit.release(held)
-    assert await limit.try_acquire() is None
-    assert 0 < (await limit.stats()).paused_for <= 600
-    assert (await limit.stats()).acquired_slots == 0
-    await limit.reopen()
-    await limit.release(await asyncio.wait_for(waiting, 20))
-    assert (await limit.stats()).paused_for == 0
-    careless = RedisSemaphore(Adaptive(1, 1, 20, algorithm=Errors()), name="s", config=config)
-    async with careless.cm() as acquired:
-        acquired.dropped(retry_after=100)
-    assert (await limit.stats()).paused_for == 0

@@ -61,20 +61,6 @@ async def test_the_ttl_ends_a_hold_however_often_it_beats(
     assert_nothing_left(client)
 
 
-async def test_the_ttl_cancels_the_task_if_asked(config: RedisConfig) -> None:
-    semaphore = RedisSemaphore(
-        name="s", value=1, ttl=0.1, cancel_task_after_ttl=True, config=config
-    )
-
-    async def work() -> None:
-        async with semaphore:
-            await asyncio.sleep(60)
-
-    with pytest.raises(asyncio.CancelledError, match="ttl"):
-        await asyncio.wait_for(asyncio.create_task(work()), 20)
-    assert (await semaphore.stats()).acquired_slots == 0
-
-
 async def test_a_loss_is_told_to_tasks_and_threads_and_cancels_if_asked(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -115,39 +101,8 @@ async def test_a_release_sets_no_loss_and_equality_does_not_know_of_it(
     assert acquired == type(acquired).__mro__[1](acquired.acquisition_id, acquired.slot_number)
 
 
-MANY = 2000  # more than one call has room for
-
-
 def calls_of_scripts(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-
-@pytest.mark.soak
-async def test_thousands_of_heartbeats_are_a_few_calls(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(
-        name="s", value=1, heartbeat_max_interval=30, ping_interval=0.2, config=config
-    )
-    held = await semaphore.acquire()
-    order: list[int] = []
-
-    async def wait(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-
-    waiting = [asyncio.create_task(wait(n)) for n in range(MANY)]
-    await in_line(semaphore, MANY)
-    deadline = deadline_of(client, held.acquisition_id)
-    await until(lambda: deadline_of(client, held.acquisition_id) > deadline, "a renewal")
-    began, before = time.monotonic(), calls_of_scripts(client)
-    await asyncio.sleep(2)
-    rounds = (time.monotonic() - began) / 0.2 + 1
-    assert rounds / 4 < calls_of_scripts(client) - before <= 4 * rounds
-    await semaphore.release(held)
-    await asyncio.gather(*waiting)
-    assert order == list(range(MANY))
-    assert_nothing_left(client)
 
 
 async def send_until_answered(shared: Any) -> Any:

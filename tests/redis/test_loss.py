@@ -9,7 +9,6 @@ from tests.redis._inside import shared_of
 from tests.redis._server import as_another_process
 from tests.redis.test_semaphore import in_line
 
-from slotwise import Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._acquisition import RedisAcquisition
 
@@ -51,43 +50,3 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
     await asyncio.to_thread(heartbeat_thread.run, see_who_is_silent_at(ends_at + instant))
     assert granted.lost.is_set()
     assert "no heartbeat got through" in (granted.lost.reason or "")
-
-
-async def test_a_task_whose_path_is_lost_is_cancelled_if_asked_for(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    limits = Tiers(
-        Tier("user", 1, keyed=True),
-        Tier("all", 2),
-        url=config,
-        name="t",
-        heartbeat_max_interval=60,
-        ping_interval=0.1,
-        cancel_task_on_loss=True,
-    )
-    inside = asyncio.Event()
-
-    async def work() -> None:
-        async with limits.cm(user="alice"):
-            inside.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await asyncio.wait_for(inside.wait(), 30)
-    client.flushdb()
-    await asyncio.wait([task], timeout=30)
-    assert task.cancelled()
-
-
-async def test_a_task_that_outstays_its_ttl_is_cancelled_if_asked_for(config: RedisConfig) -> None:
-    limits = Tiers(Tier("all", 1), url=config, name="t", ttl=0.2, cancel_task_after_ttl=True)
-
-    async def work() -> None:
-        async with limits.cm():
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(work())
-    await asyncio.wait([task], timeout=30)
-    assert task.cancelled()
-    async with limits.cm(timeout=30):  # and another task is not
-        pass

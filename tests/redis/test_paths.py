@@ -12,12 +12,10 @@ import redis
 from tests.redis._client import Worker
 from tests.redis._server import Server, until
 
-from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers, ValueConflict
+from slotwise import AcquireTimeout, SemaphoreClosed, Tier, Tiers
 from slotwise._core.idle_keys import IdleKeys
-from slotwise._core.limit import AcquisitionContext
-from slotwise._core.path_backend import PathBackend
-from slotwise._core.paths import KeyStats, Path, TierSpec, TierStats
-from slotwise.redis import RedisConfig, RedisSemaphore
+from slotwise._core.paths import KeyStats, Path, TierSpec
+from slotwise.redis import RedisConfig
 from slotwise.redis._backend import RedisBackend
 from slotwise.redis._scripts import OURS, load
 
@@ -145,57 +143,6 @@ async def test_a_free_path_is_one_command_to_acquire_and_one_to_release(
 # ---------------------------------------------------------------------- serving
 
 
-async def test_all_tiers_are_taken_or_none_and_others_pass_who_lacks_one(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths: PathBackend = uploads(config)
-    assert isinstance(paths, RedisBackend)
-    alice = await paths.acquire(("alice", None), timeout=None)
-    again = await wait_for(paths, "alice", 1)
-    bob = await paths.acquire(("bob", None), timeout=5)
-    carol = await wait_for(paths, "carol", 2)
-    assert await paths.stats() == {
-        "user": TierStats(
-            2,
-            2,
-            1,
-            {"alice": KeyStats(1, 1, 1), "bob": KeyStats(1, 0, 1), "carol": KeyStats(0, 1, 1)},
-        ),
-        "all": TierStats(2, 2, 2),
-    }
-    await paths.release(bob.acquisition_id)
-    second = await asyncio.wait_for(carol, 20)
-    assert not again.done(), "alice still has her only slot"
-    await paths.release(alice.acquisition_id)
-    await paths.release(await asyncio.wait_for(again, 20))
-    await paths.release(second)
-    assert_nothing_left(client)
-
-
-async def test_waiters_of_one_path_are_served_in_order(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths = uploads(config)
-    other = uploads(config)
-    held = await paths.acquire(("alice", None), timeout=None)
-    order: list[int] = []
-
-    async def wait(n: int) -> None:
-        mine = paths if n % 2 else other
-        acquired = await mine.acquire(("alice", None), timeout=None, label=f"number {n}")
-        order.append(n)
-        await mine.release(acquired.acquisition_id)
-
-    tasks = []
-    for n in range(20):
-        tasks.append(asyncio.create_task(wait(n)))
-        await in_line(paths, n + 1)
-    await paths.release(held.acquisition_id)
-    await asyncio.wait_for(asyncio.gather(*tasks), 30)
-    assert order == list(range(20))
-    assert_nothing_left(client)
-
-
 async def test_any_str_is_a_key(config: RedisConfig, client: redis.Redis) -> None:
     paths = uploads(config)
     strange = ["", " ", "{a}", "}", "a:b,c", "a\0b", "\ud800", "\U0001f600", "!", ">x", ".", "0:"]
@@ -211,57 +158,7 @@ async def test_any_str_is_a_key(config: RedisConfig, client: redis.Redis) -> Non
     assert_nothing_left(client)
 
 
-async def test_a_slot_number_is_the_lowest_free_one_and_tokens_increase(
-    config: RedisConfig,
-) -> None:
-    paths = uploads(config)
-    await operator(config).resize("all", 3)
-    a, b, c = [await paths.acquire((user, None), timeout=5) for user in "abc"]
-    assert [each.slot_number for each in (a, b, c)] == [1, 2, 3]
-    await paths.release(b.acquisition_id)
-    await paths.release(a.acquisition_id)
-    d = await uploads(config).acquire(("d", None), timeout=5)
-    assert d.slot_number == 1
-    tokens = [each.fencing_token or 0 for each in (a, b, c, d)]
-    assert tokens == sorted(set(tokens))
-    for each in (c, d):
-        await paths.release(each.acquisition_id)
-
-
-async def test_a_release_is_of_one_acquisition_and_counts_once(config: RedisConfig) -> None:
-    paths = uploads(config)
-    a = await paths.acquire(("a", None), timeout=5)
-    b = await paths.acquire(("b", None), timeout=5)
-    assert await paths.release(a.acquisition_id) is True
-    assert await paths.release(a.acquisition_id) is False
-    assert await paths.release("sw-nobody-1") is False
-    assert (await paths.stats())["all"].active == 1
-    await uploads(config).release(b.acquisition_id)
-    assert not b.lost.is_set()
-    assert (await paths.stats())["all"].active == 0
-
-
 # --------------------------------------------------------- leaving before the end
-
-
-async def test_a_time_out_tells_which_tier_was_full(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths = uploads(config)
-    a = await paths.acquire(("a", None), timeout=5)
-    with pytest.raises(AcquireTimeout, match="in 0 s: user 'a': 1 of 1 held, 0 others"):
-        await paths.acquire(("a", None), timeout=0)
-    b = await paths.acquire(("b", None), timeout=5)
-    waiting = await wait_for(paths, "c", 1)
-    with pytest.raises(AcquireTimeout, match=r"in 0\.3 s: all: 2 of 2 held, 1 other waiting"):
-        await paths.acquire(("d", None), timeout=0.3)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert (await paths.stats())["all"].waiting == 0
-    for each in (a, b):
-        await paths.release(each.acquisition_id)
-    assert_nothing_left(client)
 
 
 @pytest.mark.soak
@@ -286,89 +183,9 @@ async def test_cancelling_at_any_moment_leaves_nothing(
         assert_nothing_left(client)
 
 
-async def test_a_cancelled_head_lets_the_next_of_its_path_be_served(config: RedisConfig) -> None:
-    paths = uploads(config)
-    held = await paths.acquire(("a", None), timeout=5)
-    head = await wait_for(paths, "a", 1)
-    second = await wait_for(paths, "a", 2)
-    head.cancel()
-    await in_line(paths, 1)
-    await paths.release(held.acquisition_id)
-    await paths.release(await asyncio.wait_for(second, 20))
-
-
 def worker_of(server: Server) -> Worker:
     tiers = [(tier.name, tier.value, tier.keyed) for tier in USER_AND_ALL]
     return Worker(module="tests.redis._path_worker", url=server.url, name="t", tiers=tiers)
-
-
-async def test_close_fails_the_waiters_of_this_process_only(
-    server: Server, config: RedisConfig, client: redis.Redis
-) -> None:
-    paths, other = uploads(config), uploads(config)
-    held = await paths.acquire(("a", None), timeout=5)
-    own = [asyncio.create_task(each.acquire(("a", None), timeout=None)) for each in (paths, other)]
-    await in_line(paths, 2)
-    failed: list[BaseException] = []
-
-    def wait_in_a_thread() -> None:
-        try:
-            paths.acquire_sync(("a", None), timeout=None)
-        except SemaphoreClosed as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=wait_in_a_thread)
-    thread.start()
-    await in_line(other, 3)
-    with worker_of(server) as worker:
-        worker.tell("acquire a")
-        await in_line(other, 4)
-        await paths.close()
-        for task in own:
-            with pytest.raises(SemaphoreClosed, match="the tiers user, all of 't' are closed"):
-                await task
-        await asyncio.to_thread(thread.join, 20)
-        assert len(failed) == 1
-        with pytest.raises(SemaphoreClosed):
-            await other.acquire(("b", None), timeout=5)
-        await in_line(other, 1)
-        await paths.close()
-        assert await paths.release(held.acquisition_id) is True
-        assert await asyncio.to_thread(worker.hears) == "acquired 1"
-        worker.tell("release")
-        assert await asyncio.to_thread(worker.hears) == "released True"
-    assert_nothing_left(client)
-
-
-async def test_close_everywhere_refuses_the_whole_fleet_until_reopen(
-    server: Server, config: RedisConfig, client: redis.Redis
-) -> None:
-    paths = uploads(config)
-    held = await paths.acquire(("a", None), timeout=5)
-    ours = asyncio.create_task(paths.acquire(("a", None), timeout=None))
-    await in_line(paths, 1)
-    with worker_of(server) as worker:
-        worker.tell("acquire a")
-        await in_line(paths, 2)
-        await operator(config).close_everywhere("for now")
-        refused = "the tiers user, all of 't' are closed everywhere: for now"
-        assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
-        with pytest.raises(SemaphoreClosed, match=refused):
-            await ours
-        assert await paths.release(held.acquisition_id) is True
-        client.expire("adv-sem:tiers_state:t", 60)
-        client.hset("adv-sem:tiers_state:t", ".life", 0)
-        worker.tell("acquire b")
-        assert await asyncio.to_thread(worker.hears) == f"failed SemaphoreClosed {refused}"
-        assert client.ttl("adv-sem:tiers_state:t") >= 30 * 24 * 3600 - 60
-        with pytest.raises(SemaphoreClosed, match=refused):
-            await operator(config).resize("all", 5)
-        await operator(config).reopen()
-        worker.tell("acquire b")
-        assert await asyncio.to_thread(worker.hears) == "acquired 1"
-        worker.tell("release")
-        assert await asyncio.to_thread(worker.hears) == "released True"
-    assert_nothing_left(client)
 
 
 @pytest.mark.soak
@@ -450,37 +267,6 @@ async def test_resize_serves_the_whole_fleet_and_one_key(
     assert client.pttl("adv-sem:tiers_state:t") > 3600 * 1000
 
 
-async def test_objects_must_agree_about_tiers_in_use(config: RedisConfig) -> None:
-    paths = uploads(config)
-    held = await paths.acquire(("a", None), timeout=5)
-    larger = RedisBackend(
-        (TierSpec("user", 1, keyed=True), TierSpec("all", 9, keyed=False)), name="t", config=config
-    )
-    with pytest.raises(ValueConflict, match="the tiers of 't' are in use as all=2, not all=9"):
-        await larger.acquire(("b", None), timeout=5)
-    with pytest.raises(ValueConflict, match="in use as"):
-        await RedisBackend(THREE, name="t", config=config).acquire(("a", "b", None), timeout=5)
-    with pytest.raises(ValueConflict):
-        await operator(config, most=9).resize("all", 3)
-    await operator(config).resize("all", 9)
-    await larger.release((await larger.acquire(("b", None), timeout=5)).acquisition_id)
-    await paths.release(held.acquisition_id)
-    three = RedisBackend(THREE, name="t", config=config)
-    await three.release((await three.acquire(("a", "b", None), timeout=5)).acquisition_id)
-    assert (await three.stats())["all"].value == 4
-
-
-async def test_a_tier_without_a_limit_counts_and_never_blocks(config: RedisConfig) -> None:
-    tiers = (TierSpec("user", 0, keyed=True), TierSpec("all", 0, keyed=False))
-    paths = RedisBackend(tiers, name="t", config=config)
-    held = [await paths.acquire(("a", None), timeout=30) for _ in range(30)]
-    stats = await paths.stats()
-    assert (stats["all"].active, stats["all"].value) == (30, 0)
-    assert stats["user"].keys["a"] == KeyStats(30, 0, 0)
-    for each in held:
-        await paths.release(each.acquisition_id)
-
-
 # ------------------------------------------------------------------- idle keys
 
 
@@ -505,33 +291,6 @@ async def test_idle_keys_are_remembered_here_until_they_are_forgotten(
 
 
 # --------------------------------------------------------------------- threads
-
-
-async def test_threads_and_tasks_wait_in_one_line(config: RedisConfig, client: redis.Redis) -> None:
-    paths = uploads(config)
-    held = await paths.acquire(("a", None), timeout=5)
-    order: list[str] = []
-
-    def in_a_thread(name: str) -> None:
-        acquired = paths.acquire_sync(("a", None), timeout=20)
-        order.append(name)
-        assert paths.release_sync(acquired.acquisition_id) is True
-
-    jobs: list[asyncio.Future[None]] = []
-    loop = asyncio.get_running_loop()
-    for n, name in enumerate(["first", "second", "third"], 1):
-        jobs.append(loop.run_in_executor(None, in_a_thread, name))
-        await in_line(paths, n)
-    stats = await asyncio.to_thread(paths.stats_sync)
-    assert stats["user"].keys["a"] == KeyStats(1, 3, 1)
-    await asyncio.to_thread(operator(config).resize_sync, "all", 5)
-    await paths.release(held.acquisition_id)
-    await asyncio.wait_for(asyncio.gather(*jobs), 30)
-    assert order == ["first", "second", "third"]
-    await asyncio.to_thread(paths.close_sync)
-    with pytest.raises(SemaphoreClosed):
-        await asyncio.to_thread(paths.acquire_sync, ("a", None), timeout=0)
-    assert_nothing_left(client)
 
 
 # ------------------------------------------------------------------- many of them
@@ -590,34 +349,3 @@ async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: Red
     assert stats["user"].keys == dict.fromkeys(users, KeyStats(1, 0, 1))
     await asyncio.gather(*(paths.release(each.acquisition_id) for each in held))
     assert (await paths.stats())["all"].active == 0
-
-
-def awaited_coroutines(task: asyncio.Task[None]) -> int:
-    """How many coroutines a task that waits is in, one in the other."""
-    depth, awaited = 0, task.get_coro()
-    while asyncio.iscoroutine(awaited):
-        depth, awaited = depth + 1, awaited.cr_await
-    return depth
-
-
-@pytest.mark.soak
-async def test_a_block_of_tiers_waits_in_no_more_coroutines_than_one_of_a_semaphore(
-    config: RedisConfig,
-) -> None:
-    # With thousands of waiters, the garbage collector visits each of them again and again.
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 2), name="t", url=config)
-
-    async def enter(block: AcquisitionContext) -> None:
-        async with block:
-            pass
-
-    async with semaphore.cm(), tiers.cm(user="a"):
-        waiting = [
-            asyncio.create_task(enter(block)) for block in (semaphore.cm(), tiers.cm(user="a"))
-        ]
-        for limit in (semaphore, tiers):
-            await until(limit.waiters, "it waits")
-        alone, several = map(awaited_coroutines, waiting)
-    await asyncio.gather(*waiting)
-    assert several <= alone

@@ -36,23 +36,6 @@ async def test_a_waiter_in_another_process_is_served_when_the_pause_ends(server:
         assert time.monotonic() - paused_at > 0.29
 
 
-async def test_a_waiter_for_a_path_in_another_process_is_served_when_the_pause_ends(
-    server: Server,
-) -> None:
-    shape = [Tier("host", 1, keyed=True), Tier("all", 2)]
-    one, other = (
-        Tiers(*shape, name="t", url=RedisConfig(server.url, namespace="pauses")) for _ in range(2)
-    )
-    held = await one.acquire(host="a")
-    waiting = asyncio.create_task(asyncio.to_thread(other.acquire_sync, host="a"))
-    await _waiting(one.at(host="a"), 1)
-    await one.pause(0.3, host="a")
-    await one.release(held)
-    acquired = await asyncio.wait_for(waiting, 30)
-    assert acquired.waited > 0.2
-    await other.release(acquired)
-
-
 async def test_a_pause_is_kept_by_the_server_and_leaves_nothing_behind(
     server: Server, client: redis.Redis
 ) -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.redis._calls import Calls
 from tests.redis._inside import shared_of
 
-from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers, ValueConflict
+from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers
 from slotwise.redis import RedisConfig
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._name_checks import NameChecks
@@ -40,30 +40,6 @@ async def make(server):
 async def level(limits, tier, key=None):
     stats = (await limits.stats())[tier]
     return pytest.approx((stats if key is None else stats.keys[key]).level, abs=0.1)
-
-
-async def test_rates_and_slots_are_taken_together(make):
-    limits = make(
-        Tier("tenant", 2, keyed=True), Tier("tokens", rate=SLOW, keyed="tenant"), Tier("all", 3)
-    )
-    async with limits.cm(tenant="a", tokens=3) as acquired:
-        assert acquired.slot_number == 1
-        assert acquired.waited >= 0
-        assert await level(limits, "tokens", "a") == 2
-        [holder] = await limits.holders()
-        assert holder.needs == {"tenant": 1, "tokens": 3, "all": 1}
-        assert holder.keys == {"tenant": "a", "tokens": "a"}
-        with pytest.raises(
-            AcquireTimeout, match=r"tokens 'a': 2\.0 left of 1 per 3600 s, burst 5, and 3"
-        ):
-            await limits.acquire(tenant="a", tokens=3, timeout=0)
-        async with limits.cm(tenant="b", tokens=5, timeout=0):
-            pass
-    stats = await limits.stats()
-    assert stats["all"].active == 0
-    assert stats["tokens"].keys["a"].full_in > 3600
-    with pytest.raises(ValueError, match="a cost of 6 requested of tokens 'a'"):
-        await limits.acquire(tenant="a", tokens=6)
 
 
 async def test_a_request_that_lacks_only_time_is_granted_when_it_has_passed(make):
@@ -233,20 +209,6 @@ async def test_idle_keys_of_a_tier_that_uses_anothers_key_are_forgotten_too(make
         async with limits.cm(tenant=f"t{n}"):
             pass
     assert len((await limits.stats())["tenant"].keys) <= 3
-
-
-async def test_a_bucket_that_is_not_full_is_in_use(make):
-    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
-    async with limits.cm(tokens=2):
-        pass
-    other = make(Tier("tokens", rate=Rate(2, per=1)), Tier("all", 1), name=limits.name)
-    with pytest.raises(
-        ValueConflict, match="in use as tokens=1 per 3600 s, burst 5, not tokens=2 per 1 s"
-    ):
-        await other.acquire()
-    await limits.resize("tokens", Rate(1, per=3600, burst=4))
-    assert await level(limits, "tokens") == 3
-    await limits.resize("tokens", Rate(2, per=1))  # which is full soon
 
 
 async def test_a_rate_alone_holds_nothing(server, look_until):

@@ -41,27 +41,6 @@ async def in_line(semaphore: RedisSemaphore, count: int) -> None:
     await until(enough, f"{count} in line")
 
 
-async def test_waiters_are_served_in_order_and_nothing_is_left(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    first = await semaphore.acquire()
-    order: list[int] = []
-
-    async def wait_and_note(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-
-    tasks = []
-    for n in range(20):
-        tasks.append(asyncio.create_task(wait_and_note(n)))
-        await in_line(semaphore, n + 1)
-    assert await semaphore.release(first)
-    await asyncio.gather(*tasks)
-    assert order == list(range(20))
-    assert_nothing_left(client)
-
-
 async def test_requests_that_travel_together_keep_their_order(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -139,24 +118,6 @@ async def test_fencing_tokens_increase_over_instances_and_idle_times(config: Red
     assert all(token is not None for token in tokens)
     assert tokens == sorted(set(tokens), key=lambda token: token or 0)
     assert abs((tokens[0] or 0) / 1e6 - time.time()) < 60, "tokens follow the server's clock"
-
-
-async def test_a_cancelled_waiter_leaves_nothing_and_serves_the_next(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    held = await semaphore.acquire()
-    first = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    second = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 2)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert (await semaphore.stats()).waiting == 1
-    await semaphore.release(held)
-    await semaphore.release(await second)
-    assert_nothing_left(client)
 
 
 @pytest.mark.soak
@@ -272,20 +233,3 @@ async def test_10_000_acquisitions_leave_nothing_behind(
 
     await asyncio.gather(*(work() for _ in range(100)))
     assert_nothing_left(client)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        ({"heartbeat_max_interval": 0}, "heartbeat_max_interval must be finite and above 0"),
-        ({"ping_interval": 15}, "ping_interval must be lower than heartbeat_max_interval"),
-        ({"ping_interval": -1}, "ping_interval must be finite"),
-        ({"value": 0}, "value must be at least 1"),
-        ({"config": "redis://localhost"}, "config must be a RedisConfig"),
-        ({"cancel_task_on_loss": 1}, "cancel_task_on_loss must be True or False"),
-        ({"name": ""}, "name must not be empty"),
-    ],
-)
-def test_wrong_arguments_are_named(wrong: dict[str, object], complaint: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=complaint):
-        RedisSemaphore(**{"name": "s", "value": 1, **wrong})  # type: ignore[arg-type]

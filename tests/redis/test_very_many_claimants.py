@@ -13,7 +13,7 @@ from tests.redis._calls import Calls
 from tests.redis._server import until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import Adaptive, Rate, SemaphoreClosed, Tier, Tiers
+from slotwise import Adaptive, Rate, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 # As in lua/rules/base.lua.
@@ -93,34 +93,6 @@ def test_one_call_of_close_refuses_a_bounded_number_and_heartbeats_the_rest(
     assert max(steps) <= AT_ONCE
     fields = client.hkeys(scripts.key("state"))
     assert [field for field in fields if field.startswith("sw-")] == ["sw-x-0*3"]
-
-
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_closing_refuses_more_waiters_than_one_call_does(
-    config: RedisConfig, client: redis.Redis, kind: str
-) -> None:
-    limit: Any
-    if kind == "tiers":
-        tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 1), name="t", url=config)
-        limit = tiers.at(tenant="a")
-    else:
-        tiers = limit = RedisSemaphore(1, name="t", config=config)
-    held = await limit.acquire()
-    count = 2 * AT_ONCE + 50
-    waiting = [asyncio.create_task(limit.acquire()) for _ in range(count)]
-
-    async def all_wait() -> bool:
-        return (await limit.stats()).waiting == count
-
-    await until(all_wait, "all of them in the queue")
-    await tiers.close_everywhere("for good")
-    ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
-    assert {(type(each), getattr(each, "reason", None)) for each in ended} == {
-        (SemaphoreClosed, "for good")
-    }
-    assert (await limit.stats()).waiting == 0
-    assert await limit.release(held) is True
-    await tiers.reopen()
 
 
 def test_one_call_of_resize_refuses_a_bounded_number_and_says_where_to_go_on(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
-from tests.redis._server import until
 from tests.redis.test_semaphore import assert_nothing_left
 
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -58,28 +55,6 @@ async def test_wide_and_single_acquisitions_share_the_lowest_numbers(config: Red
     assert [each.slot_number for each in again] == [2, 5, 6]
     for each in (first[0], *first[2:], after, *again):
         assert await semaphore.release(each) is True
-
-
-async def test_a_wide_request_waits_for_its_turn_and_keeps_its_slots(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(
-        name="s", value=WIDE, heartbeat_max_interval=20, ping_interval=0.3, config=config
-    )
-    single = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire(WIDE))
-    await until(lambda: client.zcard("adv-sem:semaphore_waiting:s"), "a waiter")
-    await semaphore.release(single)
-    wide = await asyncio.wait_for(waiting, 20)
-
-    def earliest() -> float:
-        return float(client.zrange("adv-sem:semaphore_main:s", 0, 0, withscores=True)[0][1])
-
-    before = earliest()
-    await until(lambda: earliest() > before + 1, "heartbeats for every slot")
-    assert not wide.lost.is_set()
-    assert await semaphore.release(wide) is True
-    assert_nothing_left(client)
 
 
 async def test_more_slots_than_the_bound_are_refused_by_its_name(config: RedisConfig) -> None:

@@ -14,10 +14,8 @@ from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 
 from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers
-from slotwise._core.paths import TierSpec
 from slotwise.errors import BackendError, SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._backend import RedisBackend
 from slotwise.redis._scripts import load
 
 INTERVAL = 1.0
@@ -99,30 +97,6 @@ def warnings(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
     """Return what was logged about this server; threads of earlier tests may log too."""
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return [each for each in messages if f":{server.port} " in each and "memory" in each]
-
-
-async def test_a_full_server_loses_no_path_and_no_place_in_line(
-    own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    paths = RedisBackend(
-        (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False)),
-        name="t",
-        heartbeat_max_interval=INTERVAL,
-        config=RedisConfig(own_server.url),
-    )
-    held = await paths.acquire(("ada", None), timeout=None)
-    waiting = [asyncio.create_task(paths.acquire(("ada", None), timeout=None)) for _ in range(2)]
-    await until(lambda: full.zcard("adv-sem:tiers_waiters:t") == 2, "two waiters")
-    fill(full)
-    with caplog.at_level(logging.WARNING, "slotwise.redis"):
-        await several_beats(full, "adv-sem:tiers_holders:t", "adv-sem:tiers_waiters:t")
-    assert not held.lost.is_set()
-    assert len(warnings(caplog, own_server)) == 1
-    waiting[1].cancel()
-    await asyncio.wait([waiting[1]])
-    assert await paths.release(held.acquisition_id) is True
-    second = await asyncio.wait_for(waiting[0], 20)
-    assert await paths.release(second.acquisition_id) is True
 
 
 KINDS: dict[str, Callable[[str, RedisConfig], Any]] = {
