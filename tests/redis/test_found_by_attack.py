@@ -146,3 +146,32 @@ def test_very_many_keys_in_one_page_are_shown(client: redis.Redis, members: int)
     finally:
         client.config_set("hash-max-ziplist-entries", 512)
         client.config_set("hash-max-ziplist-value", 64)
+
+
+def test_waiters_whose_places_somebody_has_overwritten_learn_it_by_their_heartbeat(
+    client: redis.Redis,
+) -> None:
+    calls = Calls(client, "adv-sem", "s")
+    calls.request("sw-xx1-1")
+    calls.request("sw-xx1-2")
+    key = calls.key("waiting")
+    client.delete(key)
+    client.zadd(key, {"garbage": 1, "more of it": 2, "0:": 0})  # as many as were there, and more
+    client.expire(key, 60)
+    _, outcomes = calls.heartbeat(["sw-xx1-1"], ["sw-xx1-2"])
+    assert "gone sw-xx1-2" in outcomes
+
+
+def test_a_number_that_is_lost_is_noticed_by_the_first_that_needs_it(client: redis.Redis) -> None:
+    """Until then nothing is wrong: so a name may be reset long after it was damaged."""
+    calls = Calls(client, "adv-sem", "s", values=3)
+    for number in range(1, 4):
+        calls.request(f"sw-xx1-{number}")
+    calls.release("sw-xx1-2")
+    client.delete(calls.key("numbers"))
+    for _ in range(3):
+        due, outcomes = calls.heartbeat(["sw-xx1-1", "sw-xx1-3"])
+        assert outcomes == []
+    [*granted, reset] = calls.request("sw-xx1-4")
+    assert granted[:2] == ["granted", 1]
+    assert reset == "reset slot numbers are missing"

@@ -280,7 +280,11 @@ def _excused(history: _History, hold: Hold) -> Iterable[tuple[float, float]]:
             yield fault.at + interval - 2 * ping, fault.until + ping
     for fault in history.faults_of(hold, "amnesia"):
         if hold.asked <= fault.until:
-            yield fault.at, fault.until + ping + PULSE
+            # What is damaged may be read much later: then the name is reset, and its holders learn
+            # of it by their next heartbeat. `_check_losses` says whether that explains a loss.
+            is_lost = hold.loss is not None and hold.lost_at <= fault.until + PULSE + interval
+            noticed = hold.lost_at if is_lost else fault.until + ping
+            yield fault.at, max(noticed, fault.until + ping) + PULSE
 
 
 # ---------------------------------------------------------------------------- fencing tokens

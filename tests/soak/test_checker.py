@@ -159,6 +159,17 @@ def test_holders_of_a_server_that_forgot_are_excused_for_a_ping() -> None:
         assert len(history.check().overlaps) == found
 
 
+def test_one_that_was_told_of_its_loss_is_excused_until_then_though_damage_was_noticed_late() -> (
+    None
+):
+    for end, found in (("lost", 0), ("release", 1)):
+        history = History()
+        history.hold(1, 0.0, 0.1, 3.0, token=1, end=end)
+        history.hold(2, 2.8, 2.9, 3.5, token=2)
+        history.fault(Fault("damage", "amnesia", 0.5, 0.5))
+        assert len(history.check().overlaps) == found
+
+
 def test_a_token_that_was_given_twice_is_found() -> None:
     history = History(value=2)
     history.hold(1, 0.0, 0.1, 0.5, token=7)

@@ -75,7 +75,8 @@ local function beat(first, count, at)
   -- Renewed before silent ones are dropped: one that is late, but not dropped yet, lives. That
   -- doesn't extend a ttl.
   local holding = present(keys.holders, at + 4, last)
-  local waiting = present(keys.waiters, first_waiter, last)
+  -- Of a semaphore, one that is only there would never be served: others may write to the queue.
+  local waiting = present(is_line and keys.queue or keys.waiters, first_waiter, last)
   local living, queued, ended, outcome = {}, {}, {}, {}
   local function live(id)
     for part = 1, is_line and slots_of(id) or 1 do
@@ -126,7 +127,7 @@ local function beat(first, count, at)
     -- Other clients may have set a shorter life.
     for key = first, first + (is_line and 6 or -1) do
       local left_ms = call('PTTL', KEYS[key])
-      if left_ms >= 0 and left_ms < (life_us - now_us) / 1000 - 1000 then
+      if left_ms ~= -2 and left_ms < (life_us - now_us) / 1000 - 1000 then
         expire_with_the_others(KEYS[key])
       end
     end
