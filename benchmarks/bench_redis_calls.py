@@ -265,7 +265,7 @@ def semaphore_calls(bench: Bench) -> None:
         bench.call(FULL, "inspect", what, start_at)
     list_all(bench, FULL)
     bench.call(FULL, "control", "kick", id_of(500))
-    bench.call(FULL, "control", "pause", "", "0:", 5)
+    bench.call(FULL, "control", "pause", "0:", 5)
     bench.call(FULL, "control", "reopen")
     bench.call(FULL, "control", "forget")
 
@@ -446,10 +446,10 @@ def tiers_calls(bench: Bench, order: str) -> None:
     bench.call(limit, "control", "kick", id_of(300))
     bench.call(limit, "control", "settle", id_of(301), "")
     bench.call(limit, "control", "forget")
-    bench.call(limit, "control", "pause", "", "0", 50)
+    bench.call(limit, "control", "pause", "0", 50)
     bench.call(limit, "control", "reopen")
     bench.beat_until_done(limit)
-    bench.call(limit, "control", "pause", "", "1", 50)
+    bench.call(limit, "control", "pause", "1", 50)
     bench.call(limit, "control", "reopen")
 
     stage("closed, then reopened")

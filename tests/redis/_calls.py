@@ -85,9 +85,9 @@ class Calls:
         first = (caller, "", self.interval, self.tiers, self.values)
         return self.run("control", *first, verb, *words)
 
-    def inspect(self, what: str, start: object = "", *, caller: str = "") -> list[Any]:
+    def inspect(self, what: str, start: object = "") -> list[Any]:
         """Return what is told, behind the four things that each reply begins with."""
-        found: list[Any] = self.run("inspect", caller, "", what, start)
+        found: list[Any] = self.run("inspect", "", what, start)
         return found[4:]
 
     def counts(self, path: str = "0:") -> list[int]:

@@ -170,7 +170,7 @@ def test_a_number_that_is_lost_is_noticed_by_the_first_that_needs_it(client: red
     calls.release("sw-xx1-2")
     client.delete(calls.key("numbers"))
     for _ in range(3):
-        due, outcomes = calls.heartbeat(["sw-xx1-1", "sw-xx1-3"])
+        _, outcomes = calls.heartbeat(["sw-xx1-1", "sw-xx1-3"])
         assert outcomes == []
     [*granted, reset] = calls.request("sw-xx1-4")
     assert granted[:2] == ["granted", 1]

@@ -305,7 +305,7 @@ class Pair:
         """The script says what the rule says, of the hold times that the server has."""
         self.end_what_is_over()
         written = write_path(path) + ("" if max(needs) == 1 else write_needs(needs))
-        *_, estimate = self.run("inspect", "", self.pattern, "estimate", written)[:5]
+        *_, estimate = self.run("inspect", self.pattern, "estimate", written)[:5]
         if not self.client.hexists(self.key["state"], ".shape"):
             assert estimate == "0"  # nobody has ever been there
             return
@@ -390,7 +390,7 @@ class Pair:
     def fill(self, tier: int, key: str | None) -> None:
         self.end_what_is_over()
         self.note(self.ledger.refill_tier(tier, key, self.now))
-        self.control("refill", "", write_node(tier, key))
+        self.control("refill", write_node(tier, key))
 
     def resize(self, tier: int, value: int | Rate, key: str | None) -> None:
         self.end_what_is_over()
@@ -444,7 +444,7 @@ class Pair:
         self.end_what_is_over()
         self.resized = True  # what is kept is loosened likewise
         node = str(tier) if key is None else write_node(tier, key)
-        reply = self.control("pause", "", node, length)
+        reply = self.control("pause", node, length)
         self.ledger.pause(tier, self.now + length, key)
         waits_here = [each for each in reply if each.startswith("look ")]
         assert len(waits_here) == bool(self.ledger.waiting)
@@ -488,7 +488,7 @@ class Pair:
         if self.client.hexists(self.key["state"], ".rated"):
             # Buckets get the new rate of their tier when they are read.
             self.end_what_is_over()
-            nodes = self.run("inspect", "", "", "nodes", "")[9:]
+            nodes = self.run("inspect", "", "nodes", "")[9:]
         check(ledger, self.now, resized=self.resized)
         state, members = self.read_keys()
         state |= zip(nodes[::2], nodes[1::2], strict=True)

@@ -153,7 +153,7 @@ def test_the_quick_halves_do_what_the_rules_do(client: redis.Redis, shape: tuple
             held = [each for each in ids if client.zscore(holders, each)]
             twin.call("heartbeat", held, [each for each in ids if each not in held], caller="x")
         elif action < 0.95:
-            twin.call("control", "pause", "", "0", dice.choice([0, 0.5]), caller="x")
+            twin.call("control", "pause", "0", dice.choice([0, 0.5]), caller="x")
         elif action < 0.97:
             if dice.random() < 0.3:
                 twin.call("control", "close", "for a while", caller="x")

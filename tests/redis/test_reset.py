@@ -91,10 +91,10 @@ class Limit:
 
     def look(self) -> None:
         for what in ("tiers", "nodes", "holders", "waiters"):
-            self.call("inspect", "", self.pattern, what, "")
+            self.call("inspect", self.pattern, what, "")
         path = write_path(self.some_path(0))
         for what in ("path", "estimate"):
-            self.call("inspect", "", self.pattern, what, path)
+            self.call("inspect", self.pattern, what, path)
 
     def control(self, verb: str, *args: object) -> None:
         declared = (INTERVAL, self.shape, self.declared)
@@ -147,7 +147,7 @@ class Limit:
             assert isinstance(value, Rate) or slots <= value, (held, self.damage)
         assert not keys_that_stay(self.client)
         for what, known in (("holders", self.holding), ("waiters", self.waiting)):
-            found = self.call("inspect", "", self.pattern, what, "")[4:]
+            found = self.call("inspect", self.pattern, what, "")[4:]
             ids = {each for each, claim in zip(found[::3], found[1::3], strict=True) if claim}
             assert ids == {*known}, self.damage
 
@@ -252,7 +252,7 @@ FIRST: dict[str, Callable[[Limit], object]] = {
     "inspect": Limit.look,
     "kick": Limit.kick,
     "resize": lambda limit: limit.control("resize", 0, "", 4 if not limit.shape else 2, 60, ""),
-    "pause": lambda limit: limit.control("pause", "", "0", 0.001),
+    "pause": lambda limit: limit.control("pause", "0", 0.001),
     "close": lambda limit: (limit.control("close", "x"), limit.control("reopen")),
 }
 

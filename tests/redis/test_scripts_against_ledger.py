@@ -89,7 +89,7 @@ class LinePair(Pair):
     def inspect(self) -> None:
         self.end_what_is_over()
         ledger, node = self.ledger, self.ledger.node()
-        closed, reason, _, _, *counts = self.run("inspect", "", self.pattern, "path", "0:")
+        closed, reason, _, _, *counts = self.run("inspect", self.pattern, "path", "0:")
         assert (closed, reason) == ((2, "for a while") if ledger.closed else (0, ""))
         if counts:
             held, waiting, value, _, paused_ms, _ = counts
@@ -97,8 +97,8 @@ class LinePair(Pair):
             assert (held, waiting, value) == (node.in_use, len(ledger.waiting), ledger.max_slots)
             assert paused_ms / 1000 == pytest.approx(pause, abs=0.002)
         for what, known in (("holders", ledger.holders), ("waiters", ledger.waiting)):
-            *_, end = self.run("inspect", "", self.pattern, what, "")[:4]
-            found = self.run("inspect", "", self.pattern, what, "")[4:]
+            *_, end = self.run("inspect", self.pattern, what, "")[:4]
+            found = self.run("inspect", self.pattern, what, "")[4:]
             assert end == ""
             assert {*found[::3]} == {*known}
             assert all(each.endswith(f" 0: {OWNER}") for each in found[1::3])

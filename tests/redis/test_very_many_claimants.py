@@ -230,7 +230,7 @@ async def test_the_keys_of_a_tier_are_looked_at_in_parts_when_its_pause_ends(
     tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5_000), name="t", url=config)
     # That tier, with all its keys.
     scripts = Calls(client, "adv-sem", "t", tiers="tenant*,all", values="1,5000", interval=60)
-    assert scripts.control("pause", "", "0", 600) == ["done"]
+    assert scripts.control("pause", "0", 600) == ["done"]
     waiting = [asyncio.create_task(tiers.acquire(tenant=f"t{n}")) for n in range(300)]
     await until(lambda: client.zcard(scripts.key("waiters")) == 300, "all of them in the queue")
     before = calls(client)

@@ -590,7 +590,7 @@ class RedisBackend(PathBackend):
         """Return whether it is closed, where to continue, and what the server tells of it."""
         shared, record = self._attached()
         client = shared.client()
-        args = _protocol.inspect_args(self, client.token, what, start)
+        args = _protocol.inspect_args(self, what, start)
         call = self._run_script(_protocol.INSPECT, args, at_most)
         (closed, reason, unfinished, go_on, *found), _ = await call
         if isinstance(unfinished, bytes):
@@ -633,10 +633,10 @@ class RedisBackend(PathBackend):
             acquisition_id, costs = args
             await self._settle(acquisition_id, costs)
         elif verb == "refill":
-            await self._control("refill", "", node)
+            await self._control("refill", node)
         elif verb == "pause":
             what = f"{index}" if key is None else node
-            await self._control("pause", "", what, f"{args[0]:.6f}")
+            await self._control("pause", what, f"{args[0]:.6f}")
         elif verb == "close_everywhere":
             await self._control("close", *([] if args[0] is None else args))
         elif verb == "reopen":

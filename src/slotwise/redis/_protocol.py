@@ -341,9 +341,9 @@ def heartbeat_call(
     return keys, args
 
 
-def inspect_args(limit: RedisBackend, token: str, what: str, start: str | bytes) -> list[Any]:
+def inspect_args(limit: RedisBackend, what: str, start: str | bytes) -> list[Any]:
     shared, record = limit._attached()
-    return [b"", shared.names_key(record), token, record.pattern, what, start]
+    return [b"", shared.names_key(record), record.pattern, what, start]
 
 
 def control_args(limit: RedisBackend, token: str, declared: str, *words: Any) -> list[Any]:

@@ -153,7 +153,7 @@ async def _ask(shared: SharedClient, keys: list[KeySet], at_most: float | None) 
     client, slot = shared.client(), keys[0].slot
     flat = [key for each in keys for key in each.all]
     patterns = [each.notification if each.kind == "semaphore" else b"" for each in keys]
-    args = [b"", b"", client.token, b"", b"survey", *patterns]
+    args = [b"", b"", b"", b"survey", *patterns]
     reply = client.run(INSPECT, flat, args, slot)
     found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
     return found

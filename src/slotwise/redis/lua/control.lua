@@ -136,21 +136,19 @@ end
 function verbs.freeze() return steer(true) end
 function verbs.thaw() return steer(false) end
 
--- pause: 9 unused   10 the node, or the number of a tier for all of it   11 for how long (s); if
---         there are several, the one that ends last counts
+-- pause: 9 the node, or the number of a tier for all of it   10 for how long (s); if there are
+--         several, the one that ends last counts
 -- Returns {"done"}. Waiters are told to check, and learn when to come back.
 function verbs.pause()
   longest = math.max(longest, tonumber(ARGV[5]))
-  if tonumber(argument) > 0 then
-    pauses.begin(node_name, math.ceil(tonumber(argument) * 1000000))
-  end
+  local length = tonumber(ARGV[10])
+  if length > 0 then pauses.begin(ARGV[9], math.ceil(length * 1000000)) end
   return {'done'}
 end
 
--- refill: 9 unused   10 the node with a rate whose bucket is filled, debt included. Returns
--- {"done"}.
+-- refill: 9 the node with a rate whose bucket is filled, debt included. Returns {"done"}.
 function verbs.refill()
-  local node = known['.shape'] and read_node(node_name)
+  local node = known['.shape'] and read_node(ARGV[9])
   if node and node.rate then
     buckets.refill(node)
     node.level = node.rate.full

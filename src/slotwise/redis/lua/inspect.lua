@@ -2,10 +2,9 @@
 -- list.
 -- KEYS  the limit (rules/state.lua); for "survey" the limits, one after the other
 -- ARGV  1 now (s; empty: the server's clock)   2 where names are noted, or empty
---       3 unused: whoever is granted something meanwhile learns of it by a message
---       4 of a semaphore the pattern of foreign notification lists, else empty
---       5 what: "tiers", "nodes", "path", "estimate", "holders", "waiters", "changes" or "survey"
---       6 for "path" and "estimate" the path, followed by "*" and what is needed if that is not one
+--       3 of a semaphore the pattern of foreign notification lists, else empty
+--       4 what: "tiers", "nodes", "path", "estimate", "holders", "waiters", "changes" or "survey"
+--       5 for "path" and "estimate" the path, followed by "*" and what is needed if that is not one
 --         slot of each; for "changes" a node; for lists where to continue, empty at first; for
 --         "survey" the patterns of all limits
 -- Returns {1 if closed and 2 if for a reason, the reason or "", 1 if something is unfinished, or
@@ -29,7 +28,7 @@
 -- Mirrors PathLedger.expire, then reads.
 -- include rules/state.lua
 -- include rules/estimate.lua
-local what, from = ARGV[5], ARGV[6]
+local what, from = ARGV[4], ARGV[5]
 local reply
 
 local function add(...)
@@ -142,10 +141,10 @@ local function look(first, count, shows)
   return reply
 end
 
-pattern = ARGV[4]
+pattern = ARGV[3]
 if what ~= 'survey' then return guarded(look, 1, #KEYS, {what}) end
 local replies, first = {}, 1
-for i = 6, #ARGV do
+for i = 5, #ARGV do
   local count = ARGV[i] ~= '' and 7 or 14
   pattern, from = ARGV[i], count == 7 and '0:' or ''
   local fine, found = pcall(guarded, look, first, count,
