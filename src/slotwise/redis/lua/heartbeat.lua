@@ -56,7 +56,7 @@ local function complete(id, claim, deadline)
   end
   hold(id, claim, {read_node('0:')}, deadline)
   line.drop_list(id)
-  return 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
+  return granted_message(id, claim)
 end
 
 -- For one limit, whose arguments begin at ARGV[at].
@@ -105,7 +105,7 @@ local function beat(first, count, at)
         outcome[#outcome + 1] = complete(id, claim, seconds(now + interval))
       else
         live(id)
-        outcome[#outcome + 1] = 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
+        outcome[#outcome + 1] = granted_message(id, claim)
       end
     -- of rates alone nothing is held
     elseif not widest_tier and known['.shape'] and buckets.recall(id) then
@@ -155,7 +155,7 @@ while ARGV[at] do
   end
   local fine, outcome = pcall(guarded, beat, first, count, at)
   if not fine then
-    outcome = {-1, 'failed ' .. (type(outcome) == 'table' and outcome.err or tostring(outcome))}
+    outcome = {-1, 'failed ' .. text_of_error(outcome)}
   end
   replies[#replies + 1] = outcome
   first, at = first + count, at + 4 + ARGV[at + 2] + ARGV[at + 3]

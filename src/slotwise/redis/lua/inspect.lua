@@ -149,7 +149,7 @@ for i = 5, #ARGV do
   pattern, from = ARGV[i], count == 7 and '0:' or ''
   local fine, found = pcall(guarded, look, first, count,
     count == 7 and {'path'} or {'tiers', 'nodes'})
-  if not fine then found = {'failed', type(found) == 'table' and found.err or tostring(found)} end
+  if not fine then found = {'failed', text_of_error(found)} end
   replies[#replies + 1], first = found, first + count
 end
 return replies

@@ -133,7 +133,7 @@ local function next_end()
 end
 
 -- Tell the waiters to check for themselves. One message per loop client is enough.
-function line.have_waiters_look()
+local function have_waiters_look()
   local told = {}
   for _, id in ipairs(call('ZRANGE', flush(keys.waiters), 0, AT_ONCE - 1)) do
     local client = client_of(id)
@@ -143,17 +143,17 @@ function line.have_waiters_look()
     end
   end
 end
-paths.have_waiters_look = line.have_waiters_look
 
 -- For how long (s) a claim keeps its slots after a kick, or nil.
-function line.grace_of(claim) return tonumber(claim.owner:match('^!%S* %S+ %d+/([%d.]+)')) end
-paths.grace_of = line.grace_of
+local function grace_of(claim)
+  return tonumber(claim.owner:match('^!%S* %S+ %d+/([%d.]+)'))
+end
 
 -- End somebody's acquisition, now or after its grace; grants nothing. Returns how many slots it
 -- had.
 local function kick(id)
   local claim = read_claim(id)
-  local grace = claim and not is_waiting(claim) and queue.grace_of(claim)
+  local grace = claim and not is_waiting(claim) and grace_of(claim)
   if not grace then
     local released = release(id)
     if released > 0 and claim then notify(id, claim.owner, 'kicked ' .. id) end

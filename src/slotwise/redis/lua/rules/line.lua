@@ -197,7 +197,7 @@ local function grant_foreign(node, id, deadline)
     call('RPUSH', list, '1')
     call('PEXPIRE', list, 60000)
   end
-  if foreign() == 1 then queue.have_waiters_look() end
+  if foreign() == 1 then have_waiters_look() end
 end
 
 -- Serve the first in the queue; returns whether the next one may be served too.
@@ -219,7 +219,7 @@ local function serve_first(node, id, alive_until)
     if claim then
       counts.waits = counts.waits - 1
       hold(id, claim, {node}, alive_until)
-      notify(id, claim.owner, 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token)
+      notify(id, claim.owner, granted_message(id, claim))
     else
       grant_foreign(node, id, alive_until)
     end
@@ -266,7 +266,7 @@ function line.to_replace(need)
   local ends = members[1] and call('ZMSCORE', flush(keys.ttls), unpack(members)) or {}
   for i, member in ipairs(members) do
     local claim = read_claim(member)
-    local grace = claim and queue.grace_of(claim)
+    local grace = claim and grace_of(claim)
     if claim and not is_waiting(claim) and not (grace and ends[i]
         and tonumber(ends[i]) <= now + grace) then
       found[#found + 1] = {tonumber(claim.token), member, grace}

@@ -362,7 +362,7 @@ local function examine(head, here)
   -- had not been granted.
   hold(id, claim, path_nodes, deadline)
   if not widest_tier then buckets.remember(id, path) end  -- it may not learn of it at once
-  notify(id, claim.owner, 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token)
+  notify(id, claim.owner, granted_message(id, claim))
   turns.count_grant(ticket, path, needs_of(id))
   local next_head = take_out(id, path, head[4], path_nodes)
   if next_head then

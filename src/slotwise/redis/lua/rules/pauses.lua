@@ -45,7 +45,7 @@ made_when_needed(pauses, function()
     pauses.write()
     -- Not for twice as long, as `outlive` would have it: a pause may be one of weeks.
     keep_for_now(now_us + length_us + 2 * longest * 1000000)
-    queue.have_waiters_look()
+    have_waiters_look()
   end
 
   -- Look at the next nodes of a tier where somebody is parked, at most `most`, from the one after

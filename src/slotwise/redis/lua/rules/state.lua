@@ -122,6 +122,10 @@ local function unlink(...)
   if type(refused) == 'table' and refused.err then call('DEL', ...) end  -- this user may not
 end
 
+local function text_of_error(error)
+  return type(error) == 'table' and error.err or tostring(error)
+end
+
 -- Call a function for one limit. If it meets a key that is lost, or of another type, or a record
 -- that our scripts did not write, all keys of that limit are removed, and the function is called
 -- again, on nothing: holders learn that they lost what they held by their next heartbeat, and
@@ -132,7 +136,7 @@ local function guarded(run, ...)
   why_reset = nil
   local fine, reply = pcall(run, ...)
   if fine then return reply end
-  local why = type(reply) == 'table' and reply.err or tostring(reply)
+  local why = text_of_error(reply)
   for _, sign in ipairs(DAMAGE) do
     if why:find(sign, 1, true) then
       unlink(unpack(KEYS, first_key, first_key + key_count - 1))
@@ -184,23 +188,16 @@ local function flush(key)
   return key
 end
 
-local function zadd(key, score, member)
-  local changes = pending[key]
-  if not changes then
-    changes = {}
-    pending[key] = changes
-  end
-  changes[member], added[key] = score, true
+local function changes_of(key)
+  pending[key] = pending[key] or {}
+  return pending[key]
 end
 
-local function zrem(key, member)
-  local changes = pending[key]
-  if not changes then
-    changes = {}
-    pending[key] = changes
-  end
-  changes[member] = false
+local function zadd(key, score, member)
+  changes_of(key)[member], added[key] = score, true
 end
+
+local function zrem(key, member) changes_of(key)[member] = false end
 
 local function padded(ticket) return string.format('%016d', ticket) end
 
@@ -609,6 +606,11 @@ end
 
 -- The lowest slot number of a claim, as text.
 local function number_of(claim) return claim.numbers:match('^%d+') end
+
+-- The message to somebody who waited.
+local function granted_message(id, claim)
+  return 'granted ' .. id .. ' ' .. number_of(claim) .. ' ' .. claim.token
+end
 
 -- Reply to somebody who has got it.
 local function granted_reply(claim)
