@@ -175,3 +175,16 @@ def test_a_number_that_is_lost_is_noticed_by_the_first_that_needs_it(client: red
     [*granted, reset] = calls.request("sw-xx1-4")
     assert granted[:2] == ["granted", 1]
     assert reset == "reset slot numbers are missing"
+
+
+def test_one_that_has_lost_a_part_of_its_slots_has_lost_them_all(client: redis.Redis) -> None:
+    """Or it would renew them, and the next ones would have them too, with numbers above the value."""
+    calls = Calls(client, "adv-sem", "s", values=3)
+    calls.request("sw-xx1-1*2")
+    calls.request("sw-xx1-2")
+    client.zrem(calls.key("main"), "sw-xx1-1*2#2", "sw-xx1-2")
+    assert calls.request("sw-xx1-3*2")[:2] == ["granted", 1]
+    assert calls.request("sw-xx1-4")[:2] == ["granted", 3]
+    _, outcomes = calls.heartbeat(["sw-xx1-1*2", "sw-xx1-2", "sw-xx1-3*2", "sw-xx1-4"])
+    assert outcomes == ["lost sw-xx1-1*2", "lost sw-xx1-2"]
+    assert client.zcard(calls.key("main")) == 3

@@ -35,6 +35,14 @@ function line.open()
   if counts.waits > node.waiting + foreign() then line.mend() end
 end
 
+-- Whether all that a holder has is in main: with a part of its slots it has lost them all.
+local function has_all_parts(id, members)
+  for part = 2, slots_of(id) do
+    if not members[id .. '#' .. part] then return false end
+  end
+  return members[id]
+end
+
 -- Forget the claims of those that are in no queue and not in main any more, and count the others.
 function line.mend()
   local node, found, members, taken = read_node('0:'), call('HGETALL', keys.state), {}, {}
@@ -47,14 +55,15 @@ function line.mend()
   counts.held, counts.waits = 0, 0
   for id, text in pairs(known) do
     if text and id:sub(1, 3) == 'sw-' then
-      local claim, slots = read_claim(id), slots_of(id)
-      if not members[id] then
+      local claim = read_claim(id)
+      if is_waiting(claim) and members[id] then
+        counts.waits = counts.waits + 1
+      elseif is_waiting(claim) or not has_all_parts(id, members) then
+        line.remove(id)
         put(id, false)
         call('ZREM', keys.ttls, id)
-      elseif is_waiting(claim) then
-        counts.waits = counts.waits + 1
       else
-        counts.held = counts.held + slots
+        counts.held = counts.held + slots_of(id)
         for low, high in slot_numbers.each(claim.numbers) do taken[#taken + 1] = {low, high} end
       end
     end
