@@ -445,7 +445,7 @@ class Pair:
         self.resized = True  # what is kept is loosened likewise
         node = str(tier) if key is None else write_node(tier, key)
         reply = self.control("pause", node, length)
-        self.ledger.pause(tier, self.now + length, key)
+        self.ledger.pause(tier, round(self.now + length, 6), key)
         waits_here = [each for each in reply if each.startswith("look ")]
         assert len(waits_here) == bool(self.ledger.waiting)
         assert reply[0] == "done"
