@@ -178,7 +178,7 @@ def test_a_number_that_is_lost_is_noticed_by_the_first_that_needs_it(client: red
 
 
 def test_one_that_has_lost_a_part_of_its_slots_has_lost_them_all(client: redis.Redis) -> None:
-    """Or it would renew them, and the next ones would have them too, with numbers above the value."""
+    """Or it would renew what the next ones have got, with numbers above the value."""
     calls = Calls(client, "adv-sem", "s", values=3)
     calls.request("sw-xx1-1*2")
     calls.request("sw-xx1-2")
