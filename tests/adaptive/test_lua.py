@@ -34,8 +34,8 @@ for i = 2, #ARGV, 5 do
   local slots = tonumber(ARGV[i + 4])
   local record, window = adaptation_record(it)
   local quickly = verb == 'end' and slots == 1 and count_in_window(window, sample, 1, 0, at)
-  if verb == 'freeze' then freeze(it, at, held > 0 and held or nil)
-  elseif verb == 'thaw' then thaw(it, at)
+  if verb == 'freeze' then adapting.freeze_it(it, at, held > 0 and held or nil)
+  elseif verb == 'thaw' then adapting.thaw_it(it, at)
   else note_end(it, at, held, sample, slots) end
   local changes = table.concat(it.changes, ';')
   local now_record, now_window = adaptation_record(it)
@@ -47,7 +47,9 @@ for i = 2, #ARGV, 5 do
 end
 return replies
 """
-SOURCE = "".join((_FOLDER / f"rules/{name}.lua").read_text() for name in ("window", "adaptation"))
+SOURCE = "local adapting = {}\n" + "".join(
+    (_FOLDER / f"rules/{name}.lua").read_text() for name in ("window", "adaptation")
+)
 
 
 def sample_of(held: int, outcome: str, retry_after: int) -> str:

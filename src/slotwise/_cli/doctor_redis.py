@@ -235,7 +235,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
         return Check("scripts", FAILED, "they can't be loaded", remedy)
     # It reads the keys of a semaphore that is not there, and so leaves nothing behind.
     keys = KeySet(config.namespace, "semaphore", "slotwise-doctor", cluster=config.endpoint.cluster)
-    look, words = load("inspect"), (b"", b"", b"", keys.notification, b"path", b"0:")
+    look, words = load("inspect"), (b"", b"", keys.notification, b"path", b"0:")
     reply = handshake.ask("EVALSHA", look.sha, len(keys.all), *keys.all, *words)
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
         loaded = (
