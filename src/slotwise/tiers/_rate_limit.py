@@ -210,24 +210,17 @@ class RateLimit(OptionAttributes, SharedName, Limit):
     # ------------------------------------------------------------- releasing
 
     async def release(
-        self, acquisition_id: str | AcquisitionResult, *, outcome: Outcome | None = None
-    ) -> bool:
-        """Return False: nothing is held."""
-        return self.release_sync(acquisition_id, outcome=outcome)
-
-    def release_sync(
         self,
         acquisition_id: str | AcquisitionResult,  # noqa: ARG002
         *,
         outcome: Outcome | None = None,
     ) -> bool:
+        """Return False: nothing is held."""
         if outcome is not None:
             check_outcome(outcome)
         return False
 
     async def _release_on_exit(self, acquired: AcquisitionResult) -> None: ...
-
-    def _release_on_exit_sync(self, acquired: AcquisitionResult) -> None: ...
 
     # ----------------------------------------------- inspecting, controlling
 
