@@ -27,7 +27,7 @@ MAX_ANSWER = 200  # tokens
 
 async def complete(client: httpx.AsyncClient, url: str, prompt: str) -> str:
     reserved = len(prompt.split()) + MAX_ANSWER
-    async with budget.cm(tokens=reserved) as acquired:
+    async with budget.hold(tokens=reserved) as acquired:
         reply = await client.post(url, json={"prompt": prompt, "max_tokens": MAX_ANSWER})
         reply.raise_for_status()
         answer = reply.json()

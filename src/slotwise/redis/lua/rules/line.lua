@@ -261,7 +261,7 @@ end
 -- The longest holders, as many as are needed for `need` more, and whether all of them leave at
 -- once; {} if they are too few, or while nothing is granted; nil while another one waits in front.
 -- Those that are already leaving are left out, and so are clients that know no claims: they could
--- not be told. Mirrors slotwise/_ledger/replacing.py.
+-- not be told. Mirrors DeclaredLedger.replaceable.
 function line.to_replace(need)
   local node, found, chosen, at_once = read_node('0:'), {}, {}, true
   local first = call('ZRANGE', flush(keys.queue), 0, 0, 'WITHSCORES')[2]
