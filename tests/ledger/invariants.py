@@ -73,7 +73,7 @@ def check(
         assert first is not None, "P3: nobody is parked there"
         is_blocked = first.turn < group.turn or not at.has_room(group.need(at), now, group)
         assert is_blocked or at.look is not None, f"P3: {group.path} fits"
-        assert at.has_parked(group), "P3: not to be found where it is parked"
+        assert group in at.parked_groups(), "P3: not to be found where it is parked"
         tickets = [claim.ticket for claim in group.waiters.values()]
         assert tickets == sorted(tickets), "P5: out of order"
         first_claim = min(group.waiters.values(), key=lambda claim: (claim.rank, tie_of(claim)))

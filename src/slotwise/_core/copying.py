@@ -65,13 +65,12 @@ def _added_by_subclass(limit: object, recipe: Recipe) -> dict[str, Any]:
     kind = type(limit)
     if kind is recipe.base:
         return {}
-    known = make(kind, recipe, {})
-    added = {*getattr(limit, "__dict__", ())}
-    for each in kind.__mro__:
+    known = getattr(make(kind, recipe, {}), "__dict__", {})
+    given = getattr(limit, "__dict__", {})
+    added = {name: value for name, value in given.items() if name not in known}
+    for each in kind.__mro__[: kind.__mro__.index(recipe.base)]:
         slots = each.__dict__.get("__slots__", ())
-        added.update((slots,) if isinstance(slots, str) else slots)
-    return {
-        name: getattr(limit, name)
-        for name in added - {"__dict__", "__weakref__"}
-        if hasattr(limit, name) and not hasattr(known, name)
-    }
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(limit, name):
+                added[name] = getattr(limit, name)
+    return added

@@ -91,9 +91,8 @@ class PathBackend(ABC):
         name, scope = self._reported
         if scope != "memory" and found.scope == "memory":
             found = replace(found, scope=scope)
-        if stats.totals_of is None:
-            return found
-        return replace(found, totals=stats.totals_of(scope, name))
+        totals_of = stats.totals_of
+        return found if totals_of is None else replace(found, totals=totals_of(scope, name))
 
     # --------------------------------------------------------------- telling
 

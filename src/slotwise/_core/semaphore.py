@@ -243,7 +243,12 @@ class Semaphore(SharedName, Limit):
         return await self._backend.estimate(SEMAPHORE_PATH, (check_count("slots", slots),))
 
     async def holders(self) -> list[Claimant]:
-        """Return who holds slots now, the longest first."""
+        """Return who holds slots now, the longest first.
+
+        In memory, blocks of ``async with semaphore:`` come last, with their slot number alone:
+        they have no acquisition, and no id to kick them by. There, it is known when a slot was
+        granted if it has a ttl, a label or several slots, or was waited for.
+        """
         return await self._backend.holders()
 
     holders_sync = twin(holders)

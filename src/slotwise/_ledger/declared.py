@@ -128,7 +128,7 @@ class DeclaredLedger(PathLedger[C]):
             args, declared = args[:1], args[1:]
             which, former = self.tiers[tier], self.former_values[tier]
             if key is None and which.adaptive is None:
-                former += [each for each in (which.value, *declared) if each not in former]
+                former[:] = dict.fromkeys((*former, which.value, *declared))
             self._accepted = None
         return super().control(verb, tier, key, args, now)
 
@@ -220,7 +220,7 @@ class DeclaredLedger(PathLedger[C]):
         if self.line or self.waiting:  # what is free is left to them
             missing = max(missing, slots)
         chosen = []
-        for each in self.holders.values():
+        for each in list(self.holders.values()):  # a release on the quick lane takes no lock
             if missing <= 0:
                 break
             if not each.is_kicked:

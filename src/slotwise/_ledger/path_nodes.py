@@ -204,9 +204,6 @@ class BaseNode:
             return False
         return not self.has_room(first.need(self), now, first)
 
-    def has_parked(self, group: Group) -> bool:
-        return self.parked is not None and group in self.parked.groups()
-
 
 class Node(BaseNode, NumberedSlots):
     """One key of one tier, and its slots.

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from math import ceil, log
 
 from slotwise._core import events, fork, stats
+from slotwise._core.event import Event
 
 # Names come and go: at most this many are kept, those used last.
 _MOST_NAMES = 10_000
@@ -58,7 +59,7 @@ class _Counts:
         self.wait = Distribution()
         self.hold = Distribution()
 
-    def add(self, event: events.Event) -> None:
+    def add(self, event: Event) -> None:
         if event.kind == "acquired":
             self.granted += 1
             self.wait.add(event.waited or 0.0)
@@ -103,7 +104,7 @@ def drop_totals() -> None:
         _counts.clear()
 
 
-def _count(event: events.Event) -> None:
+def _count(event: Event) -> None:
     if event.name is None or event.kind in ("requested", "resized", "adapted"):
         return
     key = event.scope, event.name

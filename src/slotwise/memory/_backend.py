@@ -178,7 +178,6 @@ class MemoryBackend(PathBackend):
         else:
             acquisition = GeneralAcquisition()
             acquisition.path = path
-            acquisition.nodes = self.nodes  # those of tiers are found when it is entered
             acquisition.ttl = self._ttl
             if label is not None:
                 acquisition.label = label

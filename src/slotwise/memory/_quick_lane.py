@@ -68,7 +68,12 @@ def take(claim: MemoryAcquisition) -> bool:
         claim.since = clock.now()  # before anybody can see that it holds a slot
         if backend._cancel_task_after_ttl:
             claim.task = backend.running_task()
-    claim._slot_number = number = take_one(backend) if tracker.is_semaphore else take_path(claim)
+    if tracker.is_semaphore:
+        number = take_one(backend)
+        claim.nodes = backend.nodes  # those of now: it may have been made before a new ledger was
+    else:
+        number = take_path(claim)
+    claim._slot_number = number
     if not number:
         return False
     ledger = backend.lane

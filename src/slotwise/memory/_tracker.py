@@ -48,7 +48,7 @@ from slotwise._wait.section import exclusive, exclusive_or_later, lock
 from slotwise._wait.ttl_cancel import TtlCancel, TtlCancels
 from slotwise._wait.wakers import Refusals, Waker, prepare_to_wake
 from slotwise._wait.woken import NOBODY_WOKEN, Woken
-from slotwise.errors import AcquireTimeout
+from slotwise.errors import AcquireTimeout, LimitFull
 from slotwise.memory import _line, _log
 from slotwise.memory._line import NO_HOME, SHUT
 
@@ -226,14 +226,10 @@ class Tracker:
             elif not claim.replaces:
                 granted = self._try(claim, now)
             if not _has(granted, claim):
-                claim.failure = (
-                    self._timeout_error(claim)
-                    if timeout == 0 or overload is None
-                    else self.ledger.too_full(
-                        *(self.title, overload, claim.path, claim.needs, timeout, now),
-                        *(self._oldest_holders, _line.about(self)),
-                    )
-                )
+                if timeout == 0 or overload is None:
+                    claim.failure = self._timeout_error(claim)
+                else:
+                    claim.failure = self._too_full(claim, overload, now)
                 if claim.failure is not None:
                     claim.timeout = 0  # it doesn't wait
                 else:
@@ -249,6 +245,17 @@ class Tracker:
         if granted or self.ledger.refills is not None:
             self.post([each for each in self._after_change(granted, now) if each is not claim])
         return is_granted
+
+    def _too_full(
+        self, claim: MemoryAcquisition, overload: Overload, now: float
+    ) -> LimitFull | None:
+        """Return the error of a newcomer that would have to wait, if it may not."""
+        if self.is_semaphore:
+            self.home = SHUT  # nothing is timed in the line, and an estimate is wanted
+        return self.ledger.too_full(
+            *(self.title, overload, claim.path, claim.needs, claim.timeout, now),
+            *(self._oldest_holders, _line.about(self)),
+        )
 
     def take_now(self, claim: MemoryAcquisition) -> bool:
         """Take what a claim needs if nobody waits and it is there, *in the section*; of rates."""
@@ -712,10 +719,6 @@ class Tracker:
                 if holder is not None:
                     return holder
         return None
-
-    def _waiting(self) -> int:
-        """How many wait, counted without walking the line: there may be many that have ended."""
-        return _line.about(self) + len(self.ledger.waiting)
 
     def stats(self) -> dict[str, TierStats]:
         ledger = self.held_here.ledger

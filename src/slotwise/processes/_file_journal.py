@@ -9,7 +9,7 @@ overwrites the older of the two roots. That last write, of 64 bytes, commits the
 process that is killed before it leaves the old state, and after it the new one. A process
 that has read up to some root only has to read what came since.
 
-Reading and writing need the file's lock.
+Changes need the file's lock, and so does reading what others have changed.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class FileJournal(Journal):
                 return None, []
             root = self._newest(roots)
             if root is None:
-                self._in_sync, self._sequence = False, 0
+                self._in_sync = False
                 return None
             sequence, epoch, start, end, self._written_in = root
             anew = (
@@ -291,13 +291,6 @@ class FileJournal(Journal):
     # ---------------------------------------------------------------- writing
 
     def create(self, snapshot: Any) -> None:
-        if not self._sequence:
-            self._reserve()
-        self._write_snapshot(snapshot)
-        self._in_sync = True
-
-    def _reserve(self) -> None:
-        """Prepare a file in which nothing was ever committed."""
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.file.fd, 0, _RESERVED)
@@ -305,10 +298,13 @@ class FileJournal(Journal):
                 pwrite(self.file.fd, bytes(_RESERVED), 0)
         except OSError as error:
             raise _messages.os_error(error, self.place) from error
+        self._sequence = 0
         # Not that of an earlier one: the file may have been emptied, and others have read that.
         self._epoch = int.from_bytes(os.urandom(6), "little")
         self._start = self._end = _HEAD_SIZE
         self._head = _NO_ROOTS + EMPTY_QUEUE
+        self._write_snapshot(snapshot)
+        self._in_sync = True
 
     def append(self, record: Record, snapshot: Callable[[], Any]) -> None:
         self._commit(record, self._end, self._epoch, self._start)

@@ -106,7 +106,7 @@ class Journal(ABC):
 
     @abstractmethod
     def create(self, snapshot: Any) -> None:
-        """Write what a journal starts with; under the lock, where nothing that was read counts."""
+        """Write what a journal starts with; under the lock, after `read` has returned None."""
 
     @abstractmethod
     def append(self, record: Record, snapshot: Callable[[], Any]) -> None:

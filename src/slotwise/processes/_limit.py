@@ -52,6 +52,10 @@ class Interrupted(RuntimeError):
     """A signal handler or finalizer interrupted a change, and asked for another one."""
 
 
+class _Outdated(Exception):
+    """What is written is from before the last boot."""
+
+
 class SharedLimit:
     """The state of a limit, the claims of this process in it, and its journal."""
 
@@ -141,11 +145,11 @@ class SharedLimit:
                         if journal.begin(since, retries, create=declared is not None):
                             self.now, self._wall_us = journal.times()
                             state: Any = self.state
-                            if journal.is_behind or self._pending or state.is_due(self.now):
-                                self._refresh(declared)
-                            result = work(*args)
-                            self._deadline = self._next_deadline()
-                            break
+                            due = journal.is_behind or self._pending or state.is_due(self.now)
+                            if not due or self._refresh(declared):
+                                result = work(*args)
+                                self._deadline = self._next_deadline()
+                                break
                     except UnknownSemaphore:
                         self.claims.end_all()
                         raise
@@ -165,11 +169,21 @@ class SharedLimit:
             self.finish_pending()
         return result
 
-    def _refresh(self, declared: Declared) -> None:
-        """Bring the state up to date, under the lock."""
+    def _refresh(self, declared: Declared) -> bool:
+        """Bring the state up to date, under the lock; return False if the journal is gone now.
+
+        One from before the last boot is removed: no process has survived that, and the clock of
+        all deadlines has started anew.
+        """
         journal = self.journal
         is_new = journal.is_new
-        if not self._catch_up():
+        try:
+            was_written = self._catch_up()
+        except _Outdated:
+            self.state = None
+            journal.remove()
+            return False
+        if not was_written:
             self.claims.end_all()
             if declared is None:
                 raise journal.unknown()
@@ -187,12 +201,10 @@ class SharedLimit:
         while self._pending:
             self._pending[0]()
             self._pending.popleft()
+        return True
 
     def _catch_up(self) -> bool:
-        """Apply what others wrote; return False if nothing was ever written, since the last boot.
-
-        No process has survived that, and the clock of all deadlines has started anew.
-        """
+        """Apply what others wrote; return False if nothing was ever written."""
         journal = self.journal
         if journal.is_new:
             self.claims.end_all()
@@ -203,11 +215,11 @@ class SharedLimit:
         snapshot, records = found
         try:
             if snapshot is not None and snapshot["boot"] != journal.boot:
-                self.state = None
-                journal.forget()
-                return False
+                raise _Outdated
             state = self.current_state() if snapshot is None else State.restore(snapshot)
             events = [event for record in records for event in state.apply(record)]
+        except _Outdated:
+            raise
         except Exception as error:
             self.state = None  # it may be half changed
             journal.forget()
@@ -270,11 +282,12 @@ class SharedLimit:
     # ------------------------------------------------- noticing what others wrote
 
     def check(self, *, thorough: bool) -> bool:
-        """Read what others wrote, while a claim of ours is in it; return False if Busy.
+        """Read what others wrote; return False if another process kept the lock.
 
         ``thorough`` also ends the claims of dead processes.
         """
         try:
+            # A change that does nothing brings the state up to date.
             self.change(self.drop_dead if thorough else bool, lock_timeout=TIMER_LOCK_TIMEOUT)
         except UnknownSemaphore:
             pass

@@ -88,9 +88,8 @@ def _may_request(limit: SharedLimit, acquisition: ProcessAcquisition, *, waits: 
     if state.closed:
         raise backend._closed_error(state.closure)
     declaration = _declaration(state, declared, limit.now)
-    if declaration is not None:
-        limit.write("declare", declaration)
-    never = state.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
+    asked = state if declaration is None else _as_declared(state, declared)
+    never = asked.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
     if never is not None:
         raise never
     if not waits and not is_free:
@@ -109,13 +108,15 @@ def _may_request(limit: SharedLimit, acquisition: ProcessAcquisition, *, waits: 
             )
             if full is not None:
                 raise full
+    if declaration is not None:
+        limit.write("declare", declaration)
     return True
 
 
 def _is_free(state: State, wanted: Request, declared: Declared, now: float) -> bool:
     """Return whether a newcomer would be granted what it wants at once."""
     if not state.accepts(declared):
-        return state.is_idle(now)
+        return state.is_idle(now) and not state.paused
     if not state.attention and not state.holders:  # the usual case: nobody is there
         return True
     path, needs = wanted.path, wanted.needs
@@ -132,6 +133,11 @@ def _is_free(state: State, wanted: Request, declared: Declared, now: float) -> b
             if not has_room_at_once(node, need, now, turn):
                 return False
     return True
+
+
+def _as_declared(state: State, declared: Declared) -> State:
+    """Return an idle limit as it will be for somebody who declares it anew."""
+    return state if declared is None else State(state.name, declared, state.boot)
 
 
 def _declaration(state: State, declared: Declared, now: float) -> list[list[Any]] | None:
@@ -240,15 +246,16 @@ def estimate(limit: SharedLimit, wanted: Request, backend: ProcessBackend) -> fl
     limit.drop_dead()
     state, declared = limit.current_state(), backend.declared
     is_declared_anew = not state.accepts(declared) and state.is_idle(limit.now)
-    if declared is not None and is_declared_anew:
-        state = State(state.name, declared, state.boot)
-    elif declared is not None and not state.is_same_shape(declared):
+    if declared is not None and not is_declared_anew and not state.is_same_shape(declared):
         raise state.conflict(state.name, declared)
-    never = state.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
+    asked = _as_declared(state, declared) if is_declared_anew else state
+    never = asked.never_fits(limit.public_name, wanted.path, wanted.needs, wanted.values)
     if never is not None:
         raise never
     if backend.generation.closed or state.closed:
         return None
+    if is_declared_anew and not state.paused:
+        return 0.0
     return state.estimate(wanted.path, wanted.needs, limit.now)
 
 

@@ -62,7 +62,7 @@ class State(DeclaredLedger[ProcessClaim]):
     #   S2  it is closed if and only if it has a closure
     #   S3  fence is the largest token that was ever issued
 
-    RULES = 9
+    RULES = 10
 
     def __init__(self, name: str, specs: Sequence[TierSpec], boot: str) -> None:
         self.name = name
@@ -161,9 +161,10 @@ class State(DeclaredLedger[ProcessClaim]):
 
     def _declare(self, now: float, _wall_us: int, specs: Any) -> list[ClaimEvent]:
         """Replace the tiers; nobody holds or waits, and every bucket is full."""
-        closed = self.closed
+        closed, holds, times_all = self.closed, self.holds, self.times_all
         pauses = {spec.name: tier.pauses for spec, tier in zip(self.specs, self.tiers, strict=True)}
         self._start(read_specs(specs))
+        self.holds, self.times_all = holds, times_all
         for spec, tier in zip(self.specs, self.tiers, strict=True):
             for key, until in pauses.get(spec.name, {}).items():
                 self.pause(tier.index, until, key)
