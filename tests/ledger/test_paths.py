@@ -7,8 +7,10 @@ import random
 import pytest
 from tests.ledger.invariants import check
 
+from slotwise._core.paths import TierSpec
 from slotwise._core.rates import Rate
 from slotwise._ledger import path_queue
+from slotwise._ledger.path_fullness import fullness, path_stats
 from slotwise._ledger.path_nodes import PathClaim
 from slotwise._ledger.path_queue import PathQueue
 from slotwise._ledger.paths import PathLedger
@@ -124,3 +126,21 @@ def test_a_clock_that_is_set_back_costs_whoever_waits_for_a_rate_one_refill():
     assert not ask(3, 20)
     assert 20 < ledger.next_deadline() <= 80
     assert [claim.key for claim in ledger.serve(80)] == [3]
+
+
+def test_to_say_what_is_full_changes_nothing():
+    """In memory it is said without the lock, while others change the heaps of those who wait."""
+    for fair in ((), (0,)):
+        ledger = PathLedger([1, 1], *fair)
+        for number in range(6):
+            ledger.request(PathClaim(number), (f"key {number % 3}", None), float(number))
+        for number in (1, 2, 4):
+            ledger.cancel(number, 6.0)  # which leaves stale entries in the heaps
+        nodes = [node for tier in ledger.tiers for node in tier.nodes.values()]
+        heaps = [getattr(node.parked, "_heap", node.parked) for node in nodes]
+        before = [None if heap is None else [*heap] for heap in heaps]
+        specs = [TierSpec("user", 1, keyed=True), TierSpec("all", 1, keyed=False)]
+        for key in ("key 0", "key 1", "new"):
+            assert fullness(ledger, specs, (key, None), None, 7.0)
+            assert path_stats(ledger, (key, None), 7.0)[1].active == 1
+        assert [None if heap is None else [*heap] for heap in heaps] == before

@@ -54,6 +54,10 @@ class Parked(list[Entry]):
             heappop(self)
         return None
 
+    def has_groups(self) -> bool:
+        """Whether any group is here; it changes nothing, so it may be asked without the lock."""
+        return any(entry[2].entry is entry for entry in self)
+
     def remove_first(self) -> None:
         """Remove the group that `first` found."""
         heappop(self)
@@ -106,6 +110,9 @@ class FairParked:
             else:
                 return group
         return None
+
+    def has_groups(self) -> bool:
+        return any(parked.has_groups() for parked in list(self._keys.values()))
 
     def remove_first(self) -> None:
         self._keys[self._heap[0][2]].remove_first()

@@ -1,7 +1,8 @@
 """Say how full the tiers of a path are: statistics, and why a request is not granted.
 
 Every driver that keeps a `PathLedger` tells its callers the same. Nothing here changes anything,
-not even a bucket that hasn't been updated lately.
+not even a bucket that hasn't been updated lately or a heap with stale entries: in memory, those
+whose time is up are told what was full when the lock is free again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ Needs = Sequence[int]
 
 def has_room_at_once(node: Any, need: int, now: float, turn: Turn | None = None) -> bool:
     """Whether a newcomer gets this much of a node, by rule 2 of `paths`; by default, the last."""
-    first = node.first_parked()
-    if first is not None and (turn is None or first.turn < turn):
+    if turn is None:
+        if node.is_waited_for:
+            return False
+    elif (first := node.first_parked()) is not None and first.turn < turn:
         return False
     if node.paused_until > now:
         return False
@@ -141,8 +144,7 @@ def _node_stats(tier: TierNodes, key: Hashable, now: float) -> NodeStats:
     taken = node.in_use
     if isinstance(node, RateNode):
         taken = value - min(floor(level_of(tier, key, now)[0]), value)
-    is_waited_for = node.first_parked() is not None
-    kept = max(value - taken, 0) if is_waited_for else node.kept
+    kept = max(value - taken, 0) if node.is_waited_for else node.kept
     return NodeStats(taken, node.waiting, value, kept, pause)
 
 

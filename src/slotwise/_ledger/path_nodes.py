@@ -193,6 +193,11 @@ class BaseNode:
         """Return the group parked here whose turn comes first."""
         return None if self.parked is None else self.parked.first()
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether any group is parked here; it may be asked without the lock."""
+        return self.parked is not None and self.parked.has_groups()
+
     def parked_groups(self) -> list[Group]:
         """Return the groups that are parked here, in no particular order."""
         return [] if self.parked is None else [*self.parked.groups()]
