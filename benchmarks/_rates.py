@@ -103,12 +103,12 @@ def rates_in_memory(repeats: int) -> list[tuple[str, bool]]:
                 "a rate and a slot tier": rate_and_slots(),
                 "the same with a cost": rate_and_slots(3),
             },
-            *("one sem.cm()", "a rate and a slot tier", 4.0, repeats),
+            *("one sem.cm()", "a rate and a slot tier", 5.0, repeats),
         ),
         Race(
             "acquire of a rate, nobody waits (aiolimiter = 1)",
             {"aiolimiter": alone_with_aiolimiter, "RateLimit.acquire()": alone_with_ours},
-            *("aiolimiter", "RateLimit.acquire()", 1.5, repeats),
+            *("aiolimiter", "RateLimit.acquire()", 1.7, repeats),
         ),
         Race(
             f"acquire of a rate, {WAITERS:,} waiters (aiolimiter = 1)",

@@ -291,7 +291,7 @@ def main() -> int:
             "asyncio.Semaphore": names_once_each(100_000, ours=False),
             "slotwise": names_once_each(100_000, ours=True),
         },
-        3.0,
+        10.0,  # a name is made and forgotten each time
         repeats=3,
     )
     race(

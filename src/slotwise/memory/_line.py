@@ -46,9 +46,6 @@ class LineHome:
         self.has_moved = has_moved  # whether another loop was the home before
         self.is_shut = is_shut  # whether nobody may use the line any more
 
-    def is_running_here(self) -> bool:
-        return self.loop is not None and self.loop is _get_running_loop()
-
 
 # What a tracker has before anybody has waited, and once nobody may wait there any more.
 NO_HOME = LineHome(None)
@@ -155,7 +152,8 @@ def _tidy(tracker: Tracker) -> None:
 def hand_to_first(tracker: Tracker, number: int) -> bool:
     """Hand a slot to the first in the line, if this is its home; False if nobody took it."""
     home, ledger = tracker.home, tracker.ledger  # read once: the home may change meanwhile
-    if not home.is_running_here() or ledger.attention or tracker.woken.under_way:
+    is_here = home.loop is not None and home.loop is _get_running_loop()
+    if not is_here or ledger.attention or tracker.woken.under_way:
         return False
     line = ledger.line
     while line:
