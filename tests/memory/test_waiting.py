@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from tests._stdlib import discard, leave
 from tests.memory._inside import check, ledger_of
 
 from slotwise import AcquireTimeout, MemorySemaphore, SemaphoreStats
+from slotwise._wait import deliveries
 from slotwise.testing import FakeClock, settle
 
 
@@ -307,6 +309,37 @@ async def test_a_child_that_is_forked_inside_a_loop_has_loops_of_its_own() -> No
             leave(code)
     _, status = await asyncio.to_thread(os.waitpid, pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # there are other threads
+def test_a_child_that_is_forked_while_a_thread_wakes_others_wakes_its_own_waiters() -> None:
+    """Its threads get the idents of those that were in the middle of something in the parent."""
+    is_inside, may_go = threading.Event(), threading.Event()
+
+    def wake() -> None:
+        deliveries.post(lambda: is_inside.set() or may_go.wait(60))
+        deliveries.deliver_posted()
+
+    threads = [threading.Thread(target=wake) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert is_inside.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        signal.alarm(30)  # a child that hangs is one that fails
+        try:
+            semaphore = MemorySemaphore(1, ttl=0.05)
+            semaphore.acquire_sync()
+            semaphore.acquire_sync(timeout=10)  # when the ttl of the first ends
+            code = 0
+        finally:
+            leave(code)
+    may_go.set()
+    for thread in threads:
+        thread.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class _Strange(asyncio.SelectorEventLoop):

@@ -11,6 +11,8 @@ from _thread import get_ident
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
+from slotwise._core import fork
+
 
 class _PostedCall(Hashable, Protocol):
     def __call__(self) -> object: ...
@@ -50,3 +52,7 @@ def deliver_posted(_: object = None) -> None:
                 call()
         finally:
             _delivering.discard(me)
+
+
+# The threads of the parent don't exist in a forked child, where new ones may get their idents.
+fork.in_child(fork.Step.FORGET, _delivering.clear)
