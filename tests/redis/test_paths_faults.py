@@ -176,7 +176,6 @@ async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) ->
         loop.close()
 
     await asyncio.to_thread(wait_and_vanish)
-    await in_line(paths, 1)
     shared_of(paths).forget_closed_loops()
     await in_line(paths, 0)
     await paths.release(held.acquisition_id)

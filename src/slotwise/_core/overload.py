@@ -7,29 +7,21 @@ would begin to wait; on Redis the scripts do. Nothing here raises, except for wr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from slotwise._core.arguments import MOST_SLOTS, check_count, check_word
 
 
-class Overload:
+class Overload(NamedTuple):
     """What a limit was made with; each object of a name has its own.
 
     ``tiers`` has the most that may wait for one key of each tier, None for any number. With
     ``sheds``, callers whose timeout is shorter than the expected wait are refused.
     """
 
-    # Not a dataclass: those take long to define, and every start of a command would pay for it.
-    __slots__ = ("max_waiting", "sheds", "tiers")
-
-    def __init__(
-        self,
-        max_waiting: int | None = None,
-        tiers: tuple[int | None, ...] = (),
-        sheds: bool = False,
-    ) -> None:
-        self.max_waiting = max_waiting
-        self.tiers = tiers
-        self.sheds = sheds
+    max_waiting: int | None = None
+    tiers: tuple[int | None, ...] = ()
+    sheds: bool = False
 
     def exceeded(self, waiting: int, at_nodes: Sequence[int] = ()) -> int | None:
         """Return how many wait where no more may: everywhere, or at a node; None if one more may.

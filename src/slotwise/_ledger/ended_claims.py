@@ -40,13 +40,12 @@ class EndedClaims:
     __slots__ = ("_old", "remembered_for", "turn_at", "young")
 
     def __init__(self, rates: Iterable[Rate]) -> None:
-        self.remembered_for = _AT_LEAST  # in seconds
+        # In seconds.
+        self.remembered_for = max([_AT_LEAST, *[rate.per for rate in rates]])
         # Each value is an `EndedClaim`, or a tuple of its arguments. There may be very many.
         self.young: dict[Hashable, Any] = {}
         self._old: dict[Hashable, Any] = {}
         self.turn_at = 0.0  # when the young ones become the old ones
-        for rate in rates:
-            self.remember_longer(rate)
 
     def remember_longer(self, rate: Rate) -> None:
         """Remember those that come from now on long enough for another rate too."""
@@ -93,9 +92,7 @@ class OrderedEndedClaims(OrderedDict[Hashable, Any]):
 
     def __init__(self, rates: Iterable[Rate]) -> None:
         super().__init__()
-        self.remembered_for = _AT_LEAST  # in seconds
-        for rate in rates:
-            self.remember_longer(rate)
+        self.remembered_for = max([_AT_LEAST, *[rate.per for rate in rates]])  # in seconds
 
     def remember_longer(self, rate: Rate) -> None:
         self.remembered_for = max(self.remembered_for, rate.per)

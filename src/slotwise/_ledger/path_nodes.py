@@ -126,14 +126,6 @@ class LineGrant:
         self.key = ticket
         self._slot_number = number
 
-    @property
-    def slot_number(self) -> int:
-        return self._slot_number
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        return (self._slot_number,)
-
 
 class BaseNode:
     """One key of one tier: which groups are parked there, and for which one it keeps something."""

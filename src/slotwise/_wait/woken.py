@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from slotwise._core.trio_run import TrioRun
     from slotwise._wait.wakers import LoopWakeups
 
-# With more than this many, it is not worth asking each for its event loop.
-_MANY = 16
-
 
 class Woken(set[Any]):
     """The futures of the tasks that were granted something and have not run yet.
@@ -47,8 +44,8 @@ class Woken(set[Any]):
         self.discard(future)
 
     def any_of(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether any of them is of ``loop``; or perhaps, if they are many."""
-        return len(self) > _MANY or any(each.get_loop() is loop for each in tuple(self))
+        """Whether any of them is of ``loop``; or perhaps, if they are too many to ask each."""
+        return len(self) > 16 or any(each.get_loop() is loop for each in tuple(self))
 
     def hold_newcomers_back(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hold newcomers back until the tasks of ``loop`` that are ready now have run."""

@@ -45,7 +45,3 @@ def key_of(acquisition_id: str) -> int | None:
 def id_of_block(which: str) -> str:
     """Return what stands for the id of a block, which has no acquisition."""
     return f"{_prefixes[0][1]}block-{which}"
-
-
-def is_id_of_block(acquisition_id: str) -> bool:
-    return "-block-" in acquisition_id

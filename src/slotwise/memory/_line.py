@@ -11,7 +11,7 @@ import asyncio
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from slotwise._core.trio_run import TrioRun
 from slotwise._ledger.path_nodes import LineGrant
@@ -26,25 +26,16 @@ if TYPE_CHECKING:
 _FEW_ENDED = 32
 
 
-class LineHome:
+class LineHome(NamedTuple):
     """The one event loop that may use the line outside the section, or none.
 
     A home never changes, it is replaced: so a giver that reads it once gets the loop and its
     attributes from the same moment.
     """
 
-    __slots__ = ("has_moved", "is_shut", "loop")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop | None,
-        *,
-        has_moved: bool = False,
-        is_shut: bool = False,
-    ) -> None:
-        self.loop = loop
-        self.has_moved = has_moved  # whether another loop was the home before
-        self.is_shut = is_shut  # whether nobody may use the line any more
+    loop: asyncio.AbstractEventLoop | None
+    has_moved: bool = False  # whether another loop was the home before
+    is_shut: bool = False  # whether nobody may use the line any more
 
 
 # What a tracker has before anybody has waited, and once nobody may wait there any more.

@@ -30,7 +30,7 @@ from slotwise._core.at_once import DONE, known
 from slotwise._core.limit import AcquisitionContext
 from slotwise._core.messages import display
 from slotwise._core.paths import SEMAPHORE_PATH, semaphore_spec
-from slotwise._core.results import AcquisitionResult, acquisition_id_of
+from slotwise._core.results import AcquisitionResult
 from slotwise._core.semaphore import Semaphore, semaphore_needs
 from slotwise._core.stats import SemaphoreStats
 from slotwise._core.trio_run import running_trio
@@ -40,7 +40,6 @@ from slotwise._wait.section import section
 from slotwise.memory import _line
 from slotwise.memory._acquisition import BlockWait, MemoryAcquisition
 from slotwise.memory._backend import MemoryBackend
-from slotwise.memory._ids import is_id_of_block
 from slotwise.memory._log import logged, perhaps_wanted
 from slotwise.memory._registry import registry
 
@@ -327,17 +326,3 @@ class MemorySemaphore(Semaphore):
         """Like `get_acquired_stats`."""
         check_names(names)
         return registry.stats(names, check_count("limit", limit))
-
-    async def kick(self, acquisition_id: str | AcquisitionResult) -> bool:
-        """End somebody's acquisition; see `Semaphore.kick`.
-
-        Raises:
-            ValueError: it is a block of ``async with semaphore:``, which can't be kicked.
-        """
-        acquisition_id = acquisition_id_of(acquisition_id)
-        if is_id_of_block(acquisition_id):
-            raise ValueError(
-                f"{acquisition_id!r} is a block of 'async with semaphore:', which can't be"
-                " kicked; only what acquire() or cm() returned can"
-            )
-        return await self._backend.kick(acquisition_id)

@@ -297,7 +297,10 @@ class Tracker:
                 self.ledger.holds.begin(now)
             if claim.head_start:
                 self.home = SHUT  # the line doesn't record since when they wait
-        replaced = self._replaceable(claim) if claim.replaces else ()
+        replaced: Sequence[MemoryAcquisition] = ()
+        if claim.replaces:  # not blocks, which have no claims and can't be told
+            ledger.attention = True  # nobody takes by the quick lane what comes back now
+            replaced = ledger.replaceable(claim.slots)
         granted = ledger.request(claim, claim.path, now, wait_until=until, weight=claim.weight)
         if claim.replaces:
             granted += self._replace(claim, replaced, now)
@@ -307,14 +310,6 @@ class Tracker:
                     trim(ledger, now)
                     break
         return granted
-
-    def _replaceable(self, claim: MemoryAcquisition) -> list[MemoryAcquisition]:
-        """Return whose slots a newcomer takes over.
-
-        Blocks have no claims and can't be told, so they are left alone.
-        """
-        self.ledger.attention = True  # nobody takes by the quick lane what comes back now
-        return self.ledger.replaceable(claim.slots)
 
     def _replace(
         self, claim: MemoryAcquisition, replaced: Sequence[MemoryAcquisition], now: float

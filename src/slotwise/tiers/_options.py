@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from slotwise._core.overload import Overload, overload_of
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
 from slotwise._core.unreachable import (
@@ -55,10 +54,6 @@ class TiersOptions(NamedTuple):
         check_heartbeat(self.heartbeat_max_interval, self.ping_interval)
         if self.unreachable.policy == "local":
             local_specs([tier.spec for tier in tiers], self.unreachable.local_value)
-
-    def overload_of(self, tiers: Sequence[Tier]) -> Overload | None:
-        """Return which newcomers are refused at once; None if none are."""
-        return overload_of(self.max_waiting, self.shed, [tier.max_waiting for tier in tiers])
 
     def arguments(self) -> dict[str, Any]:
         """Return them as `Tiers` takes them."""

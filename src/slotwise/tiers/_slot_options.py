@@ -95,18 +95,17 @@ class SlotOptions:
         return cls(**given)
 
 
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("not a whole number") from None
+def _reader(kind: Callable[[str], Any], what: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:  # whose message has the text
+            raise ValueError(f"not a {what}") from None
+
+    return read
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("not a number") from None
+_whole_number, _number = _reader(int, "whole number"), _reader(float, "number")
 
 
 def _flag(text: str) -> bool:

@@ -31,7 +31,7 @@ from slotwise._core.closing import ClosedByBlock
 from slotwise._core.control import WHOLE
 from slotwise._core.copying import Recipe, same_when_copied
 from slotwise._core.limit import AcquisitionContext
-from slotwise._core.overload import check_max_waiting, check_shed
+from slotwise._core.overload import check_max_waiting, check_shed, overload_of
 from slotwise._core.paths import (
     KeyStats,
     Path,
@@ -166,7 +166,8 @@ class Tiers(OptionAttributes, SharedName, ClosedByBlock):
         options.check_with(tiers)
         specs = fair_specs(tiers, order=order, fair_by=fair_by, weight=weight, fair_cost=fair_cost)
         self._name, self._max_acquire_time = options.name, options.max_acquire_time
-        self._backend = choose_backend(specs, options, options.overload_of(tiers))
+        overload = overload_of(options.max_waiting, shed, [tier.max_waiting for tier in tiers])
+        self._backend = choose_backend(specs, options, overload)
         # Makes the context manager of a path; its arguments have been checked.
         self._context = self._backend.cm
         self._does_io = self._backend._does_io
@@ -435,7 +436,9 @@ class Tiers(OptionAttributes, SharedName, ClosedByBlock):
         """Return the keys of a tier with the most slots held, then the most waiting."""
         self._arguments.check_tier(tier, keyed=True)
         check_count("n", n)
-        return _busiest(await self.stats(), tier, n)
+        keys = [*(await self.stats())[tier].keys.items()]
+        keys.sort(key=lambda item: (-item[1].active, -item[1].waiting, item[0]))
+        return keys[:n]
 
     busiest_sync = twin(busiest)
 
@@ -528,23 +531,13 @@ class Tiers(OptionAttributes, SharedName, ClosedByBlock):
         Those idle for ``older_than`` seconds, and the longest idle beyond ``keep_at_most``.
         """
         self._arguments.check_tier(tier, keyed=True)
-        return self._backend.forget_idle(tier, *_check_idle(older_than, keep_at_most))
+        seconds = check_required_seconds("older_than", older_than, zero=True)
+        if keep_at_most is not None:
+            check_count("keep_at_most", keep_at_most, least=0)
+        return self._backend.forget_idle(tier, seconds, keep_at_most)
 
     forget_idle_sync = twin(forget_idle)
 
     def __repr__(self) -> str:
         tiers = ", ".join(tier.spec.words for tier in self._tiers.values())
         return f"<Tiers {tiers}{'' if self._name is None else f' of {self._name!r}'}>"
-
-
-def _check_idle(older_than: object, keep_at_most: object) -> tuple[float, int | None]:
-    seconds = check_required_seconds("older_than", older_than, zero=True)
-    if keep_at_most is None:
-        return seconds, None
-    return seconds, check_count("keep_at_most", keep_at_most, least=0)
-
-
-def _busiest(stats: dict[str, TierStats], tier: str, n: int) -> list[tuple[str, KeyStats]]:
-    keys: list[tuple[str, KeyStats]] = [*stats[tier].keys.items()]
-    keys.sort(key=lambda item: (-item[1].active, -item[1].waiting, item[0]))
-    return keys[:n]
