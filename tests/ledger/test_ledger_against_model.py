@@ -63,7 +63,7 @@ class LedgerAgainstModel(RuleBasedStateMachine):
         assert list(numbers) == entry.numbers
         assert claim._slot_number == min(entry.numbers)
         if not claim.named:
-            self.unnamed[claim.key] = claim.slot_number
+            self.unnamed[claim.key] = claim._slot_number
             self.tickets.discard(claim.key)
 
     # -------------------------------------------------------------- the rules
