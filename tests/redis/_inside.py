@@ -62,7 +62,7 @@ def forget_thread(heartbeats: HeartbeatThread) -> None:
 
 def spawn(heartbeats: HeartbeatThread, coroutine: Coroutine[Any, Any, None]) -> None:
     """Run this in the thread, which doesn't wait for its end before it stops."""
-    heartbeats._post(lambda: heartbeats._spawn(coroutine))
+    heartbeats._post(lambda: heartbeats.spawn(coroutine))
 
 
 # --------------------------------------------------------------------------------- connections

@@ -204,7 +204,7 @@ async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
 
 
 async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) -> None:
-    from slotwise.redis._closing import generations
+    from slotwise.redis._shared_client import generations
 
     for number in range(50):
         semaphore = RedisSemaphore(1, name=f"passing-{number}", config=config)

@@ -23,7 +23,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 from slotwise import LimitFull
 from slotwise._core import unreachable
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._name_checks import NameChecks
+from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._scripts import load
 from slotwise.redis._shared_client import NameRecord
 
@@ -214,7 +214,7 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
         at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
         at_once.execute()
     # A check, which serves whoever fits.
-    shared_of(semaphore).heartbeat_thread.checks.schedule(record_of(semaphore), 0)
+    shared_of(semaphore).heartbeat_thread.heartbeats.schedule_check(record_of(semaphore), 0)
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )
@@ -318,13 +318,13 @@ async def test_holders_of_several_slots_are_not_taken_for_strangers(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    schedule = NameChecks.schedule
+    schedule = HeartbeatSender.schedule_check
 
-    def note(checks: NameChecks, record: NameRecord, ms: int) -> None:
+    def note(checks: HeartbeatSender, record: NameRecord, ms: int) -> None:
         seen.append((record, ms))
         schedule(checks, record, ms)
 
-    monkeypatch.setattr(NameChecks, "schedule", note)
+    monkeypatch.setattr(HeartbeatSender, "schedule_check", note)
     config = RedisConfig(server.url)  # and a name that no stranger has used
     semaphore = RedisSemaphore(7, name="wide", heartbeat_max_interval=NEVER, config=config)
     held = [await semaphore.acquire(slots) for slots in (1, 3, 1, 2)]

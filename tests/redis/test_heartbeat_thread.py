@@ -23,7 +23,6 @@ from tests.redis._inside import (
 from tests.redis._server import as_another_process, until
 
 from slotwise import RedisSemaphore
-from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis import RedisConfig, _heartbeat_thread
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._shared_client import SharedClient
@@ -91,8 +90,8 @@ async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_o
     close_idle = SharedClient.close_idle
     acquired: list[object] = []
 
-    def closed_just_before_a_newcomer(self: SharedClient, *, abandon: bool = False) -> bool:
-        closed = close_idle(self, abandon=abandon)
+    def closed_just_before_a_newcomer(self: SharedClient) -> bool:
+        closed = close_idle(self)
         if closed and self is shared:
             monkeypatch.undo()
             newcomer = asyncio.run_coroutine_threadsafe(semaphore.acquire(), loop)
@@ -180,33 +179,6 @@ async def test_a_blocking_call_in_the_heartbeat_thread_does_not_block_it(
         assert "heartbeat thread" in error
         await semaphore.release(dropped)
     await semaphore.release(kept)
-
-
-async def test_a_hook_that_exits_ends_the_thread_but_not_the_heartbeats(
-    config: RedisConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    semaphore = RedisSemaphore(2, name="s", config=config, heartbeat_max_interval=60)
-    expiring = RedisSemaphore(2, name="t", config=config, ttl=0.1)
-    thread = shared_of(semaphore).heartbeat_thread
-
-    def leave(event: Event) -> None:
-        if event.kind == "expired" and threading.current_thread() is first:
-            raise SystemExit
-
-    held = await semaphore.acquire()
-    first = thread_of(thread)
-    add_hook(leave)
-    try:
-        await expiring.acquire()
-        await until(lambda: first is not None and not first.is_alive(), "the end of the thread")
-        await until(lambda: is_running(thread), "another thread")
-    finally:
-        remove_hook(leave)
-    before = held.heard_at
-    thread.heartbeat_soon()
-    await until(lambda: held.heard_at > before, "a heartbeat")
-    assert not held.lost.is_set()
-    await semaphore.release(held)
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ from tests.redis._server import as_another_process, until
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._diagnosis import ClosedByUs
+from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._shared_client import NameRecord
 from slotwise.testing import settle
@@ -107,7 +107,7 @@ def calls_of_scripts(client: redis.Redis) -> int:
 
 async def send_until_answered(shared: Any) -> Any:
     """Send heartbeats of one name over a client that is made up."""
-    sender = HeartbeatSender(shared, print, print)
+    sender = HeartbeatSender(shared)
     record = NameRecord("semaphore", "adv-sem", SemaphoreKeys("adv-sem", "s"))
     return await sender._send_until_answered([(record, 1.0, [], [])], [], [])
 
@@ -204,7 +204,7 @@ async def test_a_release_in_the_background_ends_with_the_thread_though_its_attem
     until = time.monotonic() + 60
     releasing = asyncio.create_task(thread._release_in_attempts(attempt, until))
     await settle()
-    replies[0].set_exception(ClosedByUs("the connection was closed by us"))
+    replies[0].set_exception(Unreachable("the connection was closed by us"))
     await asyncio.sleep(0)  # the attempt has failed, and nobody has heard of it yet
     releasing.cancel()
     async with asyncio.timeout(30):

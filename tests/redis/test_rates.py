@@ -16,7 +16,7 @@ from tests.redis._inside import shared_of
 from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers
 from slotwise.redis import RedisConfig
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._name_checks import NameChecks
+from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._writing import write_path, write_value
 
 _names = itertools.count(1)
@@ -56,7 +56,7 @@ async def test_a_request_that_lacks_only_time_is_granted_when_it_has_passed(make
 @pytest.mark.soak
 async def test_the_process_of_the_next_one_comes_back_by_itself(make, monkeypatch):
     """Told by the server, and exactly then: not by its heartbeat thread, which comes later."""
-    monkeypatch.setattr(NameChecks, "schedule", lambda *_: None)
+    monkeypatch.setattr(HeartbeatSender, "schedule_check", lambda *_: None)
     tiers = Tier("tokens", rate=Rate(50, per=1, burst=1)), Tier("all", 9)
     limits = make(*tiers, heartbeat_max_interval=3600)
     async with asyncio.timeout(20):

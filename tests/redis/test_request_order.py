@@ -15,6 +15,7 @@ from tests.redis.test_semaphore import in_line
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._net.call import Call
 from slotwise.redis._scripts import load
+from slotwise.testing import settle
 from slotwise.tiers import Tier, Tiers
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
@@ -134,8 +135,7 @@ async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server
             held = await limit.acquire()
             before = slow.round_trips
             releasing = asyncio.create_task(limit.release(held))
-            while not shared_of(semaphore).client().awaited:
-                await asyncio.sleep(0)  # until it is sent
+            await settle()  # it is sent
             again = await limit.acquire()
             assert slow.round_trips == before + 1
             assert await releasing is True

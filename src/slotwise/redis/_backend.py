@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +46,7 @@ from slotwise._core.paths import (
     is_semaphore,
     most_of,
     options_of,
+    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -53,7 +54,7 @@ from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.stats import Claimant
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat, local_specs
 from slotwise.errors import BackendError, SemaphoreClosed
-from slotwise.redis import _closing, _inspect, _log, _protocol
+from slotwise.redis import _inspect, _log, _protocol
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._batching import send_release
@@ -68,9 +69,8 @@ from slotwise.redis._fallback import (
     release_fallback,
     settle_fallback,
 )
-from slotwise.redis._key_values import KeyValues
-from slotwise.redis._net.call import Call, IntoFuture
-from slotwise.redis._reply_limits import look_limit, release_unconfirmed, reply_within
+from slotwise.redis._loop_client import look_limit
+from slotwise.redis._net.call import Call, into
 from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
 from slotwise.redis._writing import (
@@ -169,7 +169,10 @@ class RedisBackend(PathBackend):
             tier.name: index for index, tier in enumerate(tiers) if isinstance(tier.value, Rate)
         }
         self._holds_nothing = len(self._rates) == len(tiers)
-        self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
+        # What a request tells the server about its keys: their values and weights.
+        self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
+        weighed = (index for index, tier in enumerate(tiers) if tier.weight_of is not None)
+        self._weighed = next(weighed, None)
         self._max_idle_keys = max_idle_keys
         self._config = config
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
@@ -182,8 +185,8 @@ class RedisBackend(PathBackend):
             None if unreachable.policy == "raise" else Fallback(unreachable, self._make_local)
         )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
-        self._closing_key = _closing.key_of(config, self._kind, name)
-        self._generation = _closing.generations.current(self._closing_key)
+        self._closing_key = (config.endpoint, config.namespace, self._kind, name)
+        self._generation = shared_clients.generations.current(self._closing_key)
         self._attach()
 
     def _attach(self) -> None:
@@ -313,13 +316,15 @@ class RedisBackend(PathBackend):
         """
         if needs is not None and self._record.is_semaphore:
             self._check_slots(needs)
-        values: list[tuple[int, str, int]] = []
-        told = ""
-        if self._key_values is not None:
-            values, told = self._key_values.of(path, self._idle)
+        values = [self._value_of(tier, path[tier]) for tier in self._by_key]
         checked_label = "" if label is None else check_label(label) or ""
         acquisition = RedisAcquisition(self, path, checked_label, needs, timeout)
-        acquisition.written_values = told
+        if values or self._weighed is not None:
+            words = [f"{write_node(tier, key)}={value}" for tier, key, value in values]
+            if self._weighed is not None:
+                node = write_node(self._weighed, path[self._weighed])
+                words.insert(0, f"{node}|{weight_for(self._specs, path)!r}")
+            acquisition.written_values = " ".join(words)
         if events.hooks:
             now = acquisition.requested_at
             self._tell_requested(acquisition.acquisition_id, needs, now, path)
@@ -334,6 +339,16 @@ class RedisBackend(PathBackend):
             self._idle.remember(values)
         acquisition.send_request()
         return acquisition
+
+    def _value_of(self, tier: int, key: str | None) -> tuple[int, str, int]:
+        """Return a key that has a value of its own, with it.
+
+        The server knows the values of the keys in use, and this process remembers those of idle
+        ones. A function of the user's is called for the others, before anything is requested.
+        """
+        assert key is not None
+        value = self._idle.value_of(tier, key)
+        return tier, key, self._specs[tier].ask(key) if value is None else value
 
     def _check_slots(self, needs: Needs) -> None:
         """Raise unless a semaphore can grant that many slots, as far as this process knows."""
@@ -400,8 +415,7 @@ class RedisBackend(PathBackend):
             acquired.end()
             return
         assert isinstance(acquired, RedisAcquisition)
-        with suppress(RuntimeError):  # this process ends
-            acquired.shared.heartbeat_thread.release_soon([acquired])
+        acquired.shared.heartbeat_thread.release_later(acquired)
 
     async def _release(
         self,
@@ -439,8 +453,7 @@ class RedisBackend(PathBackend):
         if holder is not None:
             if outcome is not None:
                 holder._state_outcome(outcome)
-            settled = "" if holder.settling is None else holder.take_settled()
-            text = acquisition_id + settled + holder.sample()
+            text = acquisition_id + holder.take_settled() + holder.sample()
         elif not acquisition_id.startswith("~") and acquisition_id.split() == [acquisition_id]:
             text = acquisition_id + self._sample_of_other_process(acquired, outcome)
         else:  # it would mean something else to the script
@@ -450,7 +463,7 @@ class RedisBackend(PathBackend):
         client, interval = shared.client(), self._interval
         try:
             reply = send_release(shared, record, client, text)
-            released = await reply_within(seconds, reply, client, record.keys.slot)
+            released = await client.reply_within(seconds, reply, record.keys.slot)
         except (BackendError, asyncio.CancelledError) as error:
             # Nobody would see that a cancelled release fails, or that its loop is closed.
             if isinstance(error, asyncio.CancelledError) or may_pass(error):
@@ -460,7 +473,7 @@ class RedisBackend(PathBackend):
                 )
             if isinstance(error, asyncio.CancelledError) or not on_exit:
                 raise
-            release_unconfirmed(record, interval, error)
+            _log.unconfirmed(record, interval, error)
             return False
         if holder is not None:
             _log.released(holder)
@@ -631,7 +644,11 @@ class RedisBackend(PathBackend):
         node = write_node(index, key)
         if verb == "settle":
             acquisition_id, costs = args
-            await self._settle(acquisition_id, costs)
+            text = self._write_costs(costs)
+            if is_fallback_id(acquisition_id):
+                settle_fallback(acquisition_id, self._attached()[1], costs)
+            else:
+                await self._settle(acquisition_id, text)
         elif verb == "refill":
             await self._control("refill", node)
         elif verb == "pause":
@@ -688,16 +705,10 @@ class RedisBackend(PathBackend):
                 return
             go_on = reply[-1]
 
-    async def _settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        text = self._write_costs(costs)
-        if is_fallback_id(acquisition_id):
-            settle_fallback(acquisition_id, self._attached()[1], costs)
-        elif not acquisition_id or not await self._send_costs(acquisition_id, text):
+    async def _settle(self, acquisition_id: str, text: str) -> None:
+        _, found = await self._control("settle", acquisition_id, text) if acquisition_id else (0, 0)
+        if not found:
             raise unknown_acquisition(self._title, acquisition_id)
-
-    async def _send_costs(self, acquisition_id: str, text: str) -> bool:
-        _, found = await self._control("settle", acquisition_id, text)
-        return bool(found)
 
     def _write_costs(self, costs: Mapping[str, int]) -> str:
         """Write costs as the scripts take them; raise unless these are rates with costs."""
@@ -748,7 +759,8 @@ class RedisBackend(PathBackend):
             require_asyncio()  # before anything is closed
             close_local(self._attached()[1])
             at_most = self._config.cleanup_timeout
-            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+            shared, record = self._attached()
+            await shared.close_name(record, self._closing_key, at_most)
 
     # --------------------------------------------------------- calls, threads
 
@@ -762,9 +774,9 @@ class RedisBackend(PathBackend):
         shared, record = self._attached()
         client, slot = shared.client(), record.keys.slot
         reply: asyncio.Future[Any] = client.loop.create_future()
-        call = Call(script, record.keys.all, args, IntoFuture(reply), slot)
+        call = Call(script, record.keys.all, args, into(reply), slot)
         client.submit(call)
-        return await reply_within(look_limit(at_most), reply, client, slot), call.doubtful
+        return await client.reply_within(look_limit(at_most), reply, slot), call.doubtful
 
     async def _ask(
         self,

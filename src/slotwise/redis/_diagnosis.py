@@ -43,8 +43,8 @@ class Unreachable(BackendError):
     """The server didn't reply; it may later."""
 
 
-class ClosedByUs(Unreachable):
-    """This process closed the connection, and does not try again."""
+class ServerAway(Exception):
+    """Internal: the server is away, and the request no longer waits for it."""
 
 
 def may_pass(error: object) -> bool:

@@ -1,11 +1,14 @@
 """What a limit does while its server is away: no limit at all, or one of this process.
 
-`_away` notices it. An acquisition that was made instead is not known to the server, and its
-release never goes there.
+A server is away at once when connections to it are refused or cut, and after a silence if it is
+stuck. `_outages` knows which servers are; here a server's silence is noticed while nobody else
+calls it, and waiters are told. An acquisition that was made instead is not known to the server,
+and its release never goes there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 import time
@@ -18,13 +21,14 @@ from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import AcquisitionResult
 from slotwise._core.unreachable import UnreachableOptions
-from slotwise.redis._away import AwayWatch, ask_until_back, is_away
-from slotwise.redis._away import ServerAway as ServerAway
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis import _outages
+from slotwise.redis._diagnosis import ServerAway, Unreachable
+from slotwise.redis._net.call import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._backend import RedisBackend
+    from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord
 
 # Which part of ``unreachable_after`` is enough for a caller whose own time is up: trying has a
@@ -170,11 +174,11 @@ class Fallback:
         shared, record = limit._attached()
         client, slot = shared.client(), record.keys.slot
         started = client.loop.time()
+        watch = client.watches.get((slot, self.after))
+        if watch is None:
+            watch = client.watches[slot, self.after] = AwayWatch(client, slot, self.after)
         if not is_away(client.server(slot), self.after):
             acquisition = send()
-            watch = client.watches.get((slot, self.after))
-            if watch is None:
-                watch = client.watches[slot, self.after] = AwayWatch(client, slot, self.after)
             watch.add(acquisition)
             try:
                 await acquisition.wait(at_once=at_once)
@@ -191,7 +195,7 @@ class Fallback:
                 watch.remove(acquisition)
         if not limit._generation.admits(shared.has):
             raise limit._closed_error()
-        ask_until_back(client, slot)
+        watch.start()  # it finds out when the server is back
         if self.policy == "open":
             waited = client.loop.time() - started
             holds = not limit._holds_nothing
@@ -212,3 +216,100 @@ class Fallback:
 def _release(local: Any, inner: AcquisitionResult) -> bool:
     released: bool = local.release_sync(inner.acquisition_id)
     return released
+
+
+# --------------------------------------------------------------- is it away?
+
+# The longest time between two looks, in seconds, and two attempts to find out whether it is back.
+_ASK_EVERY = 0.25
+# How long it may take to read a reply that waits in the socket.
+_LOOK_AGAIN = 0.02
+
+
+def is_away(server: str, after: float) -> bool:
+    """Whether a server is away for somebody who tolerates a silence of ``after`` seconds."""
+    outage = _outages.ongoing.get(server)
+    return outage is not None and (outage.broken or time.monotonic() - outage.since >= after)
+
+
+class AwayWatch:
+    """Watches a server for the waiters of one loop; all methods are for the loop."""
+
+    def __init__(self, client: LoopClient, slot: int | None, after: float) -> None:
+        self._client = client
+        self._slot = slot
+        self._after = after
+        self._server = client.server(slot)
+        # In the order of their requests, so that they continue in that order.
+        self._waiting: dict[RedisAcquisition, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._unconnected_since: float | None = None
+        self._is_overdue = False  # whether it was silent for too long at the last check
+        self._is_asking = False
+
+    def add(self, acquisition: RedisAcquisition) -> None:
+        self._waiting[acquisition] = None
+        self.start()
+
+    def start(self) -> None:
+        """Watch while anybody waits, or the server is away."""
+        if self._timer is None:
+            _outages.listeners.setdefault(self._server, set()).add(self._on_outage)
+            self._tick()
+
+    def remove(self, acquisition: RedisAcquisition) -> None:
+        self._waiting.pop(acquisition, None)
+        if not self._waiting and self._server not in _outages.ongoing:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._unconnected_since = None
+        _outages.listeners.get(self._server, set()).discard(self._on_outage)
+
+    def _on_outage(self) -> None:
+        """Something is wrong with the server; called in any thread."""
+        try:
+            self._client.loop.call_soon_threadsafe(self._tell_if_away)
+        except RuntimeError:  # the loop is closed
+            _outages.listeners.get(self._server, set()).discard(self._on_outage)
+
+    def _tell_if_away(self) -> None:
+        if is_away(self._server, self._after):
+            for acquisition in list(self._waiting):
+                acquisition.end_wait(ServerAway())
+
+    def _tick(self) -> None:
+        now, client = time.monotonic(), self._client
+        is_out = self._server in _outages.ongoing
+        if not (self._waiting or is_out):
+            self._stop()
+            return
+        connection = client.connection_for(self._slot)
+        if connection is None:  # it is being opened, or that has failed: then it is told
+            self._unconnected_since = self._unconnected_since or now
+            silence, asks = now - self._unconnected_since, is_out
+        else:
+            self._unconnected_since = None
+            silence = connection.silence()
+            asks = not silence and not connection.has_pending(self._slot)
+        if asks and not self._is_asking:
+            self._is_asking = True
+            client.submit(Call(None, (), ["TIME"], self._answered, self._slot))
+        # Checked twice: a loop that was busy may not have read the answer yet.
+        was_overdue, self._is_overdue = self._is_overdue, silence >= self._after
+        if was_overdue and self._is_overdue:
+            error = Unreachable(
+                f"{client.endpoint} did not answer in {silence:.1f} s; is it overloaded or stopped?"
+            )
+            _outages.begin(self._server, error, broken=False, ago=silence)
+        self._tell_if_away()
+        pause = max(min(self._after / 4, _ASK_EVERY), _LOOK_AGAIN)
+        if self._is_overdue and not was_overdue:
+            pause = _LOOK_AGAIN
+        self._timer = client.loop.call_later(pause, self._tick)
+
+    def _answered(self, _: Call, __: Any) -> None:
+        """Ignore a reply: only the silence counts."""
+        self._is_asking = False

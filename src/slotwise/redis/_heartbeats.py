@@ -1,6 +1,8 @@
 """HeartbeatSender: send the heartbeats of a process, in bounded calls spread over time.
 
-`_heartbeat_thread` decides when heartbeats are sent, and acts on the replies.
+It also has the server serve the waiters of a name when time is up for somebody there: a script
+replies in how many milliseconds that is. At that moment nobody else may have a reason to call the
+server, so the processes of the waiters do. `_heartbeat_thread` decides when anything is sent.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
@@ -40,6 +43,28 @@ _LEAST_REPLY_TIMEOUT = 0.2
 # How often to check a name that is waited for and can't be read: no message tells when it can be.
 FAILED_CHECK_MS = 500
 
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
+
+# How many seconds after the time that a script states a name is checked: not by all processes
+# at once, and never too early.
+_LEAST_JITTER, _MOST_JITTER = 0.002, 0.03
+
+# The shortest time between two checks of one name.
+_CHECK_GRAIN = 0.02
+
+# Where rates are waited for, the process of the first waiter checks exactly when there is enough
+# for it. Other processes check this much later, unless they hear meanwhile of a grant there.
+_GRACE = 0.05
+
+# What a script replies while a foreign client holds slots, whose release wakes nobody; and how
+# often waiters check for themselves then.
+_FOREIGN_HOLDERS = -2
+_FOREIGN_CHECK_INTERVAL = 0.1
+
+# At most this many requests for several slots are named in a check; the first are served first.
+_WIDE_PER_CHECK = 100
+
 # Names that expire within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
 
@@ -51,15 +76,9 @@ _Entry = tuple[_Key, tuple[list["RedisAcquisition"], list["RedisAcquisition"]]]
 class HeartbeatSender:
     """Sends heartbeats for all acquisitions of a process, in the loop of the heartbeat thread."""
 
-    def __init__(
-        self,
-        shared: SharedClient,
-        schedule_check: Callable[[NameRecord, int], object],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
+    def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
-        self._schedule_check = schedule_check
-        self._spawn = spawn
+        self.due: dict[NameRecord, float] = {}  # when to check which name that is waited for
         # On a cluster: calls in flight, by name.
         self._under_way: Counter[NameRecord] = Counter()
         self.again = False  # set by other threads: send everything at once, or once more
@@ -81,24 +100,32 @@ class HeartbeatSender:
                 return
             hurried = self.again
 
-    def _entries(self) -> _Entries:
-        """Return the acquisitions to be renewed."""
-        entries = _Entries()
-        # First, before the holders: one that is granted its slots goes from here to there.
-        waiters = list(self._shared.waiters.values())
-        for holder in list(self._shared.holders.values()):
-            entries.add(holder, 0)
-        for waiter in waiters:
-            if waiter.needs_heartbeat:
-                entries.add(waiter, 1)
-        return entries
+    def _entries(self, before: float) -> list[_Entry]:
+        """Return what is due before a time (all if -inf), the first to expire first."""
+        by_key: dict[_Key, tuple[list[RedisAcquisition], list[RedisAcquisition]]] = {}
+        beats: dict[NameRecord, float] = {}
+        ends: dict[NameRecord, float] = {}
+        # The waiters first: one that is granted its slots goes from here to the holders.
+        waiters = [each for each in list(self._shared.waiters.values()) if each.needs_heartbeat]
+        for at, some in enumerate((list(self._shared.holders.values()), waiters)):
+            for each in some:
+                record = each.record
+                by_key.setdefault((record, each.interval), ([], []))[at].append(each)
+                beats[record] = min(beats.get(record, math.inf), each.limit._ping_interval)
+                ends[record] = min(ends.get(record, math.inf), each.heard_at + each.interval)
+        due = [
+            (key, both)
+            for key, both in by_key.items()
+            if before == -math.inf or key[0].heartbeat_at + beats[key[0]] < before
+        ]
+        # Entries of one name are then neighbours, and share a call.
+        return sorted(due, key=lambda e: (ends[e[0][0]] // _GRAIN, e[0][0].keys.all[0]))
 
     async def _send_due(self, *, hurried: bool) -> bool:
         """Send the heartbeats that are due, or all if hurried; return whether any are left."""
         started = time.monotonic()
         shared, between = self._shared, self._shared.heartbeat_thread.interval
-        entries = self._entries()
-        due = entries.sorted(-math.inf if hurried else started + between)
+        due = self._entries(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
         batches = list(_batches(due, apart=apart))
@@ -120,7 +147,7 @@ class HeartbeatSender:
             # delay the heartbeats to the others.
             elif first not in late:
                 self._under_way[first] += 1
-                self._spawn(self._deliver_apart(batch, started))
+                self._shared.heartbeat_thread.spawn(self._deliver_apart(batch, started))
             last = batch[-1][0]
         return False
 
@@ -167,7 +194,7 @@ class HeartbeatSender:
                 continue
             self._warned.discard(record)
             if waiters:
-                self._schedule_check(record, due)
+                self.schedule_check(record, due)
             self._shared.dispatch_all(outcomes, record, client)
             # After the outcomes: a waiter that is gone must not take this for a sign of life.
             self._unanswered[record] -= 1
@@ -197,7 +224,7 @@ class HeartbeatSender:
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         if waiters:
-            self._schedule_check(record, FAILED_CHECK_MS)
+            self.schedule_check(record, FAILED_CHECK_MS)
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)
@@ -253,34 +280,67 @@ class HeartbeatSender:
         found = [holders.get(each) or waiters.get(each) for each in ids]
         return [each for each in found if each is not None]
 
+    # ---------------------------------------------------------------- checks
 
-class _Entries:
-    """The acquisitions to be renewed, by name and interval."""
+    def schedule_check(self, record: NameRecord, ms: int) -> None:
+        """Check a name in ``ms``, from any thread.
 
-    def __init__(self) -> None:
-        self._by_key: dict[_Key, tuple[list[RedisAcquisition], list[RedisAcquisition]]] = {}
-        self._ping_intervals: dict[NameRecord, float] = {}
-        self._ends: dict[NameRecord, float] = {}
+        Negative values have the meanings of next_end in lua/rules/ending.lua.
+        """
+        if ms == _FOREIGN_HOLDERS:
+            self.due[record] = min(
+                self.due.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
+            )
+            self._shared.heartbeat_thread.wake()
+        if ms < 0:
+            return
+        when = time.monotonic() + ms / 1000
+        if record.has_rates and ms:  # 0: something is unfinished
+            when += _GRACE
+        latest = self.due.get(record, math.inf) - _CHECK_GRAIN
+        if when + _LEAST_JITTER >= latest:
+            return  # as for most of many requests: the jitter is a system call
+        when += _jitter.uniform(_LEAST_JITTER, _MOST_JITTER)
+        if when < latest:
+            self.due[record] = when
+            self._shared.heartbeat_thread.wake()
 
-    def add(self, acquisition: RedisAcquisition, at: int) -> None:
-        """Add a holder (0) or a waiter (1)."""
-        record = acquisition.record
-        key = (record, acquisition.interval)
-        self._by_key.setdefault(key, ([], []))[at].append(acquisition)
-        ping_interval = self._ping_intervals.get(record, math.inf)
-        self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
-        end = acquisition.heard_at + acquisition.interval
-        self._ends[record] = min(self._ends.get(record, math.inf), end)
+    def has_check(self, record: NameRecord) -> bool:
+        return record in self.due
 
-    def sorted(self, before: float) -> list[_Entry]:
-        """Return what is due before a time (all if -inf), the first to expire first."""
-        due = [
-            (key, both)
-            for key, both in self._by_key.items()
-            if before == -math.inf or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
-        ]
-        # Entries of one name are then neighbours, and share a call.
-        return sorted(due, key=lambda e: (self._ends[e[0][0]] // _GRAIN, e[0][0].keys.all[0]))
+    def run_checks(self, now: float) -> float:
+        """Start the checks that are due; return when the next one is."""
+        for record, when in list(self.due.items()):
+            if now < when:
+                continue
+            if now < record.attended_at + _GRACE:  # another process checks in time
+                self.due[record] = record.attended_at + _GRACE
+                continue
+            del self.due[record]
+            self._shared.heartbeat_thread.spawn(self._check(record))
+        return min(list(self.due.values()), default=math.inf)
+
+    async def _check(self, record: NameRecord) -> None:
+        """Let the server end what is over on a name, and serve the next waiters."""
+        waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
+        if not waiters:
+            return
+        interval = waiters[0].interval
+        # A foreign client may have granted only one slot to a request for several. Those requests
+        # are named, so that they are queued again before anybody behind them is served.
+        wide = [each for each in waiters if each.slots > 1 and each.queued]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
+        keys, args = heartbeat_call(self._shared, b"", [(record, interval, (), ids)])
+        try:
+            client = self._shared.client()
+            [[due, *outcomes]] = await client.run(HEARTBEAT, keys, args, record.keys.slot)
+        except BackendError:
+            return  # the next heartbeat asks again
+        if outcomes and outcomes[0].startswith(b"failed "):  # heartbeats report that
+            self.schedule_check(record, FAILED_CHECK_MS)
+            return
+        self._shared.dispatch_all(outcomes, record, client)
+        self.schedule_check(record, due)
 
 
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:

@@ -19,8 +19,8 @@ from slotwise.redis import _inspect, _log
 from slotwise.redis._backend import RedisBackend
 from slotwise.redis._diagnosis import GARBAGE, Refused, is_of_one_name, not_ours, refused
 from slotwise.redis._keys import KINDS, KeySet, hash_slot, names_key
+from slotwise.redis._loop_client import look_limit
 from slotwise.redis._protocol import INSPECT, read_closed
-from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._shared_client import SharedClient, shared_client_for
 from slotwise.redis._writing import read_shape
 
@@ -155,7 +155,7 @@ async def _ask(shared: SharedClient, keys: list[KeySet], at_most: float | None) 
     patterns = [each.notification if each.kind == "semaphore" else b"" for each in keys]
     args = [b"", b"", b"", b"survey", *patterns]
     reply = client.run(INSPECT, flat, args, slot)
-    found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
+    found: list[list[Any]] = await client.reply_within(look_limit(at_most), reply, slot)
     return found
 
 

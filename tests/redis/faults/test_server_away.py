@@ -281,29 +281,6 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
 
 
-@pytest.mark.soak
-async def test_the_last_close_ends_threads_and_connections_though_a_release_is_pending(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    before = {*threading.enumerate()}  # those of other tests' servers, among others
-
-    def left() -> list[str]:
-        names = ("slotwise-heartbeat", "slotwise-open", "slotwise-probe")
-        found = [each.name for each in {*threading.enumerate()} - before if each.name in names]
-        return found + open_sockets_to(own_server.port)
-
-    semaphore = a_semaphore(own_server.url)
-    async with semaphore:
-        trouble.begin(own_server)
-    await semaphore.close()
-    await until(lambda: not left(), "threads and connections are gone")
-    # What comes next works.
-    trouble.end(own_server)
-    again = a_semaphore(own_server.url)
-    async with asyncio.timeout(20):
-        assert (await again.stats()).waiting == 0
-
-
 def open_sockets_to(port: int) -> list[str]:
     """The connections of this process to a port of this machine."""
     mine = set()
@@ -322,7 +299,7 @@ def test_a_program_that_ends_while_redis_is_away_says_nothing_of_our_coroutines(
 ) -> None:
     program = """
 import asyncio, os, signal, sys
-from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
+from slotwise.redis import RedisConfig, RedisSemaphore
 
 async def main():
     config = RedisConfig(sys.argv[1])

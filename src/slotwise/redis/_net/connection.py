@@ -1,7 +1,7 @@
 """Connection: multiplex all calls of an event loop over one open socket.
 
 Calls made in one tick of the loop are sent in one write. Replies arrive in the order of the
-calls, with messages of the subscription between them, on the same connection (RESP3). `opening`
+calls, with messages of the subscription between them, on the same connection (RESP3). `handshake`
 opens the socket, and `reconnector` reopens it.
 
 It is a plain socket, not an asyncio transport: a loop may be closed without telling us, and any
@@ -22,7 +22,7 @@ from hiredis import PushNotification
 
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.handshake import Handshake
-from slotwise.redis._net.sentinel import LATE
+from slotwise.redis._net.preparation import LATE
 from slotwise.redis._silence import AWAY, SILENCE
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
