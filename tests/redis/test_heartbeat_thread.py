@@ -182,31 +182,6 @@ async def test_a_blocking_call_in_the_heartbeat_thread_does_not_block_it(
 
 
 @pytest.mark.soak
-def test_an_interrupt_while_the_thread_is_started_leaves_one_that_runs(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    start = threading.Thread.start
-
-    def interrupted(self: threading.Thread) -> None:
-        if self.name == "slotwise-heartbeat":
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.acquire_sync(timeout=10)
-    acquired: list[object] = []
-    again = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync(timeout=10)))
-    again.daemon = True
-    again.start()
-    again.join(20)
-    assert acquired, "nobody runs its loop"
-    semaphore.release_sync(acquired[0])
-
-
-@pytest.mark.soak
 async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) -> None:
     """Else people look for the reason at the server."""
     semaphore = RedisSemaphore(

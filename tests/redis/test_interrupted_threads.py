@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._inside import record_of, shared_of
-from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import until
 
 from slotwise._core.paths import TierSpec
@@ -52,20 +51,6 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
         assert [each for each in held if each.record is record_of(semaphore)] == []
 
 
-def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """By a real signal, which comes before the heartbeat thread was told of it."""
-    semaphore = RedisSemaphore(name="x", value=1, config=config)
-    held = semaphore.acquire_sync()
-    heartbeat_thread = shared_of(semaphore).heartbeat_thread
-    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
-        semaphore.release_sync(held)
-    asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
-    assert held.acquisition_id not in shared_of(semaphore).holders
-    assert not held.lost.is_set()
-
-
 def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
     config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,17 +66,3 @@ def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
     with pytest.raises(KeyboardInterrupt):
         paths.acquire_sync(ALICE, timeout=None)
     asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was given back"))
-
-
-def test_a_thread_with_a_path_that_is_interrupted_before_its_release_began_has_released(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """By a real signal, which comes before the heartbeat thread was told of it."""
-    paths = uploads(config)
-    held = paths.acquire_sync(ALICE, timeout=None)
-    assert client.zcard(HOLDERS) == 1
-    heartbeat_thread = shared_of(paths).heartbeat_thread
-    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
-        paths.release_sync(held.acquisition_id)
-    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
-    assert held.acquisition_id not in shared_of(paths).holders

@@ -289,7 +289,7 @@ class RedisBackend(PathBackend):
             self,
             lambda: self._request(path, label, needs, timeout),
             timeout,
-            lambda local, left: self._acquire_locally(local, path, left, label, needs),
+            lambda local, left: local.acquire(path, timeout=left, label=label, needs=needs),
             at_once=at_once,
         )
 
@@ -328,7 +328,7 @@ class RedisBackend(PathBackend):
         if events.hooks:
             now = acquisition.requested_at
             self._tell_requested(acquisition.acquisition_id, needs, now, path)
-        if not self._generation.admits(self._has):
+        if not self._generation.admits(acquisition.shared.has):
             closed = self._closed_error()
             _log.refused(acquisition, closed, waits=True)
             raise closed
@@ -374,18 +374,6 @@ class RedisBackend(PathBackend):
                 most = tier.adaptive.min
             if most and needs[index] > most:
                 raise _protocol.never_fits(self, path, needs, most, index)
-
-    def _acquire_locally(
-        self, local: Any, path: Path, left: float | None, label: str | None, needs: Needs | None
-    ) -> Awaitable[AcquisitionResult]:
-        """Acquire from the limit of this process; there are ``left`` seconds left to wait."""
-        acquired: Awaitable[AcquisitionResult]
-        acquired = local.acquire(path, timeout=left, label=label, needs=needs)
-        return acquired
-
-    def _has(self, acquisition_id: str) -> bool:
-        """Whether this process holds it, or waits for it."""
-        return self._attached()[0].has(acquisition_id)
 
     def _on_ended(self, acquisition: RedisAcquisition) -> None:
         """Note, in any thread, that an acquisition no longer holds or waits."""
@@ -725,13 +713,14 @@ class RedisBackend(PathBackend):
         if verb in _protocol.NEED_OPEN and self._generation.closed:
             raise self._closed_error()
         declared = _protocol.ANY if self.accepts_any else self._declared
-        token = self._attached()[0].client().token
-        args = _protocol.control_args(self, token, declared, verb, *words)
+        shared, record = self._attached()
+        client = shared.client()
+        args = _protocol.control_args(self, client.token, declared, verb, *words)
         reply, doubtful = await self._run_script(_protocol.CONTROL, args)
         if reply[0] in (b"closed", b"conflict"):
             raise _protocol.refusal(self, reply)
         result, messages = _protocol.split_control(verb, reply)
-        self._dispatch(messages)
+        shared.dispatch_all(messages, record, client)
         if verb == "kick" and doubtful:
             return [b"done", 1]  # sent twice: the first may have been the one that ended it
         return result
@@ -800,11 +789,6 @@ class RedisBackend(PathBackend):
             return when_open()
         return when_local(fallback.local(self._attached()[1]))
 
-    def _dispatch(self, messages: list[bytes]) -> None:
-        """Pass on the messages that follow the reply to a script."""
-        shared, record = self._attached()
-        shared.dispatch_all(messages, record, shared.client())
-
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine in the heartbeat thread for the calling thread.
 
@@ -819,8 +803,7 @@ class RedisBackend(PathBackend):
             result = await start()
             if isinstance(result, RedisAcquisition):
                 result.task = None  # nobody's work runs in the task that acquired it
-                granted.append(result)
-            elif isinstance(result, FallbackAcquisition):
+            if isinstance(result, RedisAcquisition | FallbackAcquisition):
                 granted.append(result)
             return result
 

@@ -118,22 +118,15 @@ class HeartbeatThread:
             self._callers.discard(caller)
 
     def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Like `run`, for work that has to be done even if the calling thread is interrupted.
+        """Like `run`, for a release, which is possible anywhere.
 
-        The interrupt may come before the first step, so the coroutine is started again: it must
-        do no harm when it runs twice. In the heartbeat thread itself, where the garbage
-        collector may run a finalizer, it is only started, and the result is None.
+        In the heartbeat thread itself, where the garbage collector may run a finalizer, it is only
+        started, and the result is None.
         """
         if self._is_current():
             self._run_soon(start)
             return cast("T", None)
-        try:
-            return self.run(start())
-        except Exception:
-            raise
-        except BaseException:
-            self._run_soon(start)
-            raise
+        return self.run(start())
 
     def heartbeat_every(self, interval: float) -> None:
         """Send heartbeats at least every ``interval`` seconds from now on."""
@@ -251,12 +244,9 @@ class HeartbeatThread:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
-            # An interrupt between two steps may have left a loop that no thread runs.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 if self._is_ending:  # also after the thread stopped by itself: nobody would end it
                     raise RuntimeError("this process ends")
-                if self._loop is not None and (self._thread is None or self._thread.ident is None):
-                    self._loop.close()
                 self._loop, self._woken = asyncio.new_event_loop(), asyncio.Event()
                 self._began_at = time.monotonic()
                 self._thread = threading.Thread(

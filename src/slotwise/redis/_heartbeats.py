@@ -1,4 +1,4 @@
-"""HeartbeatSender: send the heartbeats of a process, in bounded calls spread over time.
+"""HeartbeatSender: send the heartbeats of a process, in calls of bounded size.
 
 It also has the server serve the waiters of a name when time is up for somebody there: a script
 replies in how many milliseconds that is. At that moment nobody else may have a reason to call the
@@ -12,7 +12,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 # costs as much as `_COST_OF_A_NAME` members.
 COST_PER_CALL = 2_000
 _COST_OF_A_NAME = 110
-# The fraction of the heartbeat interval over which the calls of one heartbeat are spread.
-_SPREAD = 0.5
-# The shortest pause between calls that is worth sleeping for, and the longest before checking
-# whether the rest has become urgent.
-_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
 
@@ -131,7 +126,6 @@ class HeartbeatSender:
         batches = list(_batches(due, apart=apart))
         # The heartbeat of a name got through when all its calls have been answered.
         self._unanswered = Counter(record for batch in batches for record, *_ in batch)
-        spread = 0.0 if hurried else self._time_left(key for key, _ in due)
         last: NameRecord | None = None
         sent_at = started
         for number, batch in enumerate(batches):
@@ -140,28 +134,13 @@ class HeartbeatSender:
                 sent_at = time.monotonic()
                 if not apart and number and sent_at - started > between:
                     return True  # those that were sent first may be due again by now
-            await self._pause_until(started + spread * number / len(batches))
             if not apart:
-                await self._deliver(batch, min(sent_at, time.monotonic()))
-            # Each node of a cluster answers in its own time: one that is down must not
-            # delay the heartbeats to the others.
+                await self._deliver(batch, sent_at)
             elif first not in late:
                 self._under_way[first] += 1
                 self._shared.heartbeat_thread.spawn(self._deliver_apart(batch, started))
             last = batch[-1][0]
         return False
-
-    def _time_left(self, by_record: Iterable[tuple[NameRecord, float]]) -> float:
-        """Return the number of seconds over which to spread the calls of a heartbeat."""
-        between = self._shared.heartbeat_thread.interval
-        spare = min((interval for _, interval in by_record), default=0.0) - between
-        return max(min(between, spare) * _SPREAD, 0.0) if spare > -math.inf else 0.0
-
-    async def _pause_until(self, when: float) -> None:
-        """Let the server serve other clients, unless heartbeats have become urgent."""
-        # Polled, since other threads set `again`, and must not touch an event of this loop.
-        while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
-            await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
     async def _deliver(self, batch: Batch, started: float) -> None:
         try:
@@ -174,6 +153,7 @@ class HeartbeatSender:
             self._warned.discard("unheard")
 
     async def _deliver_apart(self, batch: Batch, started: float) -> None:
+        """Each node of a cluster answers in its own time: none delays heartbeats to the others."""
         record = batch[0][0]
         try:
             await self._deliver(batch, started)
@@ -254,7 +234,7 @@ class HeartbeatSender:
         reply = client.run(HEARTBEAT, keys, args, slot)
         if self._shared.cluster is None:
             return await reply
-        patience = self._reply_timeout(batch, time.monotonic())
+        patience = self._reply_timeout(batch)
         while not reply.done():
             # The silence of the connection that carries it: the time to open that doesn't count.
             silence = client.silence(slot)
@@ -267,18 +247,14 @@ class HeartbeatSender:
                 patience *= 2
         return reply.result()
 
-    def _reply_timeout(self, batch: Batch, now: float) -> float:
+    def _reply_timeout(self, batch: Batch) -> float:
         """Return how long to wait for the reply to a heartbeat: half of the time that is left."""
-        ends = [each.heard_at + each.interval for each in self._named_in(batch)]
-        first_end = min((end for end in ends if end > now), default=math.inf)  # the others are lost
+        now = time.monotonic()
+        ends = (record.heartbeat_at + interval for record, interval, *_ in batch)
+        # Those that are over are lost, or began lately.
+        first_end = min((end for end in ends if end > now), default=now + batch[0][1])
         patience = min(self._shared.settings.config.reply_timeout, (first_end - now) / 2)
         return max(patience, _LEAST_REPLY_TIMEOUT)
-
-    def _named_in(self, batch: Batch) -> list[RedisAcquisition]:
-        holders, waiters = self._shared.holders, self._shared.waiters
-        ids = [each for _, _, *both in batch for some in both for each in some]
-        found = [holders.get(each) or waiters.get(each) for each in ids]
-        return [each for each in found if each is not None]
 
     # ---------------------------------------------------------------- checks
 

@@ -120,17 +120,21 @@ class LoopClient:
 
     async def command(self, *words: object, address: Address | None = None) -> Any:
         """Submit a plain command, to one node if this is a cluster."""
-        reply = self.reconnector_to(address).command(*words)
+        reply: asyncio.Future[Any] = self.loop.create_future()
+        self.reconnector_to(address).submit(Call(None, (), list(words), into(reply)))
         return await self.reply_within(_LOOK, reply, None)
 
     def connection_for(self, slot: int | None) -> Connection | None:
         """Return the open connection that a call would use, if there is one."""
+        reconnector = self._reconnector_of(slot)
+        return None if reconnector is None else reconnector.connection
+
+    def _reconnector_of(self, slot: int | None) -> Reconnector | None:
         if self._only is not None:
-            return self._only.connection
+            return self._only
         assert self._cluster is not None
         address = self._cluster.address_of(slot or 0)
-        reconnector = None if address is None else self._reconnectors.get(address)
-        return None if reconnector is None else reconnector.connection
+        return None if address is None else self._reconnectors.get(address)
 
     def silence(self, slot: int | None) -> float:
         """Return for how many seconds replies have been due on the connection that a call uses."""
@@ -178,16 +182,10 @@ class LoopClient:
 
     def trouble(self, slot: int | None) -> BackendError | None:
         """Return why calls do not get through at the moment; None if they do."""
-        if self._only is not None:
-            reconnector: Reconnector | None = self._only
-        else:
-            assert self._cluster is not None
-            reconnector = self._reconnectors.get(self._cluster.address_of(slot or 0))
-        return (
-            None
-            if reconnector is None or reconnector.connection is not None
-            else reconnector.trouble
-        )
+        reconnector = self._reconnector_of(slot)
+        if reconnector is None or reconnector.connection is not None:
+            return None
+        return reconnector.trouble
 
     def is_answering(self, slot: int | None) -> bool:
         """Whether the server still replies, even if only to other calls, and late."""

@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha1
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
@@ -233,20 +233,7 @@ class SharedClient:
             if client.is_served_by(address, record.keys.slot):
                 for first in range(0, len(ids), COST_PER_CALL):
                     asked = ids[first : first + COST_PER_CALL]
-                    self._ask_for_waiters(client, record, interval, asked)
-
-    def _ask_for_waiters(
-        self, client: LoopClient, record: NameRecord, interval: float, ids: list[str]
-    ) -> None:
-        def answered(_: Call, reply: Any) -> None:
-            if isinstance(reply, BaseException):
-                return  # heartbeats ask again
-            [[due_ms, *messages]] = reply
-            self.dispatch_all(messages, record, client)
-            self.heartbeat_thread.heartbeats.schedule_check(record, due_ms)
-
-        keys, args = _protocol.heartbeat_call(self, client.token, [(record, interval, (), ids)])
-        client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
+                    self.serve(record, client, interval, asked)
 
     # -------------------------------------------------------------- messages
 
@@ -296,19 +283,28 @@ class SharedClient:
             client.serving.add(record)
             self.serve(record, client)
 
-    def serve(self, record: NameRecord, client: LoopClient) -> None:
-        """Have the server serve the waiters that it can serve by now."""
+    def serve(
+        self,
+        record: NameRecord,
+        client: LoopClient,
+        interval: float = 0,
+        waiters: Sequence[str] = (),
+    ) -> None:
+        """Have the server serve the waiters that it can serve by now, and tell of some of ours."""
 
         def answered(_: Call, reply: Any) -> None:
             client.serving.discard(record)
             if isinstance(reply, BaseException):
-                return  # the waiters check again
+                return  # the waiters check again, and heartbeats ask
             [[due_ms, *messages]] = reply
             self.dispatch_all(messages, record, client)
-            if due_ms == 0:
+            if waiters:
+                self.heartbeat_thread.heartbeats.schedule_check(record, due_ms)
+            elif due_ms == 0:
                 self.continue_serving(record, client)
 
-        keys, args = _protocol.heartbeat_call(self, client.token, [(record, 0, (), ())])
+        beats = [(record, interval, (), waiters)]
+        keys, args = _protocol.heartbeat_call(self, client.token, beats)
         client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
 
     def dispatch(self, message: bytes) -> None:

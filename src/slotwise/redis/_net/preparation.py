@@ -17,7 +17,6 @@ from slotwise.redis import _diagnosis
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._net.handshake import (
-    Credentials,
     Handshake,
     get_credentials,
     greet,
@@ -166,7 +165,10 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
             sock = open_socket(endpoint, options, address, config.connect_timeout)
             is_secret = credentials is not None
             handshake = Handshake(sock, deadline, endpoint, address, is_secret=is_secret)
-            commands = _greeting(credentials, listen=listen)
+            # RESP3 allows commands beside subscriptions.
+            commands = [["HELLO", "3", *(["AUTH", *credentials] if credentials else [])]]
+            if listen:
+                commands.append(["SUBSCRIBE", SWITCH_MASTER])
             # Asked after subscribing, since the primary may change in between.
             handshake.send([*commands, primary_command(endpoint)])
             replies = [handshake.reply() for _ in commands]
@@ -189,14 +191,3 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
         f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
         + (f" ({_diagnosis.said_by(endpoint, last)})" if last else "")
     )
-
-
-def _greeting(credentials: Credentials | None, *, listen: bool) -> list[Sequence[Any]]:
-    """Return the first commands: RESP3 if we listen, which allows commands beside subscriptions."""
-    if listen:
-        auth = ["AUTH", *credentials] if credentials else []
-        return [["HELLO", "3", *auth], ["SUBSCRIBE", SWITCH_MASTER]]
-    if credentials is None:
-        return []
-    user, password = credentials
-    return [["AUTH", password] if user == "default" else ["AUTH", user, password]]

@@ -23,7 +23,7 @@ from hiredis import ReplyError
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.call import Backlog, Call, into
+from slotwise.redis._net.call import Backlog, Call
 from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.handshake import Handshake, in_thread
 from slotwise.redis._net.preparation import ask_sentinels, open_connection
@@ -88,12 +88,6 @@ class Reconnector:
         else:
             self._backlog.add(call)
             self.open()
-
-    def command(self, *words: object) -> asyncio.Future[Any]:
-        """Send a plain command; cancelling the future doesn't stop it."""
-        reply: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(None, (), list(words), into(reply)))
-        return reply
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call that was not sent; return False if it was."""
