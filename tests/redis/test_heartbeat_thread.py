@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import re
 import threading
@@ -13,11 +12,8 @@ from collections.abc import Callable
 import pytest
 import redis
 from tests.redis._inside import (
-    forget_thread,
     is_running,
-    loop_of,
     shared_of,
-    spawn,
     thread_of,
 )
 from tests.redis._server import as_another_process, until
@@ -223,47 +219,9 @@ async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats
     assert len(threads) > 2
 
 
-def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
-    heartbeat_thread.ensure_running()
-    thread, loop = thread_of(heartbeat_thread), loop_of(heartbeat_thread)
-    assert thread is not None
-    call = loop.call_soon_threadsafe
-
-    def called_when_idle(callback: Callable[[], object]) -> None:
-        monkeypatch.undo()
-        forget_thread(heartbeat_thread)
-        call(callback)
-
-    monkeypatch.setattr(loop, "call_soon_threadsafe", called_when_idle)
-    heartbeat_thread.end()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
 async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: RedisConfig) -> None:
     """It had stopped by itself before: nobody would have ended the next one."""
     heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.end()
     heartbeat_thread.ensure_running()
     assert thread_of(heartbeat_thread) is None
-
-
-def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisConfig) -> None:
-    """A task that its own timeout has cancelled goes on after that."""
-    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
-
-    async def wait() -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0):
-                heartbeat_thread.end()  # right after the timeout has expired
-                await asyncio.Event().wait()
-        await asyncio.Event().wait()
-
-    spawn(heartbeat_thread, wait())
-    thread = thread_of(heartbeat_thread)
-    assert thread is not None
-    thread.join(10)
-    assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Threads that are interrupted while they acquire or release leave nothing behind."""
+"""Threads that are interrupted while they acquire leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,24 +11,11 @@ import redis
 from tests.redis._inside import record_of, shared_of
 from tests.redis._server import until
 
-from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._backend import RedisBackend
 
 pytestmark = pytest.mark.soak
 
-MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
-
-
-HOLDERS = "adv-sem:tiers_holders:t"
-
-
-ALICE = ("alice", None)
-
-
-def uploads(config: RedisConfig) -> RedisBackend:
-    tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
-    return RedisBackend(tiers, name="t", config=config)
+MAIN = "adv-sem:semaphore_main:x"
 
 
 def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
@@ -49,20 +36,3 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
         asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was given back"))
         held = shared_of(semaphore).holders.values()
         assert [each for each in held if each.record is record_of(semaphore)] == []
-
-
-def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
-    config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = uploads(config)
-    heartbeat_thread = shared_of(paths).heartbeat_thread
-    run = heartbeat_thread.run
-
-    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        run(coroutine)
-        raise KeyboardInterrupt  # as a signal would, just when the result has come
-
-    monkeypatch.setattr(heartbeat_thread, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        paths.acquire_sync(ALICE, timeout=None)
-    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was given back"))

@@ -941,35 +941,6 @@ def test_random_sequences_come_to_overdue_heads_and_unfinished_work(
         assert sum(getattr(pair, rare) for pair in pairs) > 1, rare
 
 
-def test_keys_made_later_expire_with_the_others(client: redis.Redis) -> None:
-    """Counts are worth nothing without the claims, and the other way round."""
-    pair = Pair(client, [1, 1, 1], 100, 64)
-    pair.request("sw-x-1", ("a", "m", None), None, wait=True)
-    pair.now += 5
-    pair.request("sw-x-2", ("a", "m", None), None, wait=True)
-    # By the clock of the test it is 5 s later; the server, whose clock is not, has to
-    # give the new keys 5 s less.
-    left = {kind: client.pttl(key) for kind, key in pair.key.items() if client.exists(key)}
-    assert set(left) == {"state", "holders", "waiters", "queue", "parked"}
-    for kind in ("waiters", "queue", "parked"):
-        assert abs(left["state"] - left[kind] - 5000) < 2000
-    assert abs(left["state"] - left["holders"]) < 2000
-
-
-def test_a_holder_that_died_before_the_clock_stepped_back_is_freed_all_the_same(
-    client: redis.Redis,
-) -> None:
-    pair = Pair(client, [1, 1, 1], 100, 64)
-    pair.now += 3600
-    pair.request("sw-x-1", ("a", "m", None), None, wait=True)
-    pair.now -= 3600
-    pair.heartbeat()
-    assert client.exists(pair.key["holders"])
-    pair.now += 1.5 * INTERVAL
-    pair.heartbeat()
-    assert not client.exists(pair.key["holders"])
-
-
 def test_a_head_whose_turn_comes_by_a_grant_elsewhere_is_told_its_own_time(
     client: redis.Redis,
 ) -> None:

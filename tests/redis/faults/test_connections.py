@@ -7,8 +7,7 @@ import math
 
 import pytest
 import redis
-from tests._exhausted_threads import refuse_threads
-from tests.redis._inside import is_running, shared_of, thread_of
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import (
     CutsAfterReply,
@@ -20,7 +19,7 @@ from tests.redis.faults._proxy import (
 )
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import AcquireTimeout, BackendError
+from slotwise import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 
@@ -288,48 +287,3 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
             "over the same connection"
         )
         assert_nothing_left(client)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["open", "heartbeat"])
-async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
-    server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    with Proxy(server.port) as proxy:  # which this process hasn't connected to yet
-        refused = refuse_threads(monkeypatch, f"slotwise-{kind}", 2)
-        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
-        acquired = None
-        while acquired is None:
-            try:
-                acquired = await semaphore.acquire(timeout=30)
-            except RuntimeError:
-                if kind == "open":
-                    raise
-        assert len(refused) == 2
-        assert await semaphore.release(acquired) is True
-
-
-@pytest.mark.soak
-async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_started(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Proxy(server.port) as proxy:
-        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
-        shared = shared_of(semaphore)
-        with monkeypatch.context() as patch:
-            assert refuse_threads(patch, "slotwise-heartbeat", 1_000) == []
-            shared.heartbeat_thread.heartbeat_every(5.0)
-            assert thread_of(shared.heartbeat_thread) is None
-        assert await semaphore.stats()
-        assert is_running(shared.heartbeat_thread)
-
-
-@pytest.mark.soak
-async def test_a_call_fails_plainly_when_no_thread_can_be_started(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Proxy(server.port) as proxy:
-        refuse_threads(monkeypatch, "slotwise-open", 1_000)
-        config = RedisConfig(proxy.url, attempts=3)
-        with pytest.raises(BackendError, match="no thread could be started to connect to Redis"):
-            await RedisSemaphore(name="s", value=1, config=config).stats()

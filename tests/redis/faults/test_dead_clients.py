@@ -103,19 +103,6 @@ async def test_a_stopped_holder_loses_its_slot_and_learns_it_when_it_wakes(
     await semaphore.release(acquired)
 
 
-async def test_two_processes_with_different_values_do_not_exceed_the_one_in_use(
-    server: Server,
-) -> None:
-    semaphore = semaphore_on(server)
-    held = await semaphore.acquire()
-    with Worker(**{**options(server), "value": 5}) as worker:
-        worker.tell("acquire 1")
-        assert worker.hears().startswith("failed ValueConflict 's' is in use with 1 slots, not 5")
-        await semaphore.release(held)
-        worker.tell("acquire 1")
-        assert worker.hears().startswith("acquired 1")
-
-
 async def test_a_forked_child_has_its_own_connections_and_none_of_its_parents_slots(
     server: Server, client: redis.Redis
 ) -> None:
