@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
-from slotwise._core import events
+from slotwise._core import events, log
 from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome, outside_of_adaptive
 from slotwise._core.arguments import check_flag, check_label, check_name, check_seconds
 from slotwise._core.closing import Closure
@@ -54,14 +55,13 @@ from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.stats import Claimant
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat, local_specs
 from slotwise.errors import BackendError, SemaphoreClosed
-from slotwise.redis import _inspect, _log, _protocol
+from slotwise.redis import _fallback, _inspect, _log, _protocol
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._batching import send_release
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import GARBAGE, Unreachable, may_pass, not_ours
+from slotwise.redis._diagnosis import GARBAGE, Unreachable, logger, may_pass, not_ours
 from slotwise.redis._fallback import (
-    Fallback,
     FallbackAcquisition,
     close_local,
     is_fallback_id,
@@ -181,9 +181,6 @@ class RedisBackend(PathBackend):
         self._local_specs = self._specs
         if unreachable.policy == "local":
             self._local_specs = local_specs(self._specs, unreachable.local_value)
-        self._fallback = (
-            None if unreachable.policy == "raise" else Fallback(unreachable, self._make_local)
-        )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
         self._closing_key = (config.endpoint, config.namespace, self._kind, name)
         self._generation = shared_clients.generations.current(self._closing_key)
@@ -197,7 +194,7 @@ class RedisBackend(PathBackend):
         self._fork_epoch = shared_clients.fork_epoch
         self._idle = IdleKeys(self._specs, self._max_idle_keys)
         if self._adaptive is not None:
-            self._record.tell_changes_to(self)
+            self._record.adapting = ref(self)
 
     def _attached(self) -> tuple[SharedClient, NameRecord]:
         """What this process shares; a forked child gets its own."""
@@ -269,13 +266,12 @@ class RedisBackend(PathBackend):
     def begin(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> Awaitable[AcquisitionResult]:
-        if self._fallback is None:
+        if self._unreachable.policy == "raise":
             return self._request(path, label, needs, timeout).wait()
-        return self._fall_back(self._fallback, path, timeout, label, needs)
+        return self._fall_back(path, timeout, label, needs)
 
     def _fall_back(
         self,
-        fallback: Fallback,
         path: Path,
         timeout: Timeout,
         label: str | None,
@@ -285,7 +281,7 @@ class RedisBackend(PathBackend):
     ) -> Awaitable[AcquisitionResult]:
         """Acquire on the server, or as the policy says while it is away."""
         self._check_fits(path, needs)
-        return fallback.acquire(
+        return _fallback.acquire(
             self,
             lambda: self._request(path, label, needs, timeout),
             timeout,
@@ -302,9 +298,9 @@ class RedisBackend(PathBackend):
     ) -> AcquisitionResult:
         """Acquire without waiting for others; the server has ``seconds`` to answer, or as usual."""
         seconds = TRY_LIMIT if seconds is None else seconds
-        if self._fallback is None:
+        if self._unreachable.policy == "raise":
             return await self._request(path, label, needs, 0.0).wait(at_once=seconds)
-        return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=seconds)
+        return await self._fall_back(path, 0.0, label, needs, at_once=seconds)
 
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
@@ -445,7 +441,7 @@ class RedisBackend(PathBackend):
         elif not acquisition_id.startswith("~") and acquisition_id.split() == [acquisition_id]:
             text = acquisition_id + self._sample_of_other_process(acquired, outcome)
         else:  # it would mean something else to the script
-            _log.released_nothing(self, acquisition_id, issued_here=False)
+            log.released_nothing(logger, acquisition_id, self.name, issued_here=False)
             return False
 
         client, interval = shared.client(), self._interval
@@ -467,7 +463,7 @@ class RedisBackend(PathBackend):
             _log.released(holder)
         elif not released.held:
             issued_here = shared_clients.has_issued(acquisition_id)
-            _log.released_nothing(self, acquisition_id, issued_here=issued_here)
+            log.released_nothing(logger, acquisition_id, self.name, issued_here=issued_here)
         return released.held
 
     def _sample_of_other_process(
@@ -777,17 +773,16 @@ class RedisBackend(PathBackend):
 
         With the policy "local", ``when_local`` asks the limit of this process.
         """
-        fallback = self._fallback
-        if fallback is None:
-            return await server()
+        policy = self._unreachable.policy
         try:
-            if not fallback.is_used(self):
+            if policy == "raise" or not _fallback.is_used(self):
                 return await server()
         except Unreachable:
-            pass
-        if fallback.policy == "open":
+            if policy == "raise":
+                raise
+        if policy == "open":
             return when_open()
-        return when_local(fallback.local(self._attached()[1]))
+        return when_local(_fallback.local_limit(self))
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine in the heartbeat thread for the calling thread.

@@ -20,7 +20,6 @@ from slotwise._core.at_once import DONE
 from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.unreachable import UnreachableOptions
 from slotwise.redis import _outages
 from slotwise.redis._diagnosis import ServerAway, Unreachable
 from slotwise.redis._net.call import Call
@@ -46,19 +45,19 @@ _held: dict[str, FallbackAcquisition] = {}
 class FallbackAcquisition(AcquisitionResult):
     """An acquisition that the server doesn't know: unlimited, or from a limit of this process."""
 
-    __slots__ = ("_free", "inner", "record")
+    __slots__ = ("_local", "inner", "record")
 
     def __init__(
         self,
         scope: str,
         record: NameRecord,
         inner: AcquisitionResult | None = None,
-        free: Callable[[Any], bool] | None = None,
+        local: Any = None,
         *,
         waited: float = 0.0,
         holds: bool = True,
     ) -> None:
-        """``inner`` is that of the local limit, and ``free`` releases it.
+        """``inner`` is that of the ``local`` limit.
 
         An acquisition of rates alone holds nothing, and releases nothing.
         """
@@ -67,7 +66,7 @@ class FallbackAcquisition(AcquisitionResult):
         self._elsewhere = scope
         self.record = record
         self.inner = inner
-        self._free = free
+        self._local = local
         if holds:
             _held[self._acquisition_id] = self
 
@@ -92,7 +91,8 @@ class FallbackAcquisition(AcquisitionResult):
             return False
         if events.hooks:
             events.ended(self._acquisition_id, "released", time.monotonic())
-        return self._free is None or self._free(self.inner)
+        inner = self.inner
+        return inner is None or bool(self._local.release_sync(inner.acquisition_id))
 
 
 def release_fallback(acquisition_id: str, record: NameRecord) -> bool:
@@ -131,91 +131,74 @@ def is_fallback_id(acquisition_id: str) -> bool:
     return acquisition_id.startswith(("open-", "local-"))
 
 
-class Fallback:
-    """What one limit does while its server is away.
+def is_used(limit: RedisBackend) -> bool:
+    """Whether the server is away for a limit with a policy; to be called in an event loop."""
+    shared, record = limit._attached()
+    return is_away(shared.client().server(record.keys.slot), limit._unreachable.after)
 
-    Args:
-        made_with: the arguments of the limit.
-        make_local: makes the limit that "local" stands for.
+
+def local_limit(limit: RedisBackend) -> Any:
+    """The limit of this process that "local" stands for; all objects of the name share it."""
+    key, record = repr(limit._unreachable.local_value), limit._attached()[1]
+    with _lock:
+        if key not in record.local_limits:
+            record.local_limits[key] = limit._make_local()
+        return record.local_limits[key]
+
+
+async def acquire(
+    limit: RedisBackend,
+    send: Callable[[], RedisAcquisition],
+    timeout: float | None,
+    instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],
+    *,
+    at_once: float | None = None,
+) -> AcquisitionResult:
+    """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
+
+    Callers that wait when it goes away are served by the policy too, with what is left of
+    their time.
     """
-
-    def __init__(self, made_with: UnreachableOptions, make_local: Callable[[], Any]) -> None:
-        self.policy = made_with.policy
-        self.after = made_with.after
-        self._local_key = repr(made_with.local_value)
-        self._make_local = make_local
-
-    def is_used(self, limit: RedisBackend) -> bool:
-        """Whether the server is away; to be called in an event loop."""
-        shared, record = limit._attached()
-        return is_away(shared.client().server(record.keys.slot), self.after)
-
-    def local(self, record: NameRecord) -> Any:
-        """The limit of this process; all objects of the name share it."""
-        with _lock:
-            if self._local_key not in record.local_limits:
-                record.local_limits[self._local_key] = self._make_local()
-            return record.local_limits[self._local_key]
-
-    async def acquire(
-        self,
-        limit: RedisBackend,
-        send: Callable[[], RedisAcquisition],
-        timeout: float | None,
-        instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],
-        *,
-        at_once: float | None = None,
-    ) -> AcquisitionResult:
-        """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
-
-        Callers that wait when it goes away are served by the policy too, with what is left of
-        their time.
-        """
-        shared, record = limit._attached()
-        client, slot = shared.client(), record.keys.slot
-        started = client.loop.time()
-        watch = client.watches.get((slot, self.after))
-        if watch is None:
-            watch = client.watches[slot, self.after] = AwayWatch(client, slot, self.after)
-        if not is_away(client.server(slot), self.after):
-            acquisition = send()
-            watch.add(acquisition)
-            try:
-                await acquisition.wait(at_once=at_once)
-            except ServerAway:
-                pass
-            except Unreachable as error:
-                # Its own time was up too early to tell.
-                away = is_away(client.server(slot), _ALMOST * self.after)
-                if isinstance(error, TimeoutError) and not away:
-                    raise
-            else:
-                return acquisition
-            finally:
-                watch.remove(acquisition)
-        if not limit._generation.admits(shared.has):
-            raise limit._closed_error()
-        watch.start()  # it finds out when the server is back
-        if self.policy == "open":
-            waited = client.loop.time() - started
-            holds = not limit._holds_nothing
-            opened = FallbackAcquisition("open", record, waited=waited, holds=holds)
-            if events.hooks:
-                opened.tell_acquired(limit.name, waited)
-            return opened
-        left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
-        local = self.local(record)
-        inner = await instead(local, left)
-        return FallbackAcquisition(
-            *("local", record, inner, lambda each: _release(local, each)),
-            waited=client.loop.time() - started,
-            holds=not limit._holds_nothing,
-        )
-
-
-def _release(local: Any, inner: AcquisitionResult) -> bool:
-    released: bool = local.release_sync(inner.acquisition_id)
-    return released
+    shared, record = limit._attached()
+    client, slot = shared.client(), record.keys.slot
+    started, after = client.loop.time(), limit._unreachable.after
+    watch = client.watches.get((slot, after))
+    if watch is None:
+        watch = client.watches[slot, after] = AwayWatch(client, slot, after)
+    if not is_away(client.server(slot), after):
+        acquisition = send()
+        watch.add(acquisition)
+        try:
+            await acquisition.wait(at_once=at_once)
+        except ServerAway:
+            pass
+        except Unreachable as error:
+            # Its own time was up too early to tell.
+            away = is_away(client.server(slot), _ALMOST * after)
+            if isinstance(error, TimeoutError) and not away:
+                raise
+        else:
+            return acquisition
+        finally:
+            watch.remove(acquisition)
+    if not limit._generation.admits(shared.has):
+        raise limit._closed_error()
+    watch.start()  # it finds out when the server is back
+    if limit._unreachable.policy == "open":
+        waited = client.loop.time() - started
+        holds = not limit._holds_nothing
+        opened = FallbackAcquisition("open", record, waited=waited, holds=holds)
+        if events.hooks:
+            opened.tell_acquired(limit.name, waited)
+        return opened
+    left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
+    local = local_limit(limit)
+    inner = await instead(local, left)
+    return FallbackAcquisition(
+        *("local", record, inner, local),
+        waited=client.loop.time() - started,
+        holds=not limit._holds_nothing,
+    )
 
 
 # --------------------------------------------------------------- is it away?

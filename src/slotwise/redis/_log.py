@@ -15,7 +15,6 @@ from slotwise.redis._diagnosis import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._backend import RedisBackend
     from slotwise.redis._shared_client import NameRecord
 
 
@@ -44,10 +43,6 @@ def released(holder: RedisAcquisition) -> None:
     if _perhaps_wanted(DEBUG, True) and logger.isEnabledFor(DEBUG):
         held_time = time.monotonic() - holder.since
         log.released(logger, holder, holder.limit.name, holder.limit.value, held_time)
-
-
-def released_nothing(limit: RedisBackend, acquisition_id: str, *, issued_here: bool) -> None:
-    log.released_nothing(logger, acquisition_id, limit.name, issued_here=issued_here)
 
 
 def lost(holder: RedisAcquisition, kind: events.Kind, reason: str) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha1
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from slotwise._core import fork
 from slotwise._core.closing import Generations
@@ -57,8 +57,7 @@ class NameRecord:
 
     __slots__ = (
         "__weakref__",
-        "_adapting",
-        "_templates",
+        "adapting",
         "attended_at",
         "has_rates",
         "heartbeat_at",
@@ -84,13 +83,12 @@ class NameRecord:
         self.value = 0  # the last that the server told; 0 before that
         # What instances may be made with: values, or the rules of one that adapts.
         self.values: frozenset[str] = frozenset()
-        self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
+        self.adapting: Callable[[], Any] = lambda: None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self.has_rates = False
         # If it has rates: when the server last served everybody, and told a waiter here of it.
         self.attended_at = -math.inf
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
-        self._templates: dict[str, bytes] = {}
 
     def learn(self, value: int, *declared: str) -> None:
         """Note the value that the server told, and what instances may be made with."""
@@ -101,24 +99,11 @@ class NameRecord:
                 self.values = frozenset(declared)
             self.value = value
 
-    def tell_changes_to(self, limit: Any) -> None:
-        """Have an object of this name told when its adaptive value has moved."""
-        self._adapting = ref(limit)
-
     def on_adapted(self, message: bytes) -> None:
         """Act on "adapted ...", which follows the reply to a script."""
-        limit = None if self._adapting is None else self._adapting()
+        limit = self.adapting()
         if limit is not None:
             limit._on_adapted(message)
-
-    def release_template(self, token: str) -> bytes:
-        """A packed release, except for what is released."""
-        template = self._templates.get(token)
-        if template is None:
-            if len(self._templates) > 16:  # loops come and go
-                self._templates.clear()
-            template = self._templates[token] = _protocol.release_template(self, token)
-        return template
 
 
 class SharedClient:

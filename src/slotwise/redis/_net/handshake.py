@@ -269,6 +269,8 @@ def greet(
     config: RedisConfig,
     address: Address,
     questions: Sequence[Sequence[Any]] = (),
+    *,
+    is_sentinel: bool = False,
 ) -> Handshake:
     """Open a connection to ``address`` and greet; the caller reads the replies to ``questions``.
 
@@ -278,7 +280,8 @@ def greet(
         OSError: the server can't be reached or used (BackendError included).
         hiredis.ReplyError: it refused the user or the database.
     """
-    endpoint, options = config.endpoint, config.endpoint.options
+    endpoint = config.endpoint
+    options = endpoint.sentinel_options if is_sentinel else endpoint.options
     credentials = get_credentials(endpoint, options)
     deadline = time.monotonic() + config.connect_timeout
     sock = open_socket(endpoint, options, address, config.connect_timeout)
@@ -289,7 +292,9 @@ def greet(
         if credentials is not None:
             hello += ["AUTH", *credentials]
         hello += ["SETNAME", options.kwargs.get("client_name") or CLIENT_NAME]
-        select = [["SELECT", endpoint.database]] if endpoint.database else []
+        select = []
+        if endpoint.database and not is_sentinel:
+            select = [["SELECT", endpoint.database]]
         handshake.send([hello, *select, *questions])
         _check_version(handshake, endpoint)
         if select:

@@ -16,12 +16,7 @@ import hiredis
 from slotwise.redis import _diagnosis
 from slotwise.redis._config import RedisConfig
 from slotwise.redis._endpoint import Address, Endpoint
-from slotwise.redis._net.handshake import (
-    Handshake,
-    get_credentials,
-    greet,
-    open_socket,
-)
+from slotwise.redis._net.handshake import Handshake, greet
 from slotwise.redis._scripts import OURS, load
 
 # With sentinels, a reply that took longer than this isn't trusted until they have confirmed that
@@ -155,38 +150,23 @@ def parse_primary(reply: Any) -> Address | None:
 def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Address]:
     """Return a connection to the first sentinel that knows the primary, and the primary."""
     endpoint = config.endpoint
-    options = endpoint.sentinel_options
+    # Asked after subscribing, since the primary may change in between.
+    questions = [["SUBSCRIBE", SWITCH_MASTER]] * listen + [primary_command(endpoint)]
     last: Exception | None = None
     for address in endpoint.addresses:
-        handshake = None
         try:
-            credentials = get_credentials(endpoint, options)
-            deadline = time.monotonic() + config.connect_timeout
-            sock = open_socket(endpoint, options, address, config.connect_timeout)
-            is_secret = credentials is not None
-            handshake = Handshake(sock, deadline, endpoint, address, is_secret=is_secret)
-            # RESP3 allows commands beside subscriptions.
-            commands = [["HELLO", "3", *(["AUTH", *credentials] if credentials else [])]]
-            if listen:
-                commands.append(["SUBSCRIBE", SWITCH_MASTER])
-            # Asked after subscribing, since the primary may change in between.
-            handshake.send([*commands, primary_command(endpoint)])
-            replies = [handshake.reply() for _ in commands]
-            refusals = [reply for reply in replies if isinstance(reply, hiredis.ReplyError)]
-            reply = handshake.reply()
-            try:
-                primary = parse_primary(reply)
-            except (LookupError, AttributeError, TypeError, ValueError):
-                raise handshake.misunderstood() from None
-            # An unwanted password matters only on a connection that listens.
-            if primary is not None and not (listen and refusals):
-                return handshake, primary
-            errors = [*refusals, *([reply] if isinstance(reply, hiredis.ReplyError) else [])]
-            last = errors[0] if errors else None
-        except OSError as error:  # includes BackendError
+            handshake = greet(config, address, questions, is_sentinel=True)
+            replies = [handshake.reply() for _ in questions]
+        except (OSError, hiredis.ReplyError) as error:  # includes BackendError
             last = error
-        if handshake is not None:
-            handshake.sock.close()
+            continue
+        last = next((reply for reply in replies if isinstance(reply, hiredis.ReplyError)), None)
+        try:
+            primary = None if last else parse_primary(replies[-1])
+        except (LookupError, AttributeError, TypeError, ValueError):
+            primary, last = None, handshake.misunderstood()
+        if primary is not None:
+            return handshake, primary
     raise _diagnosis.Unreachable(
         f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
         + (f" ({_diagnosis.said_by(endpoint, last)})" if last else "")
