@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import redis
 from tests.redis._inside import shared_of
@@ -49,27 +47,6 @@ async def test_a_release_of_another_process_counts_since_the_grant(
     counted = window_of(client, "s")
     assert (counted["calls"], counted["succeeded"]) == (1, 0)
     assert counted["failed"] > 0
-
-
-async def test_many_releases_of_one_tick_move_it_too(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    limit = RedisSemaphore(Adaptive(4, 2, 50, algorithm=Errors()), name="s", config=config)
-    held = [await limit.acquire() for _ in range(4)]
-    waiting = [asyncio.create_task(limit.acquire()) for _ in range(6)]
-    while len(await limit.waiters()) < 6:
-        pass
-    for each in held:
-        each.since -= 100  # type: ignore[attr-defined]
-    await asyncio.gather(*(limit.release(each) for each in held))
-    while (await limit.stats()).acquired_slots < 5:
-        pass
-    assert (await limit.stats()).max_slots == 5
-    assert window_of(client, "s")["need"] == 5
-    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for each in asyncio.as_completed(waiting):
-        await limit.release(await each)
-    assert done
 
 
 async def test_clients_of_the_documented_protocol_keep_it_from_adapting(

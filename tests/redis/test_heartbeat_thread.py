@@ -7,7 +7,6 @@ import gc
 import re
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -192,31 +191,6 @@ async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) ->
     await asyncio.wait_for(held.lost, 30)
     reason = held.lost.reason or ""
     assert re.match(r"no heartbeat got through for [\d.]+ s: the heartbeat thread did not", reason)
-
-
-@pytest.mark.soak
-async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Callers come when it is about to stop; later, everybody who is there is heard of."""
-    monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.01)
-    monkeypatch.setattr(_heartbeat_thread, "_SOON", 0.001)
-    semaphore = RedisSemaphore(
-        40, name="s", config=config, heartbeat_max_interval=60, ping_interval=5
-    )
-    thread = shared_of(semaphore).heartbeat_thread
-    threads: set[threading.Thread | None] = set()
-    in_threads: Callable[[], object] = semaphore.acquire_sync
-    for n in range(24):
-        held = await (asyncio.to_thread(in_threads) if n % 3 == 2 else semaphore.acquire())
-        assert thread.interval == 5
-        threads.add(thread_of(thread))
-        before = held.heard_at
-        thread.heartbeat_soon()
-        await until(lambda: held.heard_at > before, "a heartbeat")  # noqa: B023
-        await semaphore.release(held)
-        await asyncio.sleep(0.01 + n % 5 * 0.003)
-    assert len(threads) > 2
 
 
 async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: RedisConfig) -> None:

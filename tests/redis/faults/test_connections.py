@@ -19,7 +19,6 @@ from tests.redis.faults._proxy import (
 )
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 
@@ -93,39 +92,6 @@ async def test_a_grant_made_while_nobody_listened_is_found_after_the_reconnect(
         await outside.release(held)
         await semaphore.release(await asyncio.wait_for(waiting, 20))
         assert_nothing_left(client)
-
-
-async def test_killed_subscriptions_come_back_and_order_is_kept(
-    server: Server, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
-    order: list[int] = []
-
-    async def work(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-            if n % 10 == 0:
-                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    await asyncio.wait_for(asyncio.gather(*(work(n) for n in range(50))), 60)
-    assert order == list(range(50))
-    assert_nothing_left(client)
-
-
-async def test_forgotten_scripts_are_sent_again(server: Server, client: redis.Redis) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
-    held = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    client.script_flush()
-    assert await semaphore.release(held) is True
-    acquired = await waiting
-    client.script_flush()
-    with pytest.raises(AcquireTimeout):
-        await semaphore.acquire(timeout=0.01)
-    await semaphore.release(acquired)
-    assert_nothing_left(client)
 
 
 async def test_cancelling_while_the_connection_is_cut_leaves_nothing(

@@ -536,52 +536,6 @@ async def test_a_cancelled_release_continues_after_the_end_of_its_attempts(
     await until(partial(_is_free, patient), "released, long before a silence of 40 s")
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_program_that_ends_after_a_cancelled_wait_leaves_neither_warnings_nor_waiters(
-    own_server: Server, *, stopped: bool
-) -> None:
-    program = """
-import asyncio, os, signal, sys
-from slotwise import RedisConfig, RedisSemaphore, Tier, Tiers
-
-async def main():
-    config = RedisConfig(sys.argv[1], cleanup_timeout=30)
-    limits = [RedisSemaphore(1, name=str(n), config=config) for n in range(10)]
-    limits += [Tiers(Tier("all", 1), name=str(n), url=config) for n in range(10)]
-    for limit in limits:
-        async with limit:
-            pass
-    os.kill(int(sys.argv[2]), int(sys.argv[3]))
-    waiting = [asyncio.create_task(limit.acquire()) for limit in limits]
-    await asyncio.sleep(0.1)
-    for task in waiting:
-        task.cancel()
-    await asyncio.wait(waiting)
-
-asyncio.run(main())
-"""
-    assert own_server.process is not None
-    number = signal.SIGSTOP if stopped else signal.SIGKILL
-    args = [own_server.url, str(own_server.process.pid), str(int(number))]
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "never awaited" not in done.stderr
-    assert "was destroyed" not in done.stderr
-    assert "Traceback" not in done.stderr
-    if stopped:
-        own_server.resume()
-        semaphores = [a_semaphore(own_server.url, str(n)) for n in range(10)]
-        for semaphore in semaphores:
-            held = semaphore.acquire_sync(timeout=20)  # long before a silence of 60 s
-            semaphore.release_sync(held)
-
-
 @pytest.mark.parametrize("flags", [("-X", "dev"), ("-O",), ()], ids=" ".join)
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_thread_that_waits_as_the_interpreter_ends_gets_one_error_of_ours_or_none(
@@ -643,27 +597,6 @@ async def test_a_slow_server_is_used_and_not_complained_of(
             assert await tiers.try_acquire(user="u") is None
         await until(lambda: _is_free(semaphore), "released")
         assert not warnings_in(caplog, "answer")
-
-
-@pytest.mark.soak
-async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    connected, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    await connected.stats()
-    trouble.begin(own_server)
-    fresh = a_semaphore(f"{own_server.url}?client_name=fresh")  # has no connection yet
-    for seconds in (0.05, 1.2):
-        found = await asyncio.gather(
-            connected.acquire(timeout=seconds),
-            fresh.acquire(timeout=seconds),
-            tiers.acquire(user="u", timeout=seconds),
-            return_exceptions=True,
-        )
-        for error in found:
-            assert isinstance(error, AcquireTimeout), error
-            assert isinstance(error, BackendError), error
-            assert f"in {seconds} s: " in str(error)
 
 
 # ---------------------------------------------------------------------- the command line

@@ -137,19 +137,6 @@ async def test_semaphores_live_on_all_nodes_of_a_cluster(cluster: list[Server]) 
     assert all(written), "each node has some"
 
 
-async def test_statistics_and_sync_calls_on_a_cluster(cluster: list[Server]) -> None:
-    config = RedisConfig(cluster_url(cluster), namespace="stats")
-    held = [await RedisSemaphore(name=f"n{n}", value=1, config=config).acquire() for n in range(5)]
-    stats = await RedisSemaphore.get_acquired_stats(config=config)
-    assert set(stats) == {f"n{n}" for n in range(5)}
-    for n, acquired in enumerate(held):
-        semaphore = RedisSemaphore(name=f"n{n}", value=1, config=config)
-        waiting = asyncio.create_task(asyncio.to_thread(semaphore.acquire_sync))
-        await in_line(semaphore, 1)
-        assert await semaphore.release(acquired)
-        assert await semaphore.release(await waiting)
-
-
 @pytest.mark.parametrize("namespace", ["looks", "looks{tag}"])
 async def test_all_names_on_a_cluster_are_found_after_their_first_use_by_no_scan(
     cluster: list[Server], namespace: str
