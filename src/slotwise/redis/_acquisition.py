@@ -397,7 +397,7 @@ class RedisAcquisition(AcquisitionResult):
         self._fencing_token = token
         if limit._holds_nothing:  # nothing is released, and nobody is told that it was
             self._ended = True
-            limit._on_ended(self)
+            limit._idle.leave(self.path)
             self.future.set_result(None)
             return
         holding = self.client.holding.get(self.record)
@@ -474,7 +474,7 @@ class RedisAcquisition(AcquisitionResult):
             self._ended = True
             if events.hooks:
                 _log.ended(self, "released")  # unless something else was reported before
-            self.limit._on_ended(self)
+            self.limit._idle.leave(self.path)
 
     def fail(self, error: BaseException) -> None:
         self._mark_unqueued()

@@ -371,10 +371,6 @@ class RedisBackend(PathBackend):
             if most and needs[index] > most:
                 raise _protocol.never_fits(self, path, needs, most, index)
 
-    def _on_ended(self, acquisition: RedisAcquisition) -> None:
-        """Note, in any thread, that an acquisition no longer holds or waits."""
-        self._idle.leave(acquisition.path)
-
     # ------------------------------------------------------------- releasing
 
     async def release(

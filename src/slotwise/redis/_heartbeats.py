@@ -20,7 +20,6 @@ from hiredis import ReplyError
 
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Unreachable, logger, refused
-from slotwise.redis._endpoint import Address
 from slotwise.redis._protocol import HEARTBEAT, heartbeat_call
 
 if TYPE_CHECKING:
@@ -165,7 +164,9 @@ class HeartbeatSender:
     async def _send(self, batch: Batch, started: float) -> None:
         keys, args = heartbeat_call(self._shared, b"", batch)
         replies = await self._send_until_answered(batch, keys, args)
-        self._shared.server_answered(started, self._address_of(batch))
+        cluster, slot = self._shared.cluster, batch[0][0].keys.slot or 0
+        address = None if cluster is None else cluster.address_of(slot)
+        self._shared.server_answered(started, address)
         self._check_memory(replies[0])
         client = self._shared.client()
         for (record, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
@@ -180,11 +181,6 @@ class HeartbeatSender:
             self._unanswered[record] -= 1
             if self._unanswered[record] <= 0:
                 record.heartbeat_at = started
-
-    def _address_of(self, batch: Batch) -> Address | None:
-        """Return the cluster node that has answered; None for a plain server."""
-        cluster = self._shared.cluster
-        return None if cluster is None else cluster.address_of(batch[0][0].keys.slot or 0)
 
     def _check_memory(self, reply: list[Any]) -> None:
         """Log once that the server is at its maxmemory; heartbeats get through all the same."""

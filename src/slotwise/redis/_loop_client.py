@@ -75,7 +75,7 @@ class LoopClient:
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         # Names for which a call is under way that serves waiters; see `continue_serving`.
         self.serving: set[Any] = set()
-        # For limits that do something else while the server is away; see `_away`.
+        # For limits that do something else while the server is away; see `_fallback`.
         self.watches: dict[tuple[int | None, float], AwayWatch] = {}
         self.closing_idle = False  # whether its loop was asked to close them
         self._learning = False
@@ -258,10 +258,6 @@ class LoopClient:
             return None
         return _PAUSE if sum(self.queued_by_name.values()) <= _MANY else _PAUSE_OF_MANY
 
-    def is_served_by(self, address: Address | None, slot: int | None) -> bool:
-        """Whether calls of a hash slot go to that node; always, without a cluster."""
-        return self._cluster is None or self._cluster.address_of(slot or 0) == address
-
     def follow(self, primary: Address) -> None:
         """Leave a server that is not the primary any more."""
         if self._only is not None:
@@ -330,7 +326,7 @@ class LoopClient:
         self.closing_idle = False  # whether its loop was asked to close them
         self._learning = False
         backlogs = [
-            reconnector.take_backlog()
+            reconnector.backlog.take()
             for reconnector in self._reconnectors.values()
             if reconnector.connection is None
         ]

@@ -99,12 +99,6 @@ class NameRecord:
                 self.values = frozenset(declared)
             self.value = value
 
-    def on_adapted(self, message: bytes) -> None:
-        """Act on "adapted ...", which follows the reply to a script."""
-        limit = self.adapting()
-        if limit is not None:
-            limit._on_adapted(message)
-
 
 class SharedClient:
     """The loop clients, holders and waiters of this process on one server."""
@@ -215,7 +209,8 @@ class SharedClient:
                 key = waiter.record, waiter.interval
                 waiting.setdefault(key, []).append(waiter.acquisition_id)
         for (record, interval), ids in waiting.items():
-            if client.is_served_by(address, record.keys.slot):
+            cluster, slot = self.cluster, record.keys.slot or 0
+            if cluster is None or cluster.address_of(slot) == address:
                 for first in range(0, len(ids), COST_PER_CALL):
                     asked = ids[first : first + COST_PER_CALL]
                     self.serve(record, client, interval, asked)
@@ -250,7 +245,8 @@ class SharedClient:
             if message == UNFINISHED:
                 self.continue_serving(record, client)
             elif message.startswith(b"adapted "):
-                record.on_adapted(message)
+                if (limit := record.adapting()) is not None:
+                    limit._on_adapted(message)
             elif message.startswith(b"reset "):
                 _log.reset(record, message.removeprefix(b"reset "))
             elif message.startswith(b"lost "):

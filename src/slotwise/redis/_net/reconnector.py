@@ -27,13 +27,15 @@ from slotwise.redis._net.call import Backlog, Call
 from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.handshake import Handshake, in_thread
 from slotwise.redis._net.preparation import ask_sentinels, open_connection
-from slotwise.redis._scripts import Script, in_use
+from slotwise.redis._scripts import Script, in_use, load
 
 if TYPE_CHECKING:
     from slotwise.redis._loop_client import LoopClient
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
+
+_RELEASE = load("release")
 
 # A release that a primary has confirmed may be lost with it, or the primary may have been replaced
 # just before. For this long, this many releases are remembered, to repeat them on its successor.
@@ -59,7 +61,7 @@ class Reconnector:
         self._server = self._endpoint.server(address)
         self.connection: Connection | None = None
         self.trouble: BackendError | None = None  # why there is no connection
-        self._backlog = Backlog(settings)
+        self.backlog = Backlog(settings)
         # While missing scripts are loaded, or the server is temporarily unable to serve: the
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
@@ -86,7 +88,7 @@ class Reconnector:
         elif self.connection is not None:
             self.connection.send(call)
         else:
-            self._backlog.add(call)
+            self.backlog.add(call)
             self.open()
 
     def withdraw(self, call: Call) -> bool:
@@ -94,15 +96,11 @@ class Reconnector:
         if self._held_back is not None and not call.sent and call in self._held_back:
             self._held_back.remove(call)
             return True
-        return self._backlog.withdraw(call)
+        return self.backlog.withdraw(call)
 
     def has_pending(self, slot: int | None) -> bool:
         """Whether replies to calls of a hash slot are due."""
         return self.connection is not None and self.connection.has_pending(slot)
-
-    def take_backlog(self) -> list[Call]:
-        """Return the calls that were not sent, to be sent elsewhere."""
-        return self._backlog.take()
 
     # --------------------------------------------------------------- opening
 
@@ -154,7 +152,7 @@ class Reconnector:
         )
         # Scripts first: a call of a missing one would be refused, and overtaken by other calls.
         released = (call for _, call in self._released)
-        for script in in_use(call.script for call in itertools.chain(self._backlog, released)):
+        for script in in_use(call.script for call in itertools.chain(self.backlog, released)):
             if script in result.missing_scripts:
                 self.connection.send(_load(script))
         again, self._opened_before = self._opened_before, True
@@ -163,7 +161,7 @@ class Reconnector:
         if again:
             self._client.shared.on_reopened(self._client, self.address)
         self._repeat_releases(result.address)
-        for call in self._backlog.take():
+        for call in self.backlog.take():
             self.submit(call)
 
     def _failed(self, error: BackendError) -> None:
@@ -175,8 +173,8 @@ class Reconnector:
             ago = time.monotonic() - asked_at
             _outages.begin(self._server, error, broken=True, ago=ago, asked_at=asked_at)
         hopeless = isinstance(error, _diagnosis.Refused)
-        self._backlog.fail_attempt(error, hopeless=hopeless)
-        if self._backlog or self._client.listens(self.address):
+        self.backlog.fail_attempt(error, hopeless=hopeless)
+        if self.backlog or self._client.listens(self.address):
             self.open()
             self._client.on_trouble()
         else:
@@ -194,18 +192,18 @@ class Reconnector:
         self._pause, self._pausing = 0.0, None
         unanswered = refused + pending + held_back
         asked_at = max((call.waits_since for call in unanswered), default=math.inf)
-        self._backlog.put_first(unanswered)
+        self.backlog.put_first(unanswered)
         if self._ended:
             return
-        if self._backlog:
+        if self.backlog:
             _outages.begin(self._server, self.trouble, broken=True, asked_at=asked_at)
         # A call that breaks every connection must not be repeated forever.
         for call in pending:
             call.tries += 1
             call.doubtful = True
-        for call in self._backlog.take_exhausted():
+        for call in self.backlog.take_exhausted():
             call.on_done(call, self.trouble)
-        if self._backlog or self._client.listens(self.address) or self._released:
+        if self.backlog or self._client.listens(self.address) or self._released:
             self.open()
 
     # -------------------------------------------------------------- sentinels
@@ -267,7 +265,7 @@ class Reconnector:
         if isinstance(reply, ReplyError):
             self._replied_error(call, reply)
         else:
-            if self._endpoint.service is not None and _is_release(call):
+            if self._endpoint.service is not None and call.script is _RELEASE:
                 self._remember_release(call)
             call.on_done(call, reply)
         if self._held_back is None or self.connection is None:
@@ -298,7 +296,7 @@ class Reconnector:
             pass
         elif demoted or _diagnosis.is_temporary(reply):
             call.tries += 1
-            if self._backlog.is_exhausted(call, more=3):
+            if self.backlog.is_exhausted(call, more=3):
                 call.on_done(call, _diagnosis.refused(self._endpoint, reply))
                 return
             delay = self._settings.pause(call.tries + 1)
@@ -346,7 +344,7 @@ class Reconnector:
 
     def close_if_idle(self) -> None:
         """Close the connection if no call is pending; the next call opens another."""
-        busy = self._backlog or self._refused or self._held_back is not None
+        busy = self.backlog or self._refused or self._held_back is not None
         if self._opening or busy or self.connection is None or not self.connection.is_quiet():
             return
         connection, self.connection = self.connection, None
@@ -361,7 +359,7 @@ class Reconnector:
         self._failures = 0
         if self.connection is not None:
             self.connection.lose(ConnectionResetError("closed by us"))
-        for call in self._backlog.take():
+        for call in self.backlog.take():
             call.on_done(call, error)
 
     def close_socket(self) -> None:
@@ -372,13 +370,5 @@ class Reconnector:
             connection.close_socket()
 
 
-def _is_release(call: Call) -> bool:
-    return call.script is not None and call.script.name == "release"
-
-
 def _load(script: Script) -> Call:
-    return Call(None, (), ["SCRIPT", "LOAD", script.source], _ignore)
-
-
-def _ignore(_: Call, reply: Any) -> None:
-    """Ignore a reply that nobody waits for."""
+    return Call(None, (), ["SCRIPT", "LOAD", script.source], lambda *_: None)
