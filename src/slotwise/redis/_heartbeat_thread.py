@@ -278,11 +278,12 @@ class HeartbeatThread:
         finally:
             # Another thread may have been started meanwhile, with its own loop and tasks.
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
-            if self._loop is loop:  # a hook or a log handler may have tried to end the process
+            if self._loop is loop:
                 self._primary.close()
-                with self._starting:
-                    self._forget_thread(loop)
-                    self._posted = self._done = 0
+                if not self._is_ending:  # a hook or a log handler tried to end the process
+                    with self._starting:
+                        self._forget_thread(loop)
+                        self._posted = self._done = 0
             cancelled: set[asyncio.Task[Any]] = set()
             while tasks:  # callbacks that were posted meanwhile may start others
                 # Whatever `task.cancelling()` says: its own timeout cancels a task, which goes on.
