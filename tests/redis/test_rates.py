@@ -90,6 +90,16 @@ async def test_what_was_used_is_settled_with_the_release_or_by_id(make):
         acquired.settle(tokens=-1)
 
 
+async def test_one_that_a_thread_acquired_is_settled_in_a_loop_though_nobody_awaits_that(make):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
+    held = await asyncio.to_thread(limits.acquire_sync, tokens=4)
+    await held.settle(tokens=3)
+    assert await level(limits, "tokens") == 2
+    held.settle(tokens=1).cancel()
+    await limits.release(held)
+    assert await level(limits, "tokens") == 4
+
+
 async def test_an_id_that_nobody_has_says_nothing_else_to_the_scripts(make):
     limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
     held = await limits.acquire(tokens=3)

@@ -499,8 +499,9 @@ class RedisAcquisition(AcquisitionResult):
             limit.control_sync("settle", WHOLE, self._acquisition_id, costs)
             return DONE
         if self._settling is None:
-            self._settled, self._settling = "", self.client.loop.create_future()
-            self.client.loop.call_soon(self._send_settled, self._settling)
+            loop = asyncio.get_running_loop()
+            self._settled, self._settling = "", loop.create_future()
+            loop.call_soon(self._send_settled, self._settling)
         self._settled = ",".join(filter(None, (self._settled, text)))
         return self._settling
 
@@ -509,7 +510,7 @@ class RedisAcquisition(AcquisitionResult):
         settling, self._settling = self._settling, None
         if settling is None:
             return ""
-        settling.set_result(None)
+        into(settling)(None, None)
         return f" {self._settled}"
 
     def _send_settled(self, future: asyncio.Future[None]) -> None:

@@ -204,7 +204,10 @@ def parse_url(url: object) -> Endpoint:
             if not path:
                 raise ValueError("a redis+sentinel:// url must name the service: .../mymaster")
             service = path.pop(0)
-        database = _parse_database(query.get("db") or (path[0] if path else "0"))
+        number = query.get("db") or (path[0] if path else "0")
+        if not (number.isascii() and number.isdigit()):
+            raise ValueError("the database is not a number")
+        database = int(number)
         tls = _parse_tls(query) if scheme.startswith("rediss") else None
     except ValueError as error:
         raise ValueError(f"url can't be read: {error}; {form}") from None
@@ -266,12 +269,6 @@ def _parse_host(text: str, port: int) -> Address:
     if parts.hostname is None and text:
         raise ValueError("there is no host before the port")
     return parts.hostname or "localhost", given or port
-
-
-def _parse_database(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("the database is not a number")
-    return int(text)
 
 
 def _parse_tls(query: dict[str, str]) -> dict[str, Any]:

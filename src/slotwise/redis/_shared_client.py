@@ -63,7 +63,6 @@ class NameRecord:
         "heartbeat_at",
         "is_semaphore",
         "keys",
-        "kind",
         "local_limits",
         "name",
         "namespace",
@@ -73,7 +72,6 @@ class NameRecord:
     )
 
     def __init__(self, kind: str, namespace: str, keys: KeySet) -> None:
-        self.kind = kind  # "semaphore" or "tiers"
         self.is_semaphore = kind == "semaphore"
         self.namespace = namespace
         self.keys = keys
@@ -427,14 +425,11 @@ class SharedClient:
         for waiter in those_in(self.waiters):
             if waiter.limit._generation.closed:
                 by_client.setdefault(waiter.client, []).append(waiter)
-        here = asyncio.get_running_loop()
         failing: list[asyncio.Future[None]] = []
         for client, waiters in by_client.items():
-            if client.loop is here:
-                failing.append(here.create_task(_fail(client, waiters)))
-            elif not client.loop.is_closed():
-                elsewhere = asyncio.run_coroutine_threadsafe(_fail(client, waiters), client.loop)
-                failing.append(asyncio.wrap_future(elsewhere))
+            if not client.loop.is_closed():
+                there = asyncio.run_coroutine_threadsafe(_fail(client, waiters), client.loop)
+                failing.append(asyncio.wrap_future(there))
         if failing:
             await asyncio.wait(failing, timeout=at_most)
         if not self.has_open_instances():

@@ -93,7 +93,7 @@ async def survey(
             if isinstance(reply, BaseException):
                 if len(each) > 1 or not is_of_one_name(reply):
                     raise reply
-                reply = [[b"failed", str(reply)]]
+                reply = [[b"failed", str(reply).encode()]]
             for (which, _), entry in zip(each, reply, strict=True):
                 await _read(shared, config, which, entry, found)
     return found
@@ -171,7 +171,7 @@ async def _read(
     if not entry:
         return  # the server knows nothing of it
     if entry[0] == b"failed":
-        why = refused(shared.endpoint, Exception(_text(entry[1])))
+        why = refused(shared.endpoint, Exception(entry[1].decode(errors="replace")))
         found.errors.append(Refused(f"{title} can't be read: {why}"))
         return
     closed, reason, unfinished, go_on, *rest = entry
@@ -210,7 +210,3 @@ async def _read(
     found.tiers[name] = FoundTiers(
         *(name, specs, paths, holders, waiters, closure), drained=bool(drained), stats=stats
     )
-
-
-def _text(words: Any) -> str:
-    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)

@@ -105,18 +105,10 @@ def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tu
         if isinstance(ranges, ReplyError):
             said = _diagnosis.said_by(endpoint, ranges)
             raise _diagnosis.Unusable(f"{endpoint} is not a cluster ({said}); use redis:// for it")
-        try:
-            announced = [
-                (int(last_slot), primary[0].decode() if primary[0] else "", int(primary[1]))
-                for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0]))
-            ]
-        except (LookupError, AttributeError, TypeError, ValueError):
-            last = handshake.misunderstood()
-            continue
         # A node that doesn't know its own name is the one that was asked.
         nodes = [
-            (last_slot, endpoint.remap((host, port)) if host else (address[0], port))
-            for last_slot, host, port in announced
+            (last_slot, endpoint.remap((host.decode(), port)) if host else (address[0], port))
+            for _, last_slot, (host, port, *_), *_ in sorted(ranges, key=lambda each: each[0])
         ]
         if nodes:
             return nodes

@@ -161,10 +161,7 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
             last = error
             continue
         last = next((reply for reply in replies if isinstance(reply, hiredis.ReplyError)), None)
-        try:
-            primary = None if last else parse_primary(replies[-1])
-        except (LookupError, AttributeError, TypeError, ValueError):
-            primary, last = None, handshake.misunderstood()
+        primary = None if last else parse_primary(replies[-1])
         if primary is not None:
             return handshake, primary
     raise _diagnosis.Unreachable(
