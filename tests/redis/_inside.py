@@ -53,16 +53,9 @@ def starting(heartbeats: HeartbeatThread) -> Any:
     return heartbeats._starting
 
 
-def forget_thread(heartbeats: HeartbeatThread) -> None:
-    """As the thread does when it has been idle for long."""
-    loop = loop_of(heartbeats)
-    with starting(heartbeats):
-        heartbeats._forget_thread(loop)
-
-
 def spawn(heartbeats: HeartbeatThread, coroutine: Coroutine[Any, Any, None]) -> None:
     """Run this in the thread, which doesn't wait for its end before it stops."""
-    heartbeats._post(lambda: heartbeats._spawn(coroutine))
+    heartbeats._post(lambda: heartbeats.spawn(coroutine))
 
 
 # --------------------------------------------------------------------------------- connections

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 from tests.redis._keys import PATH_KINDS, PathKeys
 
-from slotwise import Adaptive, Errors, Rate, Tier, Tiers
+from slotwise import Adaptive, Errors, Tier, Tiers
 from slotwise.redis import RedisConfig
 
 ERRORS = Adaptive(10, 2, 20, algorithm=Errors())
@@ -29,17 +29,6 @@ async def values(of: Tiers) -> dict[str, Any]:
         "all": stats["all"].value,
         **{key: each.value for key, each in stats["tenant"].keys.items()},
     }
-
-
-async def test_rates_and_adaptive_tiers_go_together(config: RedisConfig) -> None:
-    made = tiers(config, Tier("calls", rate=Rate(100, per=3600, burst=100)), Tier("all", ERRORS))
-    limit = made.at()
-    async with limit.cm() as acquired:
-        acquired.settle(calls=50)
-        acquired.dropped(retry_after=1)
-    stats = await made.stats()
-    assert stats["all"].value == 7
-    assert stats["calls"].level < 95  # type: ignore[operator]
 
 
 async def test_a_key_that_nobody_uses_is_forgotten_with_what_it_learnt(

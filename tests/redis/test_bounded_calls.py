@@ -15,8 +15,6 @@ from tests.redis._server import Server, until
 from tests.redis.faults._proxy import IsSlow
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import Tier, Tiers
-from slotwise.errors import SemaphoreClosed
 from slotwise.redis import RedisConfig, RedisSemaphore, _heartbeats
 from slotwise.redis._heartbeats import _batches
 from slotwise.redis._shared_client import NameRecord
@@ -74,56 +72,6 @@ async def test_more_waiters_than_one_call_serves_are_all_served_in_order(
     await asyncio.gather(*waiting)
     await semaphore.release(first)
     assert_nothing_left(client)
-
-
-@pytest.mark.soak
-async def test_many_requests_are_sent_and_refused_in_several_calls(
-    server: Server, client: redis.Redis
-) -> None:
-
-    def calls() -> int:
-        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-    tiers = Tiers(Tier("user", 1, keyed=True), Tier("all", 1), url=server.url, name="t")
-    held = await tiers.acquire(user="first")
-    before = calls()
-    waiting = [asyncio.create_task(tiers.acquire(user=f"u{n % 50}")) for n in range(400)]
-    await until(lambda: client.zcard("adv-sem:tiers_waiters:t") == 400, "400 waiters")
-    assert calls() - before >= 4
-    before = calls()
-    await tiers.close_everywhere("maintenance")
-    refused = await asyncio.gather(*waiting, return_exceptions=True)
-    assert all(isinstance(each, SemaphoreClosed) for each in refused)
-    assert calls() - before >= 4
-    await tiers.release(held)
-    await tiers.reopen()
-
-
-@pytest.mark.soak
-async def test_the_heartbeats_of_many_names_are_spread_over_the_interval(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    held = []
-    for n in range(300):
-        name = f"spread{n}"
-        semaphore = RedisSemaphore(name=name, value=1, heartbeat_max_interval=10, config=config)
-        held.append((semaphore, await semaphore.acquire()))
-    before = time.time() + 10
-
-    def renewed() -> list[float]:
-        scores = [
-            client.zscore(f"adv-sem:semaphore_main:spread{n}", a.acquisition_id)
-            for n, (_, a) in enumerate(held)
-        ]
-        return sorted({round(float(score or 0), 6) for score in scores})
-
-    await until(lambda: renewed()[0] > before, "heartbeats of all", within=40)
-    times = renewed()
-    assert times[-1] - times[0] > 0.5, "some of the 2 s between two heartbeats"
-    assert len(times) >= 6, "in several calls"
-    assert not any(acquired.lost.is_set() for _, acquired in held)
-    for semaphore, acquired in held:
-        await semaphore.release(acquired)
 
 
 @pytest.mark.soak

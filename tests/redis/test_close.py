@@ -83,27 +83,6 @@ async def test_a_local_close_does_not_wait_for_a_blocked_loop_that_has_only_hold
     assert await limit.release(held)
 
 
-async def test_close_everywhere_and_reopen_reach_other_processes(
-    server: Server, config: RedisConfig
-) -> None:
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    held = await semaphore.acquire()
-    with worker_of(server) as worker:
-        worker.tell("acquire")
-        await in_line(semaphore, 1)
-        await semaphore.close_everywhere("a b  c")
-        refused = "failed SemaphoreClosed 's' is closed everywhere: a b  c"
-        assert await hears(worker) == refused
-        assert await semaphore.release(held)
-        worker.tell("acquire")
-        assert await hears(worker) == refused
-        await semaphore.reopen()
-        worker.tell("acquire")
-        assert (await hears(worker)).startswith("acquired 1 ")
-        worker.tell("release")
-        assert await hears(worker) == "released True"
-
-
 async def test_a_waiter_that_missed_the_message_is_told_by_its_heartbeat(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -145,44 +124,6 @@ async def test_it_is_remembered_for_30_days_after_the_last_call_that_met_it(
     assert await RedisSemaphore.get_acquired_stats(config=config) == {}
 
 
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-@pytest.mark.parametrize("used", [False, True])
-async def test_after_a_reopen_it_is_kept_as_long_as_if_it_had_not_been_closed(
-    config: RedisConfig, client: redis.Redis, kind: str, *, used: bool
-) -> None:
-    limit: Any = RedisSemaphore(3, name="s", config=config)
-    if kind == "tiers":
-        limit = Tiers(Tier("all", 3), name="s", url=config)
-    if used:
-        async with limit.cm():
-            pass
-    await limit.close_everywhere("holidays")
-    await limit.stats()
-    assert client.keys("*:s")
-    for key in client.keys("*:s"):
-        if "numbers" not in key:
-            assert 30 * DAYS - 60 <= client.ttl(key) <= 30 * DAYS
-    await limit.reopen()
-    for key in client.keys("*:s"):
-        assert 0 < client.ttl(key) <= 120
-
-
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_a_resize_of_before_is_remembered_after_a_reopen(
-    config: RedisConfig, client: redis.Redis, kind: str
-) -> None:
-    limit: Any = RedisSemaphore(3, name="s", config=config)
-    if kind == "tiers":
-        limit = Tiers(Tier("all", 3), name="s", url=config)
-    await (limit.resize(5) if kind == "semaphore" else limit.resize("all", 5))
-    [state] = client.keys("*state*")
-    before = client.ttl(state)
-    await limit.close_everywhere()
-    await limit.close_everywhere("for another reason")
-    await limit.reopen()
-    assert 0.4 * DAYS < before - 60 <= client.ttl(state) <= before
-
-
 async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
     config: RedisConfig, server: Server, client: redis.Redis
 ) -> None:
@@ -204,7 +145,7 @@ async def test_a_grant_whose_reply_was_lost_before_the_close_is_a_grant(
 
 
 async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) -> None:
-    from slotwise.redis._closing import generations
+    from slotwise.redis._shared_client import generations
 
     for number in range(50):
         semaphore = RedisSemaphore(1, name=f"passing-{number}", config=config)
@@ -213,25 +154,3 @@ async def test_names_that_were_closed_leave_nothing_behind(config: RedisConfig) 
         await semaphore.close()
     del semaphore
     assert not [key for key in generations.open_names() if "passing-" in str(key)]
-
-
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_a_reason_that_is_not_text_is_shown_escaped(
-    config: RedisConfig, client: redis.Redis, kind: str
-) -> None:
-    limit: Any
-    if kind == "semaphore":
-        limit = owner = RedisSemaphore(1, name="s", config=config)
-    else:
-        owner = Tiers(Tier("all", 1), name="s", url=config)
-        limit = owner.at()
-    await owner.close_everywhere("soon")
-    client.hset(f"adv-sem:{kind}_state:s", ".reason", b"caf\xe9")
-    with pytest.raises(SemaphoreClosed) as closed:
-        await limit.acquire()
-    assert closed.value.reason == r"caf\xe9"
-    with pytest.raises(SemaphoreClosed):
-        await limit.pause(1)
-    assert (await limit.stats()).reason == r"caf\xe9"
-    await owner.reopen()
-    assert await limit.release(await limit.acquire()) is True

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
-from importlib import metadata
 
 import pytest
 import redis
@@ -122,43 +120,6 @@ async def test_configurations_with_other_limits_share_their_thread_and_connectio
         assert await each.release(path)
 
 
-async def test_namespaces_share_their_thread_and_connections(
-    counted: RedisConfig, client: redis.Redis
-) -> None:
-    """They are only a prefix of keys."""
-
-    async def use(number: int) -> None:
-        config = counted.with_options(namespace=f"namespace-{number}")
-        semaphore = RedisSemaphore(1, name="s", config=config)
-        async with semaphore:
-            assert client.exists(f"namespace-{number}:semaphore_main:s")
-
-    before = heartbeat_threads()
-    for number in range(40):
-        await use(number)
-    assert heartbeat_threads() <= before + 1
-    assert 0 < connections(client) <= 2  # of this loop, and of the heartbeat thread
-    assert await RedisSemaphore.get_acquired_stats(["s"], config=counted) == {}
-
-
-@pytest.mark.soak
-async def test_a_connection_is_opened_without_reading_the_metadata_of_packages(
-    counted: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """redis-py reads its own for each connection, to tell the server a version."""
-    read: list[str] = []
-    version = metadata.version
-
-    def noted(package: str) -> str:
-        read.append(package)
-        return version(package)
-
-    monkeypatch.setattr(metadata, "version", noted)
-    async with RedisSemaphore(1, name="s", config=counted):
-        assert connections(client) > 0
-    assert read == []
-
-
 async def nothing_is_left(semaphore: RedisSemaphore, client: redis.Redis) -> None:
     thread = thread_of(shared_of(semaphore).heartbeat_thread)
     await until(lambda: connections(client) == 0, "no connection")
@@ -216,20 +177,3 @@ async def test_the_last_close_ends_thread_and_connections(
         assert connections(client) > 0
     await asyncio.to_thread(again.close_sync)
     await nothing_is_left(again, client)
-
-
-@pytest.mark.soak
-async def test_threads_that_come_while_the_thread_leaves_are_served(
-    counted: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.001)
-    semaphore = RedisSemaphore(8, name="s", config=counted)
-
-    def work() -> None:
-        for number in range(60):
-            semaphore.release_sync(semaphore.acquire_sync(timeout=60))
-            time.sleep(number % 7 / 1000)
-
-    async with asyncio.timeout(120):
-        await asyncio.gather(*(asyncio.to_thread(work) for _ in range(4)))
-    assert (await semaphore.stats()).acquired_slots == 0

@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests._fresh_processes import run_command
 from tests.redis._server import Server, free_port
 
-from slotwise import AcquireTimeout, SlotwiseError, Tier, Tiers
+from slotwise import AcquireTimeout, SlotwiseError
 from slotwise._cli.main import main as command_line
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -139,15 +138,6 @@ async def test_commands_that_the_server_lacks_are_named_with_the_remedy(
     assert "run 'slotwise doctor" not in found
 
 
-async def test_a_command_that_only_tiers_call_and_the_server_lacks_is_named(tmp_path: Path) -> None:
-    with Server(tmp_path, "--rename-command", "HSET", "") as server:
-        config = RedisConfig(server.url, cleanup_timeout=1)
-        with pytest.raises(
-            BackendError, match=r"lacks (.*HSET.*|a command), which our scripts call"
-        ):
-            await Tiers(Tier("all", 1), name="t", url=config).at().acquire(timeout=5)
-
-
 async def test_a_command_that_a_user_may_not_run_is_named_with_the_remedy(
     server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,20 +244,6 @@ async def test_a_port_that_is_not_redis_is_named(answer: bytes) -> None:
         for kind in ("redis+cluster://", "redis+sentinel://"):
             path = "/service" if "sentinel" in kind else ""
             assert where in await complaint_of(impatient(f"{kind}{where}{path}"), timeout=1)
-
-
-def test_the_commands_say_that_a_port_is_not_redis(capfd: pytest.CaptureFixture[str]) -> None:
-    with SpeaksLikeAnOldServer(NOT_REDIS["http"]) as server:
-        complaint = (
-            f"{server.url.removeprefix('redis://')} does not speak Redis:"
-            f" it answered 'HTTP/1.1 400 Bad Request'"
-        )
-        assert command_line(["doctor", "--url", server.url]) == 1
-        assert complaint in capfd.readouterr().out
-        assert run_command("run", "s", "--limit", "1", "--url", server.url, "--", "true") == 125
-        assert capfd.readouterr().err == f"slotwise run: {complaint}\n"
-        assert command_line(["ls", "--url", server.url]) == 1
-        assert capfd.readouterr().err == f"slotwise ls: {complaint}\n"
 
 
 def test_a_unix_socket_and_another_database(tmp_path: Path) -> None:

@@ -77,13 +77,6 @@ def test_queue_gives_strictly_increasing_tickets_in_one_microsecond_and_backward
     assert six.client.zrange(WAITING, 0, -1) == ["z", "a", "m"]
 
 
-def test_queue_keeps_the_place_of_one_that_asks_again(six: Six) -> None:
-    assert six.queue("a") == 1
-    six.queue("b")
-    assert six.queue("a") == 0
-    assert six.client.zrange(WAITING, 0, -1) == ["a", "b"]
-
-
 def test_queue_never_shortens_the_life_of_a_key(six: Six) -> None:
     six.interval = 1000
     six.queue("long")
@@ -117,41 +110,6 @@ def test_wake_up_nexts_grants_the_first_that_fit_and_tells_their_lists(six: Six)
     assert six.wake_up_nexts(2) == 0
 
 
-def test_wake_up_nexts_ends_ttls_silent_holders_and_silent_waiters(six: Six) -> None:
-    assert isinstance(six.now, float)
-    six.queue("expires")
-    six.queue("falls silent")
-    six.wake_up_nexts(2)
-    six.ttl = 5
-    six.acquire("expires", 2)
-    six.ttl = ""
-    six.acquire("falls silent", 2)
-    six.queue("dead waiter")
-    six.now += 5
-    six.queue("alive")
-    assert six.wake_up_nexts(1) == 0, "a silent one and the dead waiter still count"
-    assert six.client.zrange(TTL, 0, -1) == []
-    six.now += 10
-    assert six.wake_up_nexts(1) == 1
-    assert six.client.zrange(MAIN, 0, -1) == ["alive"]
-    assert six.client.zrange(WAITING, 0, -1) == []
-    assert six.client.zrange(HEARTBEAT, 0, -1) == []
-
-
-def test_wake_up_nexts_grants_all_slots_of_one_or_none_and_nobody_passes(six: Six) -> None:
-    six.queue("a")
-    six.queue("sw-client-1*3")
-    six.queue("b")
-    assert six.wake_up_nexts(3) == 1
-    six.release("a")
-    assert six.wake_up_nexts(3) == 1
-    members = {"sw-client-1*3", "sw-client-1*3#2", "sw-client-1*3#3"}
-    assert set(six.client.zrange(MAIN, 0, -1)) == members
-    assert six.release("sw-client-1*3") == 1
-    assert six.wake_up_nexts(3) == 1
-    assert six.client.zrange(MAIN, 0, -1) == ["b"]
-
-
 def test_wake_up_nexts_tells_ids_of_ours_by_a_message(six: Six) -> None:
     with six.client.pubsub() as messages:
         messages.subscribe("slotwise:client")
@@ -180,33 +138,6 @@ def test_acquire_of_a_stale_grant_changes_nothing(six: Six) -> None:
     six.ttl = 60
     assert six.acquire("never granted", 1) == [0, 0]
     assert six.client.keys() == []
-
-
-def test_release_removes_the_id_from_all_four_keys(six: Six) -> None:
-    six.ttl = 60
-    for claim_id in "ab":
-        six.queue(claim_id)
-    six.wake_up_nexts(1)
-    six.acquire("a", 1)
-    assert six.release("a") == 1
-    assert six.release("a") == 0
-    assert six.release("b") == 0
-    six.client.lpop("adv-sem:acquisition_notification:a")
-    assert six.client.keys() == [MAX]
-
-
-def test_ping_renews_whichever_it_finds_and_tells_the_dead(six: Six) -> None:
-    assert isinstance(six.now, float)
-    for claim_id in "ab":
-        six.queue(claim_id)
-    six.wake_up_nexts(1)
-    six.now += 10
-    assert six.ping("a") == [0, 1]
-    assert six.ping("b") == [1, 0]
-    assert six.ping("nobody") == [0, 0]
-    assert six.client.zscore(MAIN, "a") == pytest.approx(NOW + 25, abs=1e-6)
-    assert six.client.zscore(HEARTBEAT, "b") == pytest.approx(NOW + 25, abs=1e-6)
-    assert six.client.zscore(WAITING, "b") == pytest.approx(NOW, abs=1e-5)
 
 
 def test_card_counts_after_ending_what_is_over(six: Six) -> None:
@@ -252,12 +183,3 @@ def test_a_foreign_id_means_what_it_says_and_no_more(six: Six) -> None:
     assert six.release("x*3") == 1
     assert six.client.zrange(MAIN, 0, -1) == ["x*3#2", "x*3#3"]
     assert six.release("x*3#2") == 1
-
-
-def test_a_part_of_an_acquisition_cannot_be_released(six: Six) -> None:
-    members = ["sw-a-1*3", "sw-a-1*3#2", "sw-a-1*3#3"]
-    six.client.zadd(MAIN, dict.fromkeys(members, NOW + 15))
-    assert six.release("sw-a-1*3#2") == 0
-    assert six.client.zrange(MAIN, 0, -1) == members
-    assert six.release("sw-a-1*3") == 1
-    assert not six.client.exists(MAIN)

@@ -23,9 +23,7 @@ from tests.redis.test_semaphore import assert_nothing_left, in_line
 from slotwise import LimitFull
 from slotwise._core import unreachable
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._scripts import load
-from slotwise.redis._shared_client import NameRecord
 
 INTERVAL = 1.5
 PING = INTERVAL / 5
@@ -214,7 +212,7 @@ async def test_a_stranger_who_grants_one_of_three_slots_does_not_split_them(
         at_once.zadd("adv-sem:semaphore_main:s", {claim_id: time.time() + INTERVAL})
         at_once.execute()
     # A check, which serves whoever fits.
-    shared_of(semaphore).heartbeat_thread.checks.schedule(record_of(semaphore), 0)
+    shared_of(semaphore).heartbeat_thread.heartbeats.schedule_check(record_of(semaphore), 0)
     await until(
         lambda: client.zrank("adv-sem:semaphore_waiting:s", claim_id) == 0, "back in its place"
     )
@@ -293,57 +291,6 @@ async def test_what_a_stranger_frees_without_a_word_is_noticed_within_a_second_a
     assert_nothing_left(client)
 
 
-@pytest.mark.soak
-async def test_a_waiter_from_before_a_foreign_hold_notices_its_release_too(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unreachable, "_LONGEST_PING", NEVER)
-    semaphore, stranger = ours(server, 1, NEVER), Stranger(server, 1)
-    held = await semaphore.acquire()
-    first = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    theirs = stranger.queue()
-    behind = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 3)
-    await semaphore.release(held)
-    await semaphore.release(await asyncio.wait_for(first, 20))
-    await asyncio.to_thread(stranger.wait, theirs)
-    assert not behind.done()
-    stranger.release(theirs)
-    await semaphore.release(await asyncio.wait_for(behind, 20))
-    assert_nothing_left(client)
-
-
-async def test_holders_of_several_slots_are_not_taken_for_strangers(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[object] = []
-    schedule = NameChecks.schedule
-
-    def note(checks: NameChecks, record: NameRecord, ms: int) -> None:
-        seen.append((record, ms))
-        schedule(checks, record, ms)
-
-    monkeypatch.setattr(NameChecks, "schedule", note)
-    config = RedisConfig(server.url)  # and a name that no stranger has used
-    semaphore = RedisSemaphore(7, name="wide", heartbeat_max_interval=NEVER, config=config)
-    held = [await semaphore.acquire(slots) for slots in (1, 3, 1, 2)]
-    await semaphore.release(held.pop(2))  # a gap among the numbers
-    waiting = [asyncio.create_task(semaphore.acquire(slots)) for slots in (4, 1)]
-    await in_line(semaphore, 2)
-    for waiter in list(shared_of(semaphore).waiters.values()):
-        before = waiter.alive_at
-        waiter.confirm()
-        await until(lambda w=waiter, b=before: w.alive_at > b, "a look")
-    assert seen
-    assert (record_of(semaphore), -2) not in seen
-    for each in held:
-        await semaphore.release(each)
-    for task in waiting:
-        await semaphore.release(await asyncio.wait_for(task, 20))
-    assert_nothing_left(client)
-
-
 async def test_max_waiting_counts_foreign_clients_and_refuses_none_of_them(server: Server) -> None:
     semaphore = RedisSemaphore(1, name="s", max_waiting=1, config=RedisConfig(server.url))
     held = await semaphore.acquire()
@@ -356,32 +303,3 @@ async def test_max_waiting_counts_foreign_clients_and_refuses_none_of_them(serve
     assert refused.value.waiting == 2
     await semaphore.release(held)
     assert foreigner.client.zrange(foreigner.main, 0, -1) == ["one"]
-
-
-@pytest.mark.parametrize("kind", [Foreigner, Stranger])
-async def test_head_starts_of_ours_and_foreign_clients_share_one_queue(
-    server: Server, kind: type[Foreigner]
-) -> None:
-    """Foreign clients have none; a place of ours in the future pushes none of them back."""
-    semaphore, foreigner = ours(server, 1, 600), kind(server, 1)
-    held = await semaphore.acquire()
-    tasks = [asyncio.create_task(semaphore.acquire(label="patient", priority=-3600))]
-    await in_line(semaphore, 1)
-    first = uuid.uuid4().hex
-    foreigner.run("queue", foreigner.line, first, 600, foreigner.own_ttl, foreigner.now())
-    tasks.append(asyncio.create_task(semaphore.acquire(label="plain")))
-    await in_line(semaphore, 3)
-    second = uuid.uuid4().hex
-    foreigner.run("queue", foreigner.line, second, 600, foreigner.own_ttl, foreigner.now())
-    tasks.append(asyncio.create_task(semaphore.acquire(label="urgent", priority=3600)))
-    await in_line(semaphore, 5)
-    waiters = await semaphore.waiters()
-    who = [{first: "first", second: "second"}.get(w.acquisition_id, w.label) for w in waiters]
-    assert who == ["urgent", "first", "plain", "second", "patient"]
-    await semaphore.release(held)
-    async with asyncio.timeout(30):
-        await semaphore.release(await tasks.pop())
-    assert foreigner.client.zrange(foreigner.main, 0, -1) == [first]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

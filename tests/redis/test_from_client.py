@@ -8,7 +8,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import redis.asyncio.cluster
 import redis.cluster
 import redis.connection
 import redis.sentinel
-from tests.redis._server import Server, until
+from tests.redis._server import Server
 
 import slotwise
 from slotwise.errors import BackendError
@@ -139,24 +138,6 @@ async def test_semaphores_work_with_the_settings_of(kind: str, server: Server) -
         assert client.exists(KEY)
 
 
-async def test_a_unix_socket_of_an_asyncio_client_is_used(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with Server(tmp_path / "redis", "--unixsocket", str(path)) as server:
-        await use(RedisConfig.from_client(redis.asyncio.Redis(unix_socket_path=str(path), db=2)))
-        with server.client(db=2) as client:
-            assert client.exists(KEY)
-
-
-async def test_the_client_name_is_the_clients_or_ours(server: Server) -> None:
-    named = RedisConfig.from_client(redis.Redis(**plain(server), client_name="billing"))
-    await use(named)
-    assert ("default", "billing") in users(server)
-    await use(RedisConfig(f"{server.url}?client_name=by-url"))
-    assert ("default", "by-url") in users(server)
-    await use(RedisConfig(server.url))
-    assert ("default", "slotwise") in users(server)
-
-
 async def test_configurations_that_spell_out_the_defaults_share_thread_and_connections(
     server: Server,
 ) -> None:
@@ -171,13 +152,6 @@ async def test_configurations_that_spell_out_the_defaults_share_thread_and_conne
     over_tls = RedisConfig.from_client(redis.Redis(**plain(server), ssl=True))
     by_url = RedisConfig(f"{server.url.replace('redis:', 'rediss:')}?ssl_cert_reqs=required")
     assert over_tls.endpoint == by_url.endpoint
-
-
-async def test_a_user_without_a_password_is_that_user(cloud: Server) -> None:
-    with cloud.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "cloud", "on", "nopass", "~*", "&*", "+@all")
-    await use(RedisConfig(f"redis://cloud@127.0.0.1:{cloud.port}"))
-    assert ("cloud", "slotwise") in users(cloud)
 
 
 # ---------------------------------------------------------------- code of the user's own
@@ -265,22 +239,6 @@ async def test_a_provider_that_is_only_for_asyncio_is_asked(cloud: Server) -> No
     assert tokens.given
 
 
-async def test_a_provider_that_returns_only_a_password_means_the_default_user(
-    tmp_path: Path,
-) -> None:
-    server = Server(tmp_path, "--requirepass", "right")
-    server.password = "right"
-
-    class OnlyPassword(redis.CredentialProvider):
-        def get_credentials(self) -> tuple[str]:
-            return ("right",)
-
-    with server:
-        await use(
-            RedisConfig(f"redis://127.0.0.1:{server.port}", credential_provider=OnlyPassword())
-        )
-
-
 async def test_no_message_repeats_a_token_that_is_refused(cloud: Server) -> None:
     class Wrong(redis.CredentialProvider):
         def get_credentials(self) -> tuple[str, str]:
@@ -337,14 +295,6 @@ def test_a_provider_and_a_password_exclude_each_other() -> None:
     assert "s3cr3t" not in str(caught.value)
     with pytest.raises(TypeError, match=r"credential_provider must be a redis\.CredentialProvider"):
         RedisConfig(credential_provider="s3cr3t")
-
-
-async def test_a_provider_can_be_given_to_semaphore(cloud: Server) -> None:
-    tokens = Tokens(cloud)
-    semaphore = slotwise.semaphore("s", 1, url=cloud.url, credential_provider=tokens)
-    async with semaphore:
-        assert tokens.given
-    await until(lambda: ("cloud", "slotwise") in users(cloud), "the user")
 
 
 def test_equal_settings_share_their_connections_even_with_unhashable_values() -> None:

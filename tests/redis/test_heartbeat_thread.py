@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import re
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import redis
 from tests.redis._inside import (
-    forget_thread,
     is_running,
-    loop_of,
     shared_of,
-    spawn,
     thread_of,
 )
 from tests.redis._server import as_another_process, until
 
 from slotwise import RedisSemaphore
-from slotwise.instrumentation import Event, add_hook, remove_hook
 from slotwise.redis import RedisConfig, _heartbeat_thread
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._shared_client import SharedClient
@@ -91,8 +85,8 @@ async def test_a_newcomer_in_the_instant_in_which_the_thread_stops_has_another_o
     close_idle = SharedClient.close_idle
     acquired: list[object] = []
 
-    def closed_just_before_a_newcomer(self: SharedClient, *, abandon: bool = False) -> bool:
-        closed = close_idle(self, abandon=abandon)
+    def closed_just_before_a_newcomer(self: SharedClient) -> bool:
+        closed = close_idle(self)
         if closed and self is shared:
             monkeypatch.undo()
             newcomer = asyncio.run_coroutine_threadsafe(semaphore.acquire(), loop)
@@ -182,58 +176,6 @@ async def test_a_blocking_call_in_the_heartbeat_thread_does_not_block_it(
     await semaphore.release(kept)
 
 
-async def test_a_hook_that_exits_ends_the_thread_but_not_the_heartbeats(
-    config: RedisConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    semaphore = RedisSemaphore(2, name="s", config=config, heartbeat_max_interval=60)
-    expiring = RedisSemaphore(2, name="t", config=config, ttl=0.1)
-    thread = shared_of(semaphore).heartbeat_thread
-
-    def leave(event: Event) -> None:
-        if event.kind == "expired" and threading.current_thread() is first:
-            raise SystemExit
-
-    held = await semaphore.acquire()
-    first = thread_of(thread)
-    add_hook(leave)
-    try:
-        await expiring.acquire()
-        await until(lambda: first is not None and not first.is_alive(), "the end of the thread")
-        await until(lambda: is_running(thread), "another thread")
-    finally:
-        remove_hook(leave)
-    before = held.heard_at
-    thread.heartbeat_soon()
-    await until(lambda: held.heard_at > before, "a heartbeat")
-    assert not held.lost.is_set()
-    await semaphore.release(held)
-
-
-@pytest.mark.soak
-def test_an_interrupt_while_the_thread_is_started_leaves_one_that_runs(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    start = threading.Thread.start
-
-    def interrupted(self: threading.Thread) -> None:
-        if self.name == "slotwise-heartbeat":
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        start(self)
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        semaphore.acquire_sync(timeout=10)
-    acquired: list[object] = []
-    again = threading.Thread(target=lambda: acquired.append(semaphore.acquire_sync(timeout=10)))
-    again.daemon = True
-    again.start()
-    again.join(20)
-    assert acquired, "nobody runs its loop"
-    semaphore.release_sync(acquired[0])
-
-
 @pytest.mark.soak
 async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) -> None:
     """Else people look for the reason at the server."""
@@ -251,72 +193,9 @@ async def test_a_loss_says_that_this_process_did_not_run(config: RedisConfig) ->
     assert re.match(r"no heartbeat got through for [\d.]+ s: the heartbeat thread did not", reason)
 
 
-@pytest.mark.soak
-async def test_the_thread_stops_and_starts_and_nobody_is_left_without_heartbeats(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Callers come when it is about to stop; later, everybody who is there is heard of."""
-    monkeypatch.setattr(_heartbeat_thread, "IDLE", 0.01)
-    monkeypatch.setattr(_heartbeat_thread, "_SOON", 0.001)
-    semaphore = RedisSemaphore(
-        40, name="s", config=config, heartbeat_max_interval=60, ping_interval=5
-    )
-    thread = shared_of(semaphore).heartbeat_thread
-    threads: set[threading.Thread | None] = set()
-    in_threads: Callable[[], object] = semaphore.acquire_sync
-    for n in range(24):
-        held = await (asyncio.to_thread(in_threads) if n % 3 == 2 else semaphore.acquire())
-        assert thread.interval == 5
-        threads.add(thread_of(thread))
-        before = held.heard_at
-        thread.heartbeat_soon()
-        await until(lambda: held.heard_at > before, "a heartbeat")  # noqa: B023
-        await semaphore.release(held)
-        await asyncio.sleep(0.01 + n % 5 * 0.003)
-    assert len(threads) > 2
-
-
-def test_the_process_can_end_in_the_instant_in_which_the_thread_stops(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
-    heartbeat_thread.ensure_running()
-    thread, loop = thread_of(heartbeat_thread), loop_of(heartbeat_thread)
-    assert thread is not None
-    call = loop.call_soon_threadsafe
-
-    def called_when_idle(callback: Callable[[], object]) -> None:
-        monkeypatch.undo()
-        forget_thread(heartbeat_thread)
-        call(callback)
-
-    monkeypatch.setattr(loop, "call_soon_threadsafe", called_when_idle)
-    heartbeat_thread.end()
-    thread.join(30)
-    assert not thread.is_alive()
-
-
 async def test_a_late_caller_starts_no_thread_once_the_process_ends(config: RedisConfig) -> None:
     """It had stopped by itself before: nobody would have ended the next one."""
     heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
     heartbeat_thread.end()
     heartbeat_thread.ensure_running()
     assert thread_of(heartbeat_thread) is None
-
-
-def test_the_thread_ends_though_a_timeout_in_it_has_just_expired(config: RedisConfig) -> None:
-    """A task that its own timeout has cancelled goes on after that."""
-    heartbeat_thread = shared_of(RedisSemaphore(1, name="s", config=config)).heartbeat_thread
-
-    async def wait() -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0):
-                heartbeat_thread.end()  # right after the timeout has expired
-                await asyncio.Event().wait()
-        await asyncio.Event().wait()
-
-    spawn(heartbeat_thread, wait())
-    thread = thread_of(heartbeat_thread)
-    assert thread is not None
-    thread.join(10)
-    assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Threads that are interrupted while they acquire or release leave nothing behind."""
+"""Threads that are interrupted while they acquire leave nothing behind."""
 
 from __future__ import annotations
 
@@ -9,27 +9,13 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._inside import record_of, shared_of
-from tests.redis._interrupt import interrupted_on_its_way_to
 from tests.redis._server import until
 
-from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._backend import RedisBackend
 
 pytestmark = pytest.mark.soak
 
-MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
-
-
-HOLDERS = "adv-sem:tiers_holders:t"
-
-
-ALICE = ("alice", None)
-
-
-def uploads(config: RedisConfig) -> RedisBackend:
-    tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
-    return RedisBackend(tiers, name="t", config=config)
+MAIN = "adv-sem:semaphore_main:x"
 
 
 def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
@@ -50,48 +36,3 @@ def test_a_slot_that_comes_as_its_thread_is_interrupted_goes_back(
         asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was given back"))
         held = shared_of(semaphore).holders.values()
         assert [each for each in held if each.record is record_of(semaphore)] == []
-
-
-def test_a_thread_that_is_interrupted_before_its_release_began_has_released(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """By a real signal, which comes before the heartbeat thread was told of it."""
-    semaphore = RedisSemaphore(name="x", value=1, config=config)
-    held = semaphore.acquire_sync()
-    heartbeat_thread = shared_of(semaphore).heartbeat_thread
-    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
-        semaphore.release_sync(held)
-    asyncio.run(until(lambda: client.zcard(MAIN) == 0, "it was released"))
-    assert held.acquisition_id not in shared_of(semaphore).holders
-    assert not held.lost.is_set()
-
-
-def test_a_path_that_comes_as_its_thread_is_interrupted_goes_back(
-    config: RedisConfig, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = uploads(config)
-    heartbeat_thread = shared_of(paths).heartbeat_thread
-    run = heartbeat_thread.run
-
-    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        run(coroutine)
-        raise KeyboardInterrupt  # as a signal would, just when the result has come
-
-    monkeypatch.setattr(heartbeat_thread, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        paths.acquire_sync(ALICE, timeout=None)
-    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was given back"))
-
-
-def test_a_thread_with_a_path_that_is_interrupted_before_its_release_began_has_released(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """By a real signal, which comes before the heartbeat thread was told of it."""
-    paths = uploads(config)
-    held = paths.acquire_sync(ALICE, timeout=None)
-    assert client.zcard(HOLDERS) == 1
-    heartbeat_thread = shared_of(paths).heartbeat_thread
-    with interrupted_on_its_way_to(heartbeat_thread), pytest.raises(KeyboardInterrupt):
-        paths.release_sync(held.acquisition_id)
-    asyncio.run(until(lambda: client.zcard(HOLDERS) == 0, "it was released"))
-    assert held.acquisition_id not in shared_of(paths).holders

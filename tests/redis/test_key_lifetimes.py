@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import pytest
 import redis
-from tests.redis._server import as_another_process, until
+from tests.redis._server import as_another_process
 
-from slotwise.errors import AcquireTimeout
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 MAIN, WAITING = "adv-sem:semaphore_main:x", "adv-sem:semaphore_waiting:x"
@@ -45,17 +42,3 @@ async def test_a_key_that_was_rebuilt_lives_for_its_new_holders(
     await hasty.release(brief)
     assert client.pttl(MAIN) > 50_000
     await patient.release(held)
-
-
-async def test_a_short_heartbeat_does_not_shorten_the_queue(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    patient, hasty = patient_and_hasty(config)
-    held = await patient.acquire(2)
-    waiting = asyncio.create_task(patient.acquire(2))
-    await until(lambda: client.zcard(WAITING) == 1, "the waiter")
-    with pytest.raises(AcquireTimeout):
-        await hasty.acquire(timeout=0.05)
-    assert client.pttl(WAITING) > 50_000
-    await patient.release(held)
-    await patient.release(await waiting)

@@ -8,7 +8,6 @@ from typing import Any
 import redis
 from tests.redis._client import Worker
 from tests.redis._server import Server
-from tests.redis.test_semaphore import assert_nothing_left, in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
 
@@ -22,27 +21,6 @@ async def hears(worker: Worker) -> str:
 
 def worker_of(server: Server, **options: Any) -> Worker:
     return Worker(name="s", value=1, config={"url": server.url}, **options)
-
-
-async def test_a_kicked_holder_in_another_process_learns_it_and_the_next_one_has_its_slot(
-    server: Server, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(
-        name="s", value=1, heartbeat_max_interval=NEVER, config=RedisConfig(server.url)
-    )
-    with worker_of(server, heartbeat_max_interval=NEVER) as worker:
-        worker.tell("acquire")
-        assert (await hears(worker)).startswith("acquired 1 ")
-        waiting = asyncio.create_task(semaphore.acquire())
-        await in_line(semaphore, 1)
-        [holder] = await semaphore.holders()
-        assert holder.pid == worker.process.pid
-        assert await semaphore.kick(holder.acquisition_id) is True
-        acquired = await asyncio.wait_for(waiting, 30)
-        assert (await hears(worker)) == "lost it was kicked"
-        assert await semaphore.kick(holder.acquisition_id) is False
-        assert await semaphore.release(acquired) is True
-    assert_nothing_left(client)
 
 
 async def test_a_kick_that_no_message_tells_of_is_found_by_the_heartbeat(

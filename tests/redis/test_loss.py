@@ -43,7 +43,7 @@ async def test_a_grant_is_no_sign_of_life(config: RedisConfig, client: redis.Red
     assert granted.since > granted.alive_at + 5 * instant
 
     async def see_who_is_silent_at(now: float) -> None:
-        heartbeat_thread.lost_holds.lose_silent(now)
+        shared_of(semaphore).lose_silent(now)
 
     await asyncio.to_thread(heartbeat_thread.run, see_who_is_silent_at(ends_at - instant))
     assert not granted.lost.is_set()

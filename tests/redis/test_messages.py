@@ -6,14 +6,12 @@ import asyncio
 
 import pytest
 import redis
-from tests.redis._inside import record_of, shared_of
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, as_another_process, until
 from tests.redis.test_semaphore import in_line
 
-from slotwise._core.paths import TierSpec
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._backend import RedisBackend
 from slotwise.redis._shared_client import SharedClient
 
 MALFORMED = (
@@ -101,21 +99,6 @@ async def test_a_forged_grant_of_a_slot_is_not_believed(
     assert not held.lost.is_set()
     await semaphore.release(held)
     await semaphore.release(await asyncio.wait_for(waiting, 20))
-
-
-async def test_a_forged_grant_of_a_path_is_not_believed(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths = RedisBackend((TierSpec("all", 1, keyed=False),), name="p", config=config)
-    held = await paths.acquire((None,), timeout=None)
-    waiting = asyncio.create_task(paths.acquire((None,), timeout=None))
-    await until(lambda: client.zcard(record_of(paths).keys.all[2]) == 1, "a waiter")
-    strangers, waiter = Strangers(client, shared_of(paths)), only_waiter(shared_of(paths))
-    await strangers.heard(waiter)
-    assert not waiting.done()
-    await paths.release(held.acquisition_id)
-    acquired = await asyncio.wait_for(waiting, 20)
-    await paths.release(acquired.acquisition_id)
 
 
 async def test_a_listener_can_forge_no_other_message(

@@ -36,14 +36,6 @@ async def test_a_made_up_id_of_very_many_slots_does_not_stop_the_server(
     assert await semaphore.release(held)
 
 
-async def test_a_part_of_an_acquisition_is_not_released_by_itself(config: RedisConfig) -> None:
-    semaphore = RedisSemaphore(value=3, config=config)
-    held = await semaphore.acquire(3)
-    assert await semaphore.release(f"{held.acquisition_id}#2") is False
-    assert (await semaphore.stats()).acquired_slots == 3
-    assert await semaphore.release(held) is True
-
-
 async def test_what_foreign_clients_left_of_a_dead_holder_is_dropped(client: redis.Redis) -> None:
     scripts = Calls(client, "adv-sem", "s", values=40)
     assert scripts.request("sw-dead-1*30")[0] == "granted"

@@ -20,11 +20,6 @@ from slotwise.redis._backend import RedisBackend
 from slotwise.redis._scripts import OURS, load
 
 USER_AND_ALL = (TierSpec("user", 1, keyed=True), TierSpec("all", 2, keyed=False))
-THREE = (
-    TierSpec("tenant", 2, keyed=True),
-    TierSpec("model", 3, keyed=True),
-    TierSpec("all", 4, keyed=False),
-)
 
 
 def uploads(config: RedisConfig, **options: object) -> RedisBackend:
@@ -119,27 +114,6 @@ def monitor(server: Server, client: redis.Redis) -> Iterator[Monitor]:
     monitor.close()
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("tiers", "path"), [(USER_AND_ALL, ("alice", None)), (THREE, ("acme", "large", None))]
-)
-async def test_a_free_path_is_one_command_to_acquire_and_one_to_release(
-    config: RedisConfig,
-    monitor: Monitor,
-    tiers: tuple[TierSpec, ...],
-    path: tuple[str | None, ...],
-) -> None:
-    # No heartbeat falls into the test.
-    name = "one command"
-    paths = RedisBackend(tiers, name=name, config=config, heartbeat_max_interval=600)
-    await paths.release((await paths.acquire(path, timeout=None)).acquisition_id)
-    monitor.commands(name)
-    acquired = await paths.acquire(path, timeout=5)
-    assert monitor.commands(name) == ["request"]
-    assert await paths.release(acquired.acquisition_id) is True
-    assert monitor.commands(name) == ["release"]
-
-
 # ---------------------------------------------------------------------- serving
 
 
@@ -188,23 +162,6 @@ def worker_of(server: Server) -> Worker:
     return Worker(module="tests.redis._path_worker", url=server.url, name="t", tiers=tiers)
 
 
-@pytest.mark.soak
-async def test_heartbeats_refuse_the_rest_of_very_many_waiters(config: RedisConfig) -> None:
-    paths = uploads(config, ping_interval=0.1)
-    held = await paths.acquire(("a", None), timeout=5)
-    waiters = [asyncio.create_task(paths.acquire(("a", None), timeout=None)) for _ in range(2500)]
-    await in_line(paths, 2500)
-    await operator(config).close_everywhere()
-    async with asyncio.timeout(60):
-        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {SemaphoreClosed}
-    await in_line(paths, 0)
-    await paths.release(held.acquisition_id)
-    await operator(config).reopen()
-    again = await paths.acquire(("a", None), timeout=5)
-    await paths.release(again.acquisition_id)
-
-
 async def test_a_close_by_another_thread_that_does_not_see_a_newcomer_refuses_it_all_the_same(
     config: RedisConfig,
 ) -> None:
@@ -233,119 +190,10 @@ async def test_a_close_by_another_thread_that_does_not_see_a_newcomer_refuses_it
 # ------------------------------------------------------------------ resizing
 
 
-async def test_resize_serves_the_whole_fleet_and_one_key(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths, other = uploads(config), uploads(config)
-    held = [await paths.acquire((user, None), timeout=5) for user in "ab"]
-    c = await wait_for(other, "c", 1)
-    await operator(config).resize("all", 3)
-    c_id = await asyncio.wait_for(c, 20)
-    a = await wait_for(other, "a", 1)
-    await operator(config).resize("all", 4)
-    assert not a.done()
-    await operator(config).resize("user", 2, "a")
-    a_id = await asyncio.wait_for(a, 20)
-    stats = await other.stats()
-    assert stats["all"].value == 4
-    assert stats["user"].value == 1
-    assert stats["user"].keys["a"] == KeyStats(2, 0, 2)
-    await operator(config).resize("all", 1)
-    ids = [*(each.acquisition_id for each in held), c_id, a_id]
-    for each in ids[:3]:
-        assert await other.release(each) is True
-        with pytest.raises(AcquireTimeout):
-            await other.acquire(("z", None), timeout=0)
-    await other.release(ids[3])
-    await other.release((await other.acquire(("z", None), timeout=0)).acquisition_id)
-    await operator(config).resize("user", 0)
-    many = [await other.acquire(("y", None), timeout=0) for _ in range(1)]
-    assert (await other.stats())["user"].value == 0
-    await other.release(many[0].acquisition_id)
-    # A changed value is remembered, and nothing else.
-    assert nodes(client) == {"0:a": "0 0 2 - 0"}
-    assert client.pttl("adv-sem:tiers_state:t") > 3600 * 1000
-
-
 # ------------------------------------------------------------------- idle keys
-
-
-async def test_idle_keys_are_remembered_here_until_they_are_forgotten(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    paths = uploads(config)
-    busy = await paths.acquire(("busy", None), timeout=5)
-    for user in "abcd":
-        await paths.release((await paths.acquire((user, None), timeout=5)).acquisition_id)
-    with pytest.raises(AcquireTimeout):
-        await paths.acquire(("busy", None), timeout=0)
-    assert set((await paths.stats())["user"].keys) == {"busy", *"abcd"}
-    assert set(nodes(client)) == {"0:busy", "1:"}
-    assert paths.forget_idle("user", 60.0) == 0
-    assert paths.forget_idle("user", 60.0, keep_at_most=2) == 2
-    assert set((await paths.stats())["user"].keys) == {"busy", *"cd"}
-    assert paths.forget_idle("user", 0.0) == 2
-    assert paths.forget_idle("user", 0.0) == 0, "a busy one stays"
-    await paths.release(busy.acquisition_id)
-    assert paths.forget_idle("user", 0.0) == 1
 
 
 # --------------------------------------------------------------------- threads
 
 
 # ------------------------------------------------------------------- many of them
-
-
-@pytest.mark.soak
-async def test_later_calls_continue_what_one_call_cannot_finish(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    """More heads to look at than one call examines: all are served without a heartbeat."""
-    paths = RedisBackend(
-        (TierSpec("user", 1, keyed=True), TierSpec("all", 1, keyed=False)),
-        name="t",
-        config=config,
-        heartbeat_max_interval=600,
-    )
-    held = await paths.acquire(("nobody", None), timeout=5)
-    waiting = [
-        asyncio.create_task(paths.acquire((f"user {n}", None), timeout=None)) for n in range(300)
-    ]
-    await in_line(paths, 300)
-    await operator(config, most=1).resize("all", 0)
-    acquired = await asyncio.wait_for(asyncio.gather(*waiting), 30)
-    for each in [held, *acquired]:
-        await paths.release(each.acquisition_id)
-    assert_nothing_left(client)
-
-
-async def test_two_connections_serve_many_waiters(config: RedisConfig, client: redis.Redis) -> None:
-    before = len(client.client_list())
-    paths = uploads(config)
-    held = [await paths.acquire((user, None), timeout=5) for user in "ab"]
-    waiting = [
-        asyncio.create_task(paths.acquire((f"user {n}", None), timeout=None)) for n in range(200)
-    ]
-    await in_line(paths, 200)
-    assert len(client.client_list()) <= before + 3
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    for each in held:
-        await paths.release(each.acquisition_id)
-    assert_nothing_left(client)
-
-
-@pytest.mark.soak
-async def test_statistics_of_thousands_of_keys_come_in_several_looks(config: RedisConfig) -> None:
-    tiers = (TierSpec("user", 1, keyed=True), TierSpec("all", 0, keyed=False))
-    # A busy machine may need long for all of them.
-    patient = config.with_options(cleanup_timeout=90)
-    paths = RedisBackend(tiers, name="t", heartbeat_max_interval=120, config=patient)
-    users = [f"user {n}" for n in range(3000)]
-    held = await asyncio.gather(*(paths.acquire((user, None), timeout=90) for user in users))
-    stats = await paths.stats()
-    assert stats["all"].active == 3000
-    assert stats["user"].keys == dict.fromkeys(users, KeyStats(1, 0, 1))
-    await asyncio.gather(*(paths.release(each.acquisition_id) for each in held))
-    assert (await paths.stats())["all"].active == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import redis
 from tests._stdlib import discard
 from tests.redis._client import Worker
 from tests.redis._inside import shared_of
-from tests.redis._server import LOAD, Server, until
+from tests.redis._server import Server, until
 from tests.redis.test_paths import (
     USER_AND_ALL,
     assert_nothing_left,
@@ -43,43 +42,6 @@ def worker(
 
 
 # ------------------------------------------------------------------------- processes
-
-
-@pytest.mark.soak
-async def test_a_dead_process_is_noticed_by_newcomers_who_do_not_wait(server: Server) -> None:
-    paths = uploads(RedisConfig(server.url))
-    with worker(server) as doomed:
-        doomed.tell("acquire a")
-        doomed.hears()
-        doomed.kill()
-
-    async def free() -> bool:
-        return (await paths.stats())["user"].active == 0
-
-    await until(free, "the silence is over")
-    await paths.release((await paths.acquire(("a", None), timeout=0)).acquisition_id)
-
-
-@pytest.mark.soak
-async def test_no_tier_is_exceeded_by_four_processes(server: Server, client: redis.Redis) -> None:
-    tiers = (
-        TierSpec("user", 1, keyed=True),
-        TierSpec("model", 2, keyed=True),
-        TierSpec("all", 3, keyed=False),
-    )
-    with ExitStack() as stack:
-        workers = [stack.enter_context(worker(server, tiers, interval=20)) for _ in range(4)]
-        for seed, each in enumerate(workers):
-            each.tell(f"storm {seed}")
-        words = [
-            (await asyncio.to_thread(each.hears, within=60 * LOAD)).split() for each in workers
-        ]
-    assert [word for word, _, _ in words] == ["calm"] * 4
-    assert max(int(worst) for _, _, worst in words) == 0, "full at times, and never more"
-    assert sum(int(taken) for _, taken, _ in words) > 200
-    with server.client(db=1) as counts:
-        assert {int(counts.get(key)) for key in counts.scan_iter()} == {0}
-    assert_nothing_left(client)
 
 
 # ---------------------------------------------------------------------- life and loss
@@ -148,17 +110,6 @@ async def line_up(paths: RedisBackend, order: list[int]) -> list[asyncio.Task[No
         tasks.append(asyncio.create_task(wait(n)))
         await in_line(paths, n + 1)
     return tasks
-
-
-@pytest.mark.soak
-async def test_a_server_that_is_gone_for_longer_than_the_interval_costs_the_hold(
-    forgetful_server: Server,
-) -> None:
-    paths = uploads(RedisConfig(forgetful_server.url), heartbeat_max_interval=1)
-    held = await paths.acquire(("a", None), timeout=5)
-    await asyncio.to_thread(forgetful_server.kill)
-    await asyncio.wait_for(held.lost, 20)
-    assert "no heartbeat got through" in (held.lost.reason or "")
 
 
 async def test_a_wait_in_a_loop_that_was_closed_is_given_back(server: Server) -> None:

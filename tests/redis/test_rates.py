@@ -13,10 +13,10 @@ import pytest_asyncio
 from tests.redis._calls import Calls
 from tests.redis._inside import shared_of
 
-from slotwise import AcquireTimeout, Rate, RateLimit, Tier, Tiers
+from slotwise import Rate, RateLimit, Tier, Tiers
 from slotwise.redis import RedisConfig
 from slotwise.redis._acquisition import RedisAcquisition
-from slotwise.redis._name_checks import NameChecks
+from slotwise.redis._heartbeats import HeartbeatSender
 from slotwise.redis._writing import write_path, write_value
 
 _names = itertools.count(1)
@@ -42,21 +42,10 @@ async def level(limits, tier, key=None):
     return pytest.approx((stats if key is None else stats.keys[key]).level, abs=0.1)
 
 
-async def test_a_request_that_lacks_only_time_is_granted_when_it_has_passed(make):
-    limits = make(Tier("tokens", rate=Rate(20, per=1, burst=2)), Tier("all", 9))
-    async with asyncio.timeout(30):
-        results = [await limits.acquire(label=f"{n}") for n in range(8)]
-    times = [each.fencing_token / 1e6 for each in results]  # the server's
-    for first, last in itertools.combinations(range(8), 2):
-        assert last - first + 1 <= 20 * (times[last] - times[first]) + 2 + 0.001
-    for each in results:
-        await limits.release(each)
-
-
 @pytest.mark.soak
 async def test_the_process_of_the_next_one_comes_back_by_itself(make, monkeypatch):
     """Told by the server, and exactly then: not by its heartbeat thread, which comes later."""
-    monkeypatch.setattr(NameChecks, "schedule", lambda *_: None)
+    monkeypatch.setattr(HeartbeatSender, "schedule_check", lambda *_: None)
     tiers = Tier("tokens", rate=Rate(50, per=1, burst=1)), Tier("all", 9)
     limits = make(*tiers, heartbeat_max_interval=3600)
     async with asyncio.timeout(20):
@@ -101,6 +90,16 @@ async def test_what_was_used_is_settled_with_the_release_or_by_id(make):
         acquired.settle(tokens=-1)
 
 
+async def test_one_that_a_thread_acquired_is_settled_in_a_loop_though_nobody_awaits_that(make):
+    limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
+    held = await asyncio.to_thread(limits.acquire_sync, tokens=4)
+    await held.settle(tokens=3)
+    assert await level(limits, "tokens") == 2
+    held.settle(tokens=1).cancel()
+    await limits.release(held)
+    assert await level(limits, "tokens") == 4
+
+
 async def test_an_id_that_nobody_has_says_nothing_else_to_the_scripts(make):
     limits = make(Tier("tokens", rate=SLOW), Tier("all", 9))
     held = await limits.acquire(tokens=3)
@@ -113,24 +112,6 @@ async def test_an_id_that_nobody_has_says_nothing_else_to_the_scripts(make):
     assert holder.acquisition_id == held.acquisition_id
     await limits.release(held)
     assert await level(limits, "tokens") == 2
-
-
-async def test_a_wait_that_ends_without_a_grant_leaves_the_bucket_as_before(make, look_until):
-    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1))
-    held = await limits.acquire(tokens=1)
-    waiting = asyncio.create_task(limits.acquire(tokens=2))
-    await look_until(lambda: _waits(limits, 1))
-    releasing = asyncio.create_task(limits.release(held))
-    waiting.cancel()
-    await releasing
-    await asyncio.wait([waiting])
-    if not waiting.cancelled():
-        await limits.release(waiting.result())
-    else:
-        await look_until(lambda: _has_level(limits, 4))
-    with pytest.raises(AcquireTimeout):
-        await limits.acquire(tokens=5, timeout=0.05)
-    await look_until(lambda: _waits(limits, 0))
 
 
 async def test_the_level_of_a_key_that_takes_turns_is_known_while_somebody_waits(make, look_until):
@@ -149,10 +130,6 @@ async def _waits(limits, count):
     return (await limits.stats())["all"].waiting == count
 
 
-async def _has_level(limits, expected):
-    return await level(limits, "tokens") == expected
-
-
 @pytest.fixture
 def look_until():
     async def until(condition):
@@ -161,14 +138,6 @@ def look_until():
                 await asyncio.sleep(0.002)
 
     return until
-
-
-async def test_a_holder_whose_ttl_ends_keeps_what_it_took_of_a_rate(make, look_until):
-    limits = make(Tier("tokens", rate=SLOW), Tier("all", 1), ttl=0.1)
-    acquired = await limits.acquire(tokens=3)
-    await look_until(lambda: _is_free(limits))
-    await look_until(lambda: _is_lost(acquired))
-    assert await level(limits, "tokens") == 2
 
 
 async def _is_lost(acquired):
@@ -199,46 +168,6 @@ async def test_heartbeats_renew_a_holder_that_took_of_a_rate_or_several_slots(
                 return client.zscore(key, acquired.acquisition_id) > first
 
             await look_until(is_renewed)
-
-
-async def test_idle_keys_of_a_tier_that_uses_anothers_key_are_forgotten_too(make):
-    limits = make(
-        Tier("tenant", 1, keyed=True), Tier("tokens", rate=SLOW, keyed="tenant"), max_idle_keys=3
-    )
-    for n in range(8):
-        async with limits.cm(tenant=f"t{n}"):
-            pass
-    assert len((await limits.stats())["tenant"].keys) <= 3
-
-
-async def test_a_rate_alone_holds_nothing(server, look_until):
-    limit = RateLimit(
-        f"alone-{os.getpid()}-{next(_names)}",
-        Rate(1, per=600, burst=2),
-        url=RedisConfig(server.url),
-    )
-    async with asyncio.timeout(30):
-        first = await limit.acquire(cost=2)
-        assert await limit.try_acquire(cost=2) is None
-        assert await limit.locked()
-        waiting = asyncio.create_task(limit.acquire(cost=2))
-        while not (await limit.stats()).waiting:
-            await asyncio.sleep(0.001)
-        await limit.refill()
-        assert (await waiting).waited > 0
-        assert await limit.release(first) is False
-        await limit.settle(first, 0)
-        assert not first.lost.is_set()
-    await limit.close()
-
-
-def test_threads_wait_for_time_on_a_server_too(server):
-    name = f"threads-{os.getpid()}-{next(_names)}"
-    limit = RateLimit(name, Rate(50, per=1, burst=1), url=RedisConfig(server.url))
-    limit.acquire_sync(timeout=30)
-    acquired = limit.acquire_sync(timeout=30)
-    acquired.settle(cost=0)
-    limit.close_sync()
 
 
 def rate_alone(client):

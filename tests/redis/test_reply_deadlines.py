@@ -13,7 +13,6 @@ from tests.redis._server import BUSY
 from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._reply_limits import reply_within
 
 pytestmark = pytest.mark.soak
 
@@ -24,7 +23,7 @@ def semaphore(config: RedisConfig) -> RedisSemaphore:
 
 
 async def wait(semaphore: RedisSemaphore, reply: asyncio.Future[Any]) -> Any:
-    return await reply_within(EXIT_LIMIT, reply, shared_of(semaphore).client(), None)
+    return await shared_of(semaphore).client().reply_within(EXIT_LIMIT, reply, None)
 
 
 async def test_one_late_reply_of_a_server_that_answers_others_is_no_outage(

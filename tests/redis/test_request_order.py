@@ -9,11 +9,10 @@ import redis
 from tests.redis._client import Worker
 from tests.redis._inside import is_refused, record_of, shared_of
 from tests.redis._server import Server, until
-from tests.redis.faults._proxy import Freezes, IsSlow
+from tests.redis.faults._proxy import Freezes
 from tests.redis.test_semaphore import in_line
 
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._net.call import Call
 from slotwise.redis._scripts import load
 from slotwise.tiers import Tier, Tiers
 
@@ -56,36 +55,6 @@ async def test_requests_that_linger_are_passed_by_nobody_when_slots_come_free_me
 
 
 @pytest.mark.soak
-async def test_requests_and_releases_of_a_tick_are_two_calls_while_others_wait(
-    config: RedisConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crowd that releases and requests again would send a call for each request."""
-    semaphore = RedisSemaphore(name="x", value=5, config=config)
-    held = [await semaphore.acquire() for _ in range(5)]
-    early = [asyncio.create_task(semaphore.acquire()) for _ in range(3)]
-    await in_line(semaphore, 3)
-    loop_client, sent = shared_of(semaphore).client(), []
-    submit = loop_client.submit
-
-    def submit_noted(call: Call) -> None:
-        sent.append(repr(call.script))
-        submit(call)
-
-    monkeypatch.setattr(loop_client, "submit", submit_noted)
-    releases = [asyncio.create_task(semaphore.release(each)) for each in held]
-    late = [asyncio.create_task(semaphore.acquire()) for _ in range(5)]
-    assert all(await asyncio.gather(*releases))
-    # The requests first: they are queued while all slots are taken, which costs the server least.
-    assert sent == ["<Script request>", "<Script release>"]
-    tokens = []
-    for each in early + late:
-        acquired = await asyncio.wait_for(each, 30)
-        tokens.append(acquired.fencing_token or 0)
-        await semaphore.release(acquired)
-    assert tokens == sorted(tokens)
-
-
-@pytest.mark.soak
 async def test_order_is_kept_while_the_server_refuses_everybody_for_a_moment(
     config: RedisConfig, client: redis.Redis
 ) -> None:
@@ -121,25 +90,6 @@ async def test_a_release_that_was_refused_at_first_still_tells_what_it_freed(
     finally:
         client.config_set("min-replicas-to-write", 0)
     assert await asyncio.gather(*tasks) == [True, False, False]
-
-
-@pytest.mark.soak
-async def test_a_request_does_not_wait_for_the_reply_to_a_release(server: Server) -> None:
-    """Both are on their way at the same time: one round trip for both."""
-    with IsSlow(server.port) as slow:
-        config = RedisConfig(slow.url)
-        semaphore = RedisSemaphore(2, name="s", config=config)
-        tiers = Tiers(Tier("user", 2, keyed=True), name="t", url=config).at(user="u")
-        for limit in (semaphore, tiers):
-            held = await limit.acquire()
-            before = slow.round_trips
-            releasing = asyncio.create_task(limit.release(held))
-            while not shared_of(semaphore).client().awaited:
-                await asyncio.sleep(0)  # until it is sent
-            again = await limit.acquire()
-            assert slow.round_trips == before + 1
-            assert await releasing is True
-            await limit.release(again)
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import redis
-from tests.redis._server import Server, until
+from tests.redis._server import until
 
 from slotwise import (
     AcquireTimeout,
@@ -91,24 +91,6 @@ async def test_a_request_may_time_out_or_be_cancelled_before_it_travels(
     assert_nothing_left(client)
 
 
-@pytest.mark.soak
-async def test_an_uncontended_pair_is_two_commands(config: RedisConfig, server: Server) -> None:
-    semaphore = RedisSemaphore(name="s", value=3, config=config)
-    await semaphore.release(await semaphore.acquire())
-    with server.client(decode_responses=True) as looker:
-        before = looker.info("commandstats")
-        for _ in range(100):
-            await semaphore.release(await semaphore.acquire())
-        after = looker.info("commandstats")
-    counts = {
-        name: after[name]["calls"] - before.get(name, {"calls": 0})["calls"]
-        for name in ("cmdstat_evalsha", "cmdstat_eval")
-        if name in after
-    }
-    assert 200 <= counts["cmdstat_evalsha"] <= 203, "two for each pair; a heartbeat may come"
-    assert counts.get("cmdstat_eval", 0) == 0
-
-
 async def test_fencing_tokens_increase_over_instances_and_idle_times(config: RedisConfig) -> None:
     tokens = []
     for _ in range(5):
@@ -146,22 +128,6 @@ async def test_cancelling_at_any_moment_neither_leaks_nor_loses(
     assert_nothing_left(client)
 
 
-async def test_a_time_out_tells_who_was_in_the_way_and_leaves_nothing(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, max_acquire_time=0.05, config=config)
-    held = await semaphore.acquire(timeout=None)
-    with pytest.raises(
-        AcquireTimeout, match=r"no slot of 's' within 0\.05 s: 1 of 1 held .*, 0 others"
-    ):
-        await semaphore.acquire()
-    with pytest.raises(AcquireTimeout, match="no slot of 's' within 0 s"):
-        await semaphore.acquire(timeout=0)
-    assert (await semaphore.stats()).waiting == 0
-    await semaphore.release(held)
-    assert_nothing_left(client)
-
-
 async def test_tasks_threads_and_loops_share_one_line(config: RedisConfig) -> None:
     semaphore = RedisSemaphore(name="s", value=1, config=config)
     held = await semaphore.acquire()
@@ -195,29 +161,6 @@ async def test_tasks_threads_and_loops_share_one_line(config: RedisConfig) -> No
     await asyncio.to_thread(thread.join, 20)
     await asyncio.to_thread(other.join, 20)
     assert order == ["thread", "loop", "task"]
-
-
-async def test_statistics_come_from_the_whole_server_fullest_first(config: RedisConfig) -> None:
-    other = RedisConfig(config.url, namespace="other*")
-    async with RedisSemaphore(name="idle", value=3, config=config):
-        pass
-    half, full, elsewhere = (
-        RedisSemaphore(name="half", value=2, config=config),
-        RedisSemaphore(name="full", value=1, config=config),
-        RedisSemaphore(name="elsewhere", value=1, config=other),
-    )
-    async with half, full, elsewhere:
-        await _check_statistics(config, other)
-
-
-async def _check_statistics(config: RedisConfig, other: RedisConfig) -> None:
-    stats = await RedisSemaphore.get_acquired_stats(config=config)
-    assert list(stats) == ["full", "half"]
-    assert stats["half"].acquired_percent == 50
-    assert list(await RedisSemaphore.get_acquired_stats(limit=1, config=config)) == ["full"]
-    named = await RedisSemaphore.get_acquired_stats(["idle", "nobody"], config=config)
-    assert {name: each.acquired_slots for name, each in named.items()} == {"idle": 0}
-    assert list(await RedisSemaphore.get_acquired_stats(config=other)) == ["elsewhere"]
 
 
 @pytest.mark.soak

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 from tests.redis._calls import Calls
-from tests.redis._server import Server
 
 from slotwise import Rate, Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
@@ -143,25 +142,3 @@ def test_the_set_of_names_expires_with_the_last_of_them_and_forgets_those_that_a
     assert client.pttl(NAMES) >= client.pttl(state) - 5_000
     assert one.control("forget") == ["done", 1]
     assert client.zscore(NAMES, state) is None
-
-
-async def test_very_many_names_are_read_in_bounded_calls(
-    config: RedisConfig, client: redis.Redis, server: Server
-) -> None:
-    count = 1_200
-    for n in range(count):
-        Calls(client, "adv-sem", f"n{n}", interval=600).request("sw-x-1")
-    with server.client() as monitored, monitored.monitor() as monitor:
-        client.config_resetstat()
-        found = await look(config)
-        client.echo("the end")
-        sent = []
-        for each in monitor.listen():
-            if each["command"] == "ECHO the end":
-                break
-            sent.append(each)
-    assert len(found.semaphores) == count
-    assert {each.acquired_slots for each in found.semaphores.values()} == {1}
-    surveys = [each["command"] for each in sent if each["command"].startswith("EVALSHA")]
-    assert len(surveys) == count / 20
-    assert "scan" not in calls(client)

@@ -172,26 +172,6 @@ async def test_tls_is_not_spoken_with_a_plain_server(
         pass  # the outage ends here, and is not reported in another test
 
 
-@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-@pytest.mark.parametrize("authority", ["ssl_ca_certs", "ssl_ca_data"])
-async def test_settings_of_a_tls_client_are_taken(
-    tls_port: int,
-    certificate: Certificate,
-    kind: type[redis.Redis | redis.asyncio.Redis],
-    authority: str,
-) -> None:
-    given = certificate.file if authority == "ssl_ca_certs" else certificate.file.read_text()
-    options = {
-        authority: str(given),
-        "ssl_certfile": str(certificate.file),
-        "ssl_keyfile": str(certificate.key),
-    }
-    client = kind(host="127.0.0.1", port=tls_port, ssl=True, **options)  # type: ignore[arg-type]
-    config = RedisConfig.from_client(client)
-    semaphore = RedisSemaphore(name="s", value=1, config=config)
-    assert await semaphore.release(await semaphore.acquire())
-
-
 async def test_a_host_name_that_the_certificate_does_not_have_is_refused(
     server: Server, certificate: Certificate
 ) -> None:

@@ -11,9 +11,8 @@ import pytest
 import redis
 from tests.redis._calls import Calls
 from tests.redis._server import until
-from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import Adaptive, Rate, Tier, Tiers
+from slotwise import Tier, Tiers
 from slotwise.redis import RedisConfig, RedisSemaphore
 
 # As in lua/rules/base.lua.
@@ -113,48 +112,6 @@ def test_one_call_of_resize_refuses_a_bounded_number_and_says_where_to_go_on(
     assert client.exists(scripts.key("waiting")) == 0
 
 
-def test_a_resize_is_at_its_end_when_those_that_it_did_not_come_to_have_left(
-    scripts: Calls,
-) -> None:
-    """Or its caller would ask for the rest forever."""
-    ids = queue(scripts, 2 * PAGE, slots=3)
-    go_on = scripts.control("resize", 0, "", 2, 60, "", caller="x")[1]
-    assert go_on
-    for at in range(0, len(ids), AT_ONCE):
-        scripts.release(*ids[at : at + AT_ONCE])
-    assert scripts.control("resize", 0, "", 2, 60, go_on, caller="x")[1] == ""
-
-
-def test_one_that_a_resize_did_not_come_to_is_refused_at_the_head_of_the_queue(
-    scripts: Calls,
-) -> None:
-    ids = queue(scripts, PAGE + AT_ONCE, slots=3)
-    *_, go_on = scripts.control("resize", 0, "", 2, 60, "", caller="x")[:2]
-    assert go_on, "and nobody looks on"
-    digits, *refused = scripts.release("sw-x-0*3", caller="x")
-    while refused[-1] == "unfinished":
-        refused[-1:] = scripts.heartbeat(caller="x")[1]
-    assert digits == "1"
-    assert {*refused} < {f"refused {each} 2 0" for each in ids}
-    assert scripts.counts() == [0, 0]
-
-
-async def test_shrinking_refuses_all_that_ask_for_too_much(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(3, name="s", config=config)
-    held = await semaphore.acquire(3)
-    wide = [asyncio.create_task(semaphore.acquire(3)) for _ in range(AT_ONCE + 50)]
-    narrow = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, AT_ONCE + 51)
-    await semaphore.resize(2)
-    ended = await asyncio.wait_for(asyncio.gather(*wide, return_exceptions=True), 20)
-    assert {type(each) for each in ended} == {ValueError}
-    await semaphore.release(held)
-    await semaphore.release(await narrow)
-    assert_nothing_left(client)
-
-
 @pytest.mark.parametrize("kind", ["semaphore", "tiers"])
 async def test_long_lists_come_in_parts_and_are_complete(
     config: RedisConfig, client: redis.Redis, kind: str
@@ -208,55 +165,3 @@ def test_silent_holders_of_very_many_slots_are_dropped_a_few_in_a_call(client: r
 
 
 # ------------------------------------------------------------------------ very many keys of tiers
-
-
-async def test_a_tier_of_very_many_keys_is_frozen_in_several_calls(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    value = Adaptive(3, 1, 9)
-    tiers = Tiers(Tier("tenant", value, keyed=True), Tier("all", 5_000), name="t", url=config)
-    held = await asyncio.gather(*(tiers.acquire(tenant=f"t{n}") for n in range(200)))
-    before = calls(client)
-    await tiers.freeze("tenant", 5)
-    assert calls(client) - before > 3
-    assert {each.value for each in (await tiers.stats())["tenant"].keys.values()} == {5}
-    for each in held:
-        await tiers.release(each)
-
-
-async def test_the_keys_of_a_tier_are_looked_at_in_parts_when_its_pause_ends(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    tiers = Tiers(Tier("tenant", 1, keyed=True), Tier("all", 5_000), name="t", url=config)
-    # That tier, with all its keys.
-    scripts = Calls(client, "adv-sem", "t", tiers="tenant*,all", values="1,5000", interval=60)
-    assert scripts.control("pause", "0", 600) == ["done"]
-    waiting = [asyncio.create_task(tiers.acquire(tenant=f"t{n}")) for n in range(300)]
-    await until(lambda: client.zcard(scripts.key("waiters")) == 300, "all of them in the queue")
-    before = calls(client)
-    await tiers.reopen()
-    held = await asyncio.wait_for(asyncio.gather(*waiting), 60)
-    assert calls(client) - before > 3
-    for each in held:
-        await tiers.release(each)
-
-
-async def test_the_buckets_of_a_tier_get_another_rate_in_several_calls(
-    config: RedisConfig, client: redis.Redis
-) -> None:
-    slow = Rate(10, per=360_000, burst=10)
-    tiers = Tiers(Tier("tenant", rate=slow, keyed=True), Tier("all", 5_000), name="t", url=config)
-    costs = [n % 10 + 1 for n in range(300)]
-    held = await asyncio.gather(
-        *(tiers.acquire(tenant=f"t{n}", costs={"tenant": cost}) for n, cost in enumerate(costs))
-    )
-    # Those that come meanwhile are served afterwards, by the new rate.
-    faster = Rate(30, per=360_000, burst=30)
-    resizing = asyncio.create_task(tiers.resize("tenant", faster))
-    newcomer = await tiers.acquire(tenant="t0", costs={"tenant": 2})
-    await resizing
-    left = (await tiers.stats())["tenant"].keys
-    expected = {f"t{n}": 10 - cost - 2 * (n == 0) for n, cost in enumerate(costs)}
-    assert {key: round(left[key].level or 0.0) for key in expected} == expected
-    for each in (*held, newcomer):
-        await tiers.release(each)

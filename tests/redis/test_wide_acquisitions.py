@@ -43,20 +43,6 @@ async def test_ten_thousand_slots_are_taken_and_given_in_little_of_the_servers_t
     assert_nothing_left(client)
 
 
-async def test_wide_and_single_acquisitions_share_the_lowest_numbers(config: RedisConfig) -> None:
-    semaphore = RedisSemaphore(name="s", value=2 * WIDE, config=config)
-    first = [await semaphore.acquire() for _ in range(4)]
-    wide = await semaphore.acquire(WIDE)
-    after = await semaphore.acquire()
-    assert [each.slot_number for each in (*first, wide, after)] == [1, 2, 3, 4, 5, WIDE + 5]
-    await semaphore.release(first[1])
-    await semaphore.release(wide)
-    again = [await semaphore.acquire() for _ in range(3)]
-    assert [each.slot_number for each in again] == [2, 5, 6]
-    for each in (first[0], *first[2:], after, *again):
-        assert await semaphore.release(each) is True
-
-
 async def test_more_slots_than_the_bound_are_refused_by_its_name(config: RedisConfig) -> None:
     semaphore = RedisSemaphore(name="s", value=10**6, config=config)
     for take in (semaphore.acquire, semaphore.try_acquire):

@@ -30,8 +30,7 @@ from slotwise.redis._endpoint import Address, show_address
 from slotwise.redis._keys import KeySet
 from slotwise.redis._net.cluster import ask_cluster
 from slotwise.redis._net.handshake import Handshake, greet
-from slotwise.redis._net.preparation import open_connection
-from slotwise.redis._net.sentinel import ask_sentinels
+from slotwise.redis._net.preparation import ask_sentinels, open_connection
 from slotwise.redis._scripts import OURS, commands_in, load
 from slotwise.redis._survey import survey_sync
 

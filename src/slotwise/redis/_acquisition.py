@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core import events
@@ -17,17 +18,21 @@ from slotwise._core.at_once import DONE
 from slotwise._core.closing import Closure
 from slotwise._core.control import WHOLE
 from slotwise._core.limit import TIMEOUT_LIMIT
-from slotwise._core.messages import no_slot, unknown_acquisition, wait_failed
+from slotwise._core.messages import no_slot, wait_failed
 from slotwise._core.outcomes import Outcomes, asked_pauses
 from slotwise._core.paths import Needs, Path, RankedNeeds, keys_by_name, pausing
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import AcquireTimeout, BackendError
 from slotwise.redis import _log, _protocol
-from slotwise.redis._away import ServerAway
 from slotwise.redis._batching import send_release, send_request
-from slotwise.redis._diagnosis import GARBAGE, ClosedByUs, Unreachable, may_pass, not_ours
-from slotwise.redis._net.call import Call
-from slotwise.redis._reply_limits import no_reply
+from slotwise.redis._diagnosis import (
+    GARBAGE,
+    ServerAway,
+    Unreachable,
+    may_pass,
+    not_ours,
+)
+from slotwise.redis._net.call import Call, into
 from slotwise.redis._writing import write_needs, write_path
 
 if TYPE_CHECKING:
@@ -53,95 +58,16 @@ class NotReached(AcquireTimeout, Unreachable):
     """
 
 
-class _Deadline:
-    """The end of a wait, and whether the server was silent before it."""
-
-    __slots__ = ("_acquisition", "_asked_at", "_lead", "_timer")
-
-    def __init__(self, acquisition: RedisAcquisition, seconds: float) -> None:
-        self._acquisition = acquisition
-        self._asked_at: float | None = None  # without an answer so far
-        self._lead = min(_ASK_BEFORE, seconds / 2)
-        self._timer = acquisition.client.loop.call_later(seconds - self._lead, self._ask_server)
-
-    def _ask_server(self) -> None:
-        acquisition = self._acquisition
-        client = acquisition.client
-        self._timer = client.loop.call_later(self._lead, acquisition.time_out)
-        if acquisition.queued:
-            self._asked_at = time.monotonic()
-            slot = acquisition.record.keys.slot
-            client.submit(Call(None, (), ["TIME"], self._answered, slot))
-
-    def _answered(self, _: Call, reply: Any) -> None:
-        if not isinstance(reply, Unreachable):
-            self._asked_at = None
-
-    def silence(self) -> float:
-        """Return for how long the server has been silent, if that is longer than usual."""
-        if self._asked_at is None:
-            return 0.0
-        silence = time.monotonic() - self._asked_at
-        return silence if silence >= 2 * self._acquisition.round_trip else 0.0
-
-    def cancel(self) -> None:
-        self._timer.cancel()
+# Those that are being settled, so that they are not garbage-collected meanwhile.
+_settling: set[asyncio.Task[None]] = set()
 
 
-class Settling:
-    """What was settled in one tick of a loop: sent at its end, or with the release."""
-
-    __slots__ = ("_acquisition", "_future", "_text")
-
-    def __init__(self, acquisition: RedisAcquisition) -> None:
-        self._acquisition = acquisition
-        self._text = ""
-        loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(self._flush)
-
-    def add(self, text: str) -> Awaitable[None]:
-        self._text = ",".join(filter(None, (self._text, text)))
-        return self._future
-
-    def take(self) -> str:
-        """Take its text, which the caller sends."""
-        text, self._text = self._text, ""
-        if not self._future.done():
-            self._future.set_result(None)
-        return f" {text}" if text else ""
-
-    def _flush(self) -> None:
-        acquisition = self._acquisition
-        if acquisition.settling is self:
-            acquisition.settling = None
-        if self._text:
-            text, self._text = self._text, ""
-            task = asyncio.ensure_future(self._send(text))
-            task.add_done_callback(_settled.discard)
-            _settled.add(task)
-
-    async def _send(self, text: str) -> None:
-        acquisition = self._acquisition
-        limit: Any = acquisition.limit
-        try:
-            found = await limit._send_costs(acquisition._acquisition_id, text)
-        except Exception as error:
-            self._fail(error)
-            return
-        if not found:
-            self._fail(unknown_acquisition(limit._title, acquisition._acquisition_id))
-        elif not self._future.done():
-            self._future.set_result(None)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
-            self._future.exception()  # nobody has to await it
-
-
-# Those under way, so that they are not garbage-collected meanwhile.
-_settled: set[asyncio.Task[None]] = set()
+def _finish_settling(future: asyncio.Future[None], task: asyncio.Task[None]) -> None:
+    _settling.discard(task)
+    if task.cancelled():
+        future.cancel()
+    else:
+        into(future)(None, task.exception())
 
 
 class RedisAcquisition(AcquisitionResult):
@@ -150,9 +76,13 @@ class RedisAcquisition(AcquisitionResult):
     _scope = "redis"
 
     __slots__ = (
+        "_asked_at",
         "_confirmation",
+        "_deadline",
         "_ended",
         "_outcomes",
+        "_settled",
+        "_settling",
         "_timer",
         "_withdrawal",
         "alive_at",
@@ -172,7 +102,6 @@ class RedisAcquisition(AcquisitionResult):
         "requested_at",
         "round_trip",
         "seen",
-        "settling",
         "shared",
         "since",
         "slots",
@@ -228,6 +157,8 @@ class RedisAcquisition(AcquisitionResult):
         self.round_trip = 0.0  # how long the reply took that queued it; 0 if it never was queued
         self.unconfirmed = False  # the server did not know it: what was granted before is void
         self._confirmation: Call | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # its end, or when it asks before that
+        self._asked_at: float | None = None  # whether the server answers; without a reply so far
         self._timer: asyncio.TimerHandle | None = None  # set while it is the head, and lacks time
         self._withdrawal: asyncio.Future[Released] | None = None
         # While it holds.
@@ -235,7 +166,9 @@ class RedisAcquisition(AcquisitionResult):
         self.seen = False  # whether anybody has seen the grant
         self.expires_at = math.inf
         self.task: asyncio.Task[Any] | None = None
-        self.settling: Settling | None = None  # what was settled in this tick
+        # What was settled in this tick of its loop: sent at its end, or with the release.
+        self._settled = ""
+        self._settling: asyncio.Future[None] | None = None
         self._outcomes = None if limit._adaptive is None else Outcomes(limit._adaptive)
         self._ended = False
 
@@ -243,21 +176,9 @@ class RedisAcquisition(AcquisitionResult):
         return keys_by_name(self.limit._specs, self.path)
 
     @property
-    def ping_interval(self) -> float:
-        return self.limit._ping_interval
-
-    @property
     def heard_at(self) -> float:
         """When the last sign of life that the server answered was sent, for all slots."""
         return max(self.alive_at, self.record.heartbeat_at)
-
-    @property
-    def cancel_after_ttl(self) -> bool:
-        return self.limit._cancel_task_after_ttl
-
-    @property
-    def cancel_on_loss(self) -> bool:
-        return self.limit._cancel_task_on_loss
 
     # ------------------------------------------------------------ requesting
 
@@ -309,7 +230,7 @@ class RedisAcquisition(AcquisitionResult):
         self.round_trip = time.monotonic() - self.alive_at
         if not self.future.done():
             self._mark_queued()
-            self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
+            self.shared.heartbeat_thread.heartbeats.schedule_check(self.record, due_ms)
 
     # --------------------------------------------------------------- waiting
 
@@ -321,7 +242,8 @@ class RedisAcquisition(AcquisitionResult):
         """
         timeout, limit = self.timeout, self.limit
         answer_limit = TIMEOUT_LIMIT if at_once is None else at_once
-        deadline = None if timeout is None else _Deadline(self, timeout or answer_limit)
+        if timeout is not None:
+            self._set_deadline(timeout or answer_limit)
         # Closed by another thread, which may not have seen it among the waiters.
         if limit._generation.closed and self.close():
             self.send_withdrawal()
@@ -329,7 +251,7 @@ class RedisAcquisition(AcquisitionResult):
             await self.future
         except BaseException as error:
             try:
-                await self._clean_up(error, at_once, deadline)
+                await self._clean_up(error, at_once)
                 raise
             except ServerAway:  # the limit's policy continues, with another acquisition
                 await self.withdraw(0.0)  # it continues in the background
@@ -339,20 +261,41 @@ class RedisAcquisition(AcquisitionResult):
                 _log.refused(self, outcome, waits=self.waits)
                 raise
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            if self._deadline is not None:
+                self._deadline.cancel()
         self.seen = True
         _log.acquired(self)
         return self
 
-    async def _clean_up(
-        self, error: BaseException, at_once: float | None, deadline: _Deadline | None
-    ) -> None:
+    def _set_deadline(self, seconds: float) -> None:
+        """End the wait after that time, and find out before that whether the server is silent."""
+        loop, lead = self.client.loop, min(_ASK_BEFORE, seconds / 2)
+
+        def ask_server() -> None:
+            self._deadline = loop.call_later(lead, self.end_wait, TimedOut())
+            if self.queued:
+                self._asked_at = time.monotonic()
+                slot = self.record.keys.slot
+                self.client.submit(Call(None, (), ["TIME"], answered, slot))
+
+        def answered(_: Call, reply: Any) -> None:
+            if not isinstance(reply, Unreachable):
+                self._asked_at = None
+
+        self._deadline = loop.call_later(seconds - lead, ask_server)
+
+    def _silence(self) -> float:
+        """Return for how long the server has been silent, if that is longer than usual."""
+        if self._asked_at is None:
+            return 0.0
+        silence = time.monotonic() - self._asked_at
+        return silence if silence >= 2 * self.round_trip else 0.0
+
+    async def _clean_up(self, error: BaseException, at_once: float | None) -> None:
         """Withdraw the request whose wait ended with ``error``; raise the reason of a timeout."""
         if isinstance(error, TimedOut):
-            assert deadline is not None
             assert self.timeout is not None
-            await self._time_out(deadline, at_once or self.timeout)
+            await self._time_out(at_once or self.timeout)
         elif isinstance(error, BackendError):
             if may_pass(error) and self.call is not None and self.call.sent:
                 self.send_withdrawal()  # the server may still grant it, to nobody
@@ -367,7 +310,7 @@ class RedisAcquisition(AcquisitionResult):
         elif isinstance(error, GeneratorExit):  # collected together with its event loop
             self.shared.forget_closed_loops()
 
-    async def _time_out(self, deadline: _Deadline, waited: float) -> None:
+    async def _time_out(self, waited: float) -> None:
         """Raise the reason of a timeout: full, or unreachable."""
         client, slot = self.client, self.record.keys.slot
         trouble, queued = client.trouble(slot), self.queued
@@ -378,14 +321,14 @@ class RedisAcquisition(AcquisitionResult):
             if isinstance(trouble, Unreachable):
                 raise wait_failed(NotReached, title, waited, str(trouble)) from trouble
             raise trouble
-        if released is None and queued and trouble is None and not deadline.silence():
+        if released is None and queued and trouble is None and not self._silence():
             # Only the answer to leaving the queue did not come in so short a time.
             share = f" for {self.slots} of {self.limit.value}" if self.record.is_semaphore else ""
             why = f"still queued{share} when {endpoint} last answered"
             raise no_slot(title, waited, why)
         if released is None or (released.held and not queued):
-            silence = deadline.silence() if queued else waited  # perhaps an outage
-            no_reply(silence, client, slot)
+            silence = self._silence() if queued else waited  # perhaps an outage
+            client.no_reply(silence, slot)
             raise wait_failed(NotReached, title, waited, f"{endpoint} did not answer")
         if released.held:
             raise no_slot(title, waited, "it came just too late")
@@ -454,7 +397,7 @@ class RedisAcquisition(AcquisitionResult):
         self._fencing_token = token
         if limit._holds_nothing:  # nothing is released, and nobody is told that it was
             self._ended = True
-            limit._on_ended(self)
+            limit._idle.leave(self.path)
             self.future.set_result(None)
             return
         holding = self.client.holding.get(self.record)
@@ -489,7 +432,7 @@ class RedisAcquisition(AcquisitionResult):
             self._mark_queued()  # unless the answer says otherwise
             self.shared.dispatch_all(outcomes, self.record, self.client)
             if self.queued:
-                self.shared.heartbeat_thread.checks.schedule(self.record, due_ms)
+                self.shared.heartbeat_thread.heartbeats.schedule_check(self.record, due_ms)
 
         beat = (self.record, self.interval, (), (self._acquisition_id,))
         keys, args = _protocol.heartbeat_call(self.shared, self.client.token, [beat])
@@ -531,7 +474,7 @@ class RedisAcquisition(AcquisitionResult):
             self._ended = True
             if events.hooks:
                 _log.ended(self, "released")  # unless something else was reported before
-            self.limit._on_ended(self)
+            self.limit._idle.leave(self.path)
 
     def fail(self, error: BaseException) -> None:
         self._mark_unqueued()
@@ -540,14 +483,10 @@ class RedisAcquisition(AcquisitionResult):
             self.future.set_exception(error)
         self.mark_ended()
 
-    def leave_server(self, why: Exception) -> None:
-        """Fail because the server is away; the waiter withdraws the request."""
+    def end_wait(self, why: Exception) -> None:
+        """End the wait; the waiter then withdraws the request."""
         if not self.future.done():
             self.future.set_exception(why)
-
-    def time_out(self) -> None:
-        if not self.future.done():
-            self.future.set_exception(TimedOut())
 
     # -------------------------------------------------------------- settling
 
@@ -559,14 +498,28 @@ class RedisAcquisition(AcquisitionResult):
         if asyncio._get_running_loop() is None:
             limit.control_sync("settle", WHOLE, self._acquisition_id, costs)
             return DONE
-        if self.settling is None:
-            self.settling = Settling(self)
-        return self.settling.add(text)
+        if self._settling is None:
+            loop = asyncio.get_running_loop()
+            self._settled, self._settling = "", loop.create_future()
+            loop.call_soon(self._send_settled, self._settling)
+        self._settled = ",".join(filter(None, (self._settled, text)))
+        return self._settling
 
     def take_settled(self) -> str:
         """Take what was settled and not sent yet, to be sent with the release."""
-        settling, self.settling = self.settling, None
-        return "" if settling is None else settling.take()
+        settling, self._settling = self._settling, None
+        if settling is None:
+            return ""
+        into(settling)(None, None)
+        return f" {self._settled}"
+
+    def _send_settled(self, future: asyncio.Future[None]) -> None:
+        if self._settling is future:  # it didn't go with the release
+            self._settling = None
+            control = self.limit._settle(self._acquisition_id, self._settled)
+            task = asyncio.ensure_future(control)
+            task.add_done_callback(partial(_finish_settling, future))
+            _settling.add(task)
 
     # ------------------------------------------------------------- releasing
 
@@ -632,7 +585,7 @@ class RedisAcquisition(AcquisitionResult):
         slots that nobody uses. Requests that were refused may be thousands a second.
         """
         error = None if released.cancelled() else released.exception()
-        is_away = isinstance(error, Unreachable) and not isinstance(error, ClosedByUs)
+        is_away = isinstance(error, Unreachable)
         if is_away or (self.round_trip and may_pass(error)):
             self.shared.heartbeat_thread.finish_release(self.send_release, self.interval)
 

@@ -17,12 +17,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
-from slotwise._core import events
+from slotwise._core import events, log
 from slotwise._core.adaptive import Adaptive, Change, Outcome, check_outcome, outside_of_adaptive
 from slotwise._core.arguments import check_flag, check_label, check_name, check_seconds
 from slotwise._core.closing import Closure
@@ -46,6 +47,7 @@ from slotwise._core.paths import (
     is_semaphore,
     most_of,
     options_of,
+    weight_for,
 )
 from slotwise._core.rates import Rate
 from slotwise._core.redaction import kind_of
@@ -53,14 +55,13 @@ from slotwise._core.results import AcquisitionResult, acquisition_id_of
 from slotwise._core.stats import Claimant
 from slotwise._core.unreachable import UnreachableOptions, check_heartbeat, local_specs
 from slotwise.errors import BackendError, SemaphoreClosed
-from slotwise.redis import _closing, _inspect, _log, _protocol
+from slotwise.redis import _fallback, _inspect, _log, _protocol
 from slotwise.redis import _shared_client as shared_clients
 from slotwise.redis._acquisition import RedisAcquisition
 from slotwise.redis._batching import send_release
 from slotwise.redis._config import RedisConfig
-from slotwise.redis._diagnosis import GARBAGE, Unreachable, may_pass, not_ours
+from slotwise.redis._diagnosis import GARBAGE, Unreachable, logger, may_pass, not_ours
 from slotwise.redis._fallback import (
-    Fallback,
     FallbackAcquisition,
     close_local,
     is_fallback_id,
@@ -68,9 +69,8 @@ from slotwise.redis._fallback import (
     release_fallback,
     settle_fallback,
 )
-from slotwise.redis._key_values import KeyValues
-from slotwise.redis._net.call import Call, IntoFuture
-from slotwise.redis._reply_limits import look_limit, release_unconfirmed, reply_within
+from slotwise.redis._loop_client import look_limit
+from slotwise.redis._net.call import Call, into
 from slotwise.redis._scripts import Script
 from slotwise.redis._shared_client import NameRecord, SharedClient, shared_client_for
 from slotwise.redis._writing import (
@@ -169,7 +169,10 @@ class RedisBackend(PathBackend):
             tier.name: index for index, tier in enumerate(tiers) if isinstance(tier.value, Rate)
         }
         self._holds_nothing = len(self._rates) == len(tiers)
-        self._key_values = KeyValues(self._specs) or None  # None if there is nothing to tell
+        # What a request tells the server about its keys: their values and weights.
+        self._by_key = [index for index, tier in enumerate(tiers) if tier.by_key]
+        weighed = (index for index, tier in enumerate(tiers) if tier.weight_of is not None)
+        self._weighed = next(weighed, None)
         self._max_idle_keys = max_idle_keys
         self._config = config
         self._cancel_task_on_loss = check_flag("cancel_task_on_loss", cancel_task_on_loss)
@@ -178,12 +181,9 @@ class RedisBackend(PathBackend):
         self._local_specs = self._specs
         if unreachable.policy == "local":
             self._local_specs = local_specs(self._specs, unreachable.local_value)
-        self._fallback = (
-            None if unreachable.policy == "raise" else Fallback(unreachable, self._make_local)
-        )
         self._interval, self._ping_interval = check_heartbeat(heartbeat_max_interval, ping_interval)
-        self._closing_key = _closing.key_of(config, self._kind, name)
-        self._generation = _closing.generations.current(self._closing_key)
+        self._closing_key = (config.endpoint, config.namespace, self._kind, name)
+        self._generation = shared_clients.generations.current(self._closing_key)
         self._attach()
 
     def _attach(self) -> None:
@@ -194,7 +194,7 @@ class RedisBackend(PathBackend):
         self._fork_epoch = shared_clients.fork_epoch
         self._idle = IdleKeys(self._specs, self._max_idle_keys)
         if self._adaptive is not None:
-            self._record.tell_changes_to(self)
+            self._record.adapting = ref(self)
 
     def _attached(self) -> tuple[SharedClient, NameRecord]:
         """What this process shares; a forked child gets its own."""
@@ -266,13 +266,12 @@ class RedisBackend(PathBackend):
     def begin(
         self, path: Path, timeout: Timeout, label: str | None = None, needs: Needs | None = None
     ) -> Awaitable[AcquisitionResult]:
-        if self._fallback is None:
+        if self._unreachable.policy == "raise":
             return self._request(path, label, needs, timeout).wait()
-        return self._fall_back(self._fallback, path, timeout, label, needs)
+        return self._fall_back(path, timeout, label, needs)
 
     def _fall_back(
         self,
-        fallback: Fallback,
         path: Path,
         timeout: Timeout,
         label: str | None,
@@ -282,11 +281,11 @@ class RedisBackend(PathBackend):
     ) -> Awaitable[AcquisitionResult]:
         """Acquire on the server, or as the policy says while it is away."""
         self._check_fits(path, needs)
-        return fallback.acquire(
+        return _fallback.acquire(
             self,
             lambda: self._request(path, label, needs, timeout),
             timeout,
-            lambda local, left: self._acquire_locally(local, path, left, label, needs),
+            lambda local, left: local.acquire(path, timeout=left, label=label, needs=needs),
             at_once=at_once,
         )
 
@@ -299,9 +298,9 @@ class RedisBackend(PathBackend):
     ) -> AcquisitionResult:
         """Acquire without waiting for others; the server has ``seconds`` to answer, or as usual."""
         seconds = TRY_LIMIT if seconds is None else seconds
-        if self._fallback is None:
+        if self._unreachable.policy == "raise":
             return await self._request(path, label, needs, 0.0).wait(at_once=seconds)
-        return await self._fall_back(self._fallback, path, 0.0, label, needs, at_once=seconds)
+        return await self._fall_back(path, 0.0, label, needs, at_once=seconds)
 
     def _request(
         self, path: Path, label: str | None, needs: Needs | None, timeout: float | None
@@ -313,17 +312,19 @@ class RedisBackend(PathBackend):
         """
         if needs is not None and self._record.is_semaphore:
             self._check_slots(needs)
-        values: list[tuple[int, str, int]] = []
-        told = ""
-        if self._key_values is not None:
-            values, told = self._key_values.of(path, self._idle)
+        values = [self._value_of(tier, path[tier]) for tier in self._by_key]
         checked_label = "" if label is None else check_label(label) or ""
         acquisition = RedisAcquisition(self, path, checked_label, needs, timeout)
-        acquisition.written_values = told
+        if values or self._weighed is not None:
+            words = [f"{write_node(tier, key)}={value}" for tier, key, value in values]
+            if self._weighed is not None:
+                node = write_node(self._weighed, path[self._weighed])
+                words.insert(0, f"{node}|{weight_for(self._specs, path)!r}")
+            acquisition.written_values = " ".join(words)
         if events.hooks:
             now = acquisition.requested_at
             self._tell_requested(acquisition.acquisition_id, needs, now, path)
-        if not self._generation.admits(self._has):
+        if not self._generation.admits(acquisition.shared.has):
             closed = self._closed_error()
             _log.refused(acquisition, closed, waits=True)
             raise closed
@@ -334,6 +335,16 @@ class RedisBackend(PathBackend):
             self._idle.remember(values)
         acquisition.send_request()
         return acquisition
+
+    def _value_of(self, tier: int, key: str | None) -> tuple[int, str, int]:
+        """Return a key that has a value of its own, with it.
+
+        The server knows the values of the keys in use, and this process remembers those of idle
+        ones. A function of the user's is called for the others, before anything is requested.
+        """
+        assert key is not None
+        value = self._idle.value_of(tier, key)
+        return tier, key, self._specs[tier].ask(key) if value is None else value
 
     def _check_slots(self, needs: Needs) -> None:
         """Raise unless a semaphore can grant that many slots, as far as this process knows."""
@@ -360,22 +371,6 @@ class RedisBackend(PathBackend):
             if most and needs[index] > most:
                 raise _protocol.never_fits(self, path, needs, most, index)
 
-    def _acquire_locally(
-        self, local: Any, path: Path, left: float | None, label: str | None, needs: Needs | None
-    ) -> Awaitable[AcquisitionResult]:
-        """Acquire from the limit of this process; there are ``left`` seconds left to wait."""
-        acquired: Awaitable[AcquisitionResult]
-        acquired = local.acquire(path, timeout=left, label=label, needs=needs)
-        return acquired
-
-    def _has(self, acquisition_id: str) -> bool:
-        """Whether this process holds it, or waits for it."""
-        return self._attached()[0].has(acquisition_id)
-
-    def _on_ended(self, acquisition: RedisAcquisition) -> None:
-        """Note, in any thread, that an acquisition no longer holds or waits."""
-        self._idle.leave(acquisition.path)
-
     # ------------------------------------------------------------- releasing
 
     async def release(
@@ -400,8 +395,7 @@ class RedisBackend(PathBackend):
             acquired.end()
             return
         assert isinstance(acquired, RedisAcquisition)
-        with suppress(RuntimeError):  # this process ends
-            acquired.shared.heartbeat_thread.release_soon([acquired])
+        acquired.shared.heartbeat_thread.release_later(acquired)
 
     async def _release(
         self,
@@ -439,18 +433,17 @@ class RedisBackend(PathBackend):
         if holder is not None:
             if outcome is not None:
                 holder._state_outcome(outcome)
-            settled = "" if holder.settling is None else holder.take_settled()
-            text = acquisition_id + settled + holder.sample()
+            text = acquisition_id + holder.take_settled() + holder.sample()
         elif not acquisition_id.startswith("~") and acquisition_id.split() == [acquisition_id]:
             text = acquisition_id + self._sample_of_other_process(acquired, outcome)
         else:  # it would mean something else to the script
-            _log.released_nothing(self, acquisition_id, issued_here=False)
+            log.released_nothing(logger, acquisition_id, self.name, issued_here=False)
             return False
 
         client, interval = shared.client(), self._interval
         try:
             reply = send_release(shared, record, client, text)
-            released = await reply_within(seconds, reply, client, record.keys.slot)
+            released = await client.reply_within(seconds, reply, record.keys.slot)
         except (BackendError, asyncio.CancelledError) as error:
             # Nobody would see that a cancelled release fails, or that its loop is closed.
             if isinstance(error, asyncio.CancelledError) or may_pass(error):
@@ -460,13 +453,13 @@ class RedisBackend(PathBackend):
                 )
             if isinstance(error, asyncio.CancelledError) or not on_exit:
                 raise
-            release_unconfirmed(record, interval, error)
+            _log.unconfirmed(record, interval, error)
             return False
         if holder is not None:
             _log.released(holder)
         elif not released.held:
             issued_here = shared_clients.has_issued(acquisition_id)
-            _log.released_nothing(self, acquisition_id, issued_here=issued_here)
+            log.released_nothing(logger, acquisition_id, self.name, issued_here=issued_here)
         return released.held
 
     def _sample_of_other_process(
@@ -631,7 +624,11 @@ class RedisBackend(PathBackend):
         node = write_node(index, key)
         if verb == "settle":
             acquisition_id, costs = args
-            await self._settle(acquisition_id, costs)
+            text = self._write_costs(costs)
+            if is_fallback_id(acquisition_id):
+                settle_fallback(acquisition_id, self._attached()[1], costs)
+            else:
+                await self._settle(acquisition_id, text)
         elif verb == "refill":
             await self._control("refill", node)
         elif verb == "pause":
@@ -688,16 +685,10 @@ class RedisBackend(PathBackend):
                 return
             go_on = reply[-1]
 
-    async def _settle(self, acquisition_id: str, costs: Mapping[str, int]) -> None:
-        text = self._write_costs(costs)
-        if is_fallback_id(acquisition_id):
-            settle_fallback(acquisition_id, self._attached()[1], costs)
-        elif not acquisition_id or not await self._send_costs(acquisition_id, text):
+    async def _settle(self, acquisition_id: str, text: str) -> None:
+        _, found = await self._control("settle", acquisition_id, text) if acquisition_id else (0, 0)
+        if not found:
             raise unknown_acquisition(self._title, acquisition_id)
-
-    async def _send_costs(self, acquisition_id: str, text: str) -> bool:
-        _, found = await self._control("settle", acquisition_id, text)
-        return bool(found)
 
     def _write_costs(self, costs: Mapping[str, int]) -> str:
         """Write costs as the scripts take them; raise unless these are rates with costs."""
@@ -714,13 +705,14 @@ class RedisBackend(PathBackend):
         if verb in _protocol.NEED_OPEN and self._generation.closed:
             raise self._closed_error()
         declared = _protocol.ANY if self.accepts_any else self._declared
-        token = self._attached()[0].client().token
-        args = _protocol.control_args(self, token, declared, verb, *words)
+        shared, record = self._attached()
+        client = shared.client()
+        args = _protocol.control_args(self, client.token, declared, verb, *words)
         reply, doubtful = await self._run_script(_protocol.CONTROL, args)
         if reply[0] in (b"closed", b"conflict"):
             raise _protocol.refusal(self, reply)
         result, messages = _protocol.split_control(verb, reply)
-        self._dispatch(messages)
+        shared.dispatch_all(messages, record, client)
         if verb == "kick" and doubtful:
             return [b"done", 1]  # sent twice: the first may have been the one that ended it
         return result
@@ -748,7 +740,8 @@ class RedisBackend(PathBackend):
             require_asyncio()  # before anything is closed
             close_local(self._attached()[1])
             at_most = self._config.cleanup_timeout
-            await _closing.close_here(*self._attached(), self._closing_key, at_most)
+            shared, record = self._attached()
+            await shared.close_name(record, self._closing_key, at_most)
 
     # --------------------------------------------------------- calls, threads
 
@@ -762,9 +755,9 @@ class RedisBackend(PathBackend):
         shared, record = self._attached()
         client, slot = shared.client(), record.keys.slot
         reply: asyncio.Future[Any] = client.loop.create_future()
-        call = Call(script, record.keys.all, args, IntoFuture(reply), slot)
+        call = Call(script, record.keys.all, args, into(reply), slot)
         client.submit(call)
-        return await reply_within(look_limit(at_most), reply, client, slot), call.doubtful
+        return await client.reply_within(look_limit(at_most), reply, slot), call.doubtful
 
     async def _ask(
         self,
@@ -776,22 +769,16 @@ class RedisBackend(PathBackend):
 
         With the policy "local", ``when_local`` asks the limit of this process.
         """
-        fallback = self._fallback
-        if fallback is None:
-            return await server()
+        policy = self._unreachable.policy
         try:
-            if not fallback.is_used(self):
+            if policy == "raise" or not _fallback.is_used(self):
                 return await server()
         except Unreachable:
-            pass
-        if fallback.policy == "open":
+            if policy == "raise":
+                raise
+        if policy == "open":
             return when_open()
-        return when_local(fallback.local(self._attached()[1]))
-
-    def _dispatch(self, messages: list[bytes]) -> None:
-        """Pass on the messages that follow the reply to a script."""
-        shared, record = self._attached()
-        shared.dispatch_all(messages, record, shared.client())
+        return when_local(_fallback.local_limit(self))
 
     def _run(self, start: Callable[[], Coroutine[Any, Any, T]], *, completes: bool = False) -> T:
         """Run a coroutine in the heartbeat thread for the calling thread.
@@ -807,8 +794,7 @@ class RedisBackend(PathBackend):
             result = await start()
             if isinstance(result, RedisAcquisition):
                 result.task = None  # nobody's work runs in the task that acquired it
-                granted.append(result)
-            elif isinstance(result, FallbackAcquisition):
+            if isinstance(result, RedisAcquisition | FallbackAcquisition):
                 granted.append(result)
             return result
 

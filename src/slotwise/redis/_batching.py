@@ -100,7 +100,7 @@ def _due(acquisition: RedisAcquisition) -> bytes:
     """Return whether to ask when the next check is due: only if none is scheduled."""
     if acquisition.limit._rates:
         return b"due"  # the time that it waits for may come before the next check
-    has_check = acquisition.shared.heartbeat_thread.checks.is_scheduled(acquisition.record)
+    has_check = acquisition.shared.heartbeat_thread.heartbeats.has_check(acquisition.record)
     return b"" if has_check else b"due"
 
 

@@ -12,7 +12,6 @@ import ssl
 
 from slotwise._core.redaction import quoted
 from slotwise.errors import BackendError
-from slotwise.redis._scripts import command_that_failed
 
 logger = logging.getLogger("slotwise.redis")
 
@@ -43,8 +42,8 @@ class Unreachable(BackendError):
     """The server didn't reply; it may later."""
 
 
-class ClosedByUs(Unreachable):
-    """This process closed the connection, and does not try again."""
+class ServerAway(Exception):
+    """Internal: the server is away, and the request no longer waits for it."""
 
 
 def may_pass(error: object) -> bool:
@@ -120,7 +119,7 @@ def not_redis(server: object, where: str, answer: object) -> BackendError:
 
 
 _GRANT_MORE = (
-    "doesn't give this user enough rights{to_run}; grant it the keys of the namespace, the channels"
+    "doesn't give this user enough rights; grant it the keys of the namespace, the channels"
     " slotwise:*, the commands of @scripting, @pubsub, @sortedset and @hash, and"
     " +time +exists +del +unlink +pexpire +pttl +get +set +rpush +zscan"
 )
@@ -147,7 +146,7 @@ _DIAGNOSES = (
     (
         "Unknown Redis command",  # one that a script calls
         (
-            "lacks {command}, which our scripts call; remove its rename-command from the server's"
+            "lacks a command, which our scripts call; remove its rename-command from the server's"
             " configuration ('slotwise doctor' lists all that are missing)"
         ),
     ),
@@ -161,11 +160,8 @@ _DIAGNOSES = (
 def refused(server: object, reply: BaseException, kind: type[Refused] = Refused) -> BackendError:
     """Return the error for an error reply of the server."""
     text = str(reply)
-    command = command_that_failed(text)
-    to_run = f" to run {command}" if command else ""
     for word, diagnosis in _DIAGNOSES:
         if word in text:
-            diagnosis = diagnosis.format(command=command or "a command", to_run=to_run)
             return kind(f"{server} {diagnosis} (it said: {said_by(server, reply)})")
     return kind(f"{server} refused a command: {said_by(server, reply)}")
 

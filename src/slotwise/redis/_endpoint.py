@@ -1,6 +1,6 @@
 """Endpoint: which server a url or a redis-py client names, and how to authenticate there.
 
-An endpoint is a plain value. Nothing here connects: `_net.opening` does. Reading a redis-py
+An endpoint is a plain value. Nothing here connects: `_net.handshake` does. Reading a redis-py
 client is done in `_from_client`.
 """
 
@@ -59,20 +59,6 @@ _DEFAULTS = {
 _ISSUED = 4  # passwords of a provider that are remembered, so that no message repeats them
 
 
-class ConnectionArguments(dict[str, Any]):
-    """Keyword arguments of a redis-py connection, as a value that can be compared and hashed.
-
-    Its values may be unhashable (a list of flags), and secret: neither the hash nor the repr
-    looks at them.
-    """
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self))
-
-    def __repr__(self) -> str:
-        return f"ConnectionArguments({', '.join(sorted(self))})"
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """How to open a connection, by redis-py's names, and to authenticate; without the address.
@@ -80,7 +66,8 @@ class ConnectionOptions:
     Equal options are the same connection: those that only spell out a default are left out.
     """
 
-    kwargs: ConnectionArguments = field(default_factory=ConnectionArguments)
+    # Its values may be secret.
+    kwargs: dict[str, Any] = field(default_factory=dict, repr=False)
     tls: bool = False
     # What a credential provider returned lately.
     issued: deque[str] = field(
@@ -93,7 +80,10 @@ class ConnectionOptions:
             for name, value in self.kwargs.items()
             if name not in _DEFAULTS or value != _DEFAULTS[name]
         }
-        object.__setattr__(self, "kwargs", ConnectionArguments(own))
+        object.__setattr__(self, "kwargs", own)
+
+    def __hash__(self) -> int:  # values may be unhashable: a list of flags
+        return hash((frozenset(self.kwargs), self.tls))
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -161,7 +151,7 @@ class Endpoint:
             raise TypeError(
                 f"credential_provider must be a redis.CredentialProvider, not {kind_of(provider)}"
             )
-        options = ConnectionArguments({**kwargs, "credential_provider": provider})
+        options = {**kwargs, "credential_provider": provider}
         return replace(self, options=replace(self.options, kwargs=options))
 
 
@@ -214,7 +204,10 @@ def parse_url(url: object) -> Endpoint:
             if not path:
                 raise ValueError("a redis+sentinel:// url must name the service: .../mymaster")
             service = path.pop(0)
-        database = _parse_database(query.get("db") or (path[0] if path else "0"))
+        number = query.get("db") or (path[0] if path else "0")
+        if not (number.isascii() and number.isdigit()):
+            raise ValueError("the database is not a number")
+        database = int(number)
         tls = _parse_tls(query) if scheme.startswith("rediss") else None
     except ValueError as error:
         raise ValueError(f"url can't be read: {error}; {form}") from None
@@ -228,11 +221,11 @@ def parse_url(url: object) -> Endpoint:
     own = {name: value for name, value in given.items() if value}
     return Endpoint(
         addresses=addresses,
-        options=ConnectionOptions(ConnectionArguments({**own, **(tls or {})}), tls=tls is not None),
+        options=ConnectionOptions({**own, **(tls or {})}, tls=tls is not None),
         database=database,
         cluster=cluster,
         service=service,
-        sentinel_options=ConnectionOptions(ConnectionArguments(tls or {}), tls=tls is not None)
+        sentinel_options=ConnectionOptions(tls or {}, tls=tls is not None)
         if sentinel
         else ConnectionOptions(),
     )
@@ -276,12 +269,6 @@ def _parse_host(text: str, port: int) -> Address:
     if parts.hostname is None and text:
         raise ValueError("there is no host before the port")
     return parts.hostname or "localhost", given or port
-
-
-def _parse_database(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("the database is not a number")
-    return int(text)
 
 
 def _parse_tls(query: dict[str, str]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """What a limit does while its server is away: no limit at all, or one of this process.
 
-`_away` notices it. An acquisition that was made instead is not known to the server, and its
-release never goes there.
+A server is away at once when connections to it are refused or cut, and after a silence if it is
+stuck. `_outages` knows which servers are; here a server's silence is noticed while nobody else
+calls it, and waiters are told. An acquisition that was made instead is not known to the server,
+and its release never goes there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 import time
@@ -17,14 +20,14 @@ from slotwise._core.at_once import DONE
 from slotwise._core.lost import Lost
 from slotwise._core.messages import unknown_acquisition
 from slotwise._core.results import AcquisitionResult
-from slotwise._core.unreachable import UnreachableOptions
-from slotwise.redis._away import AwayWatch, ask_until_back, is_away
-from slotwise.redis._away import ServerAway as ServerAway
-from slotwise.redis._diagnosis import Unreachable
+from slotwise.redis import _outages
+from slotwise.redis._diagnosis import ServerAway, Unreachable
+from slotwise.redis._net.call import Call
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
     from slotwise.redis._backend import RedisBackend
+    from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import NameRecord
 
 # Which part of ``unreachable_after`` is enough for a caller whose own time is up: trying has a
@@ -42,19 +45,19 @@ _held: dict[str, FallbackAcquisition] = {}
 class FallbackAcquisition(AcquisitionResult):
     """An acquisition that the server doesn't know: unlimited, or from a limit of this process."""
 
-    __slots__ = ("_free", "inner", "record")
+    __slots__ = ("_local", "inner", "record")
 
     def __init__(
         self,
         scope: str,
         record: NameRecord,
         inner: AcquisitionResult | None = None,
-        free: Callable[[Any], bool] | None = None,
+        local: Any = None,
         *,
         waited: float = 0.0,
         holds: bool = True,
     ) -> None:
-        """``inner`` is that of the local limit, and ``free`` releases it.
+        """``inner`` is that of the ``local`` limit.
 
         An acquisition of rates alone holds nothing, and releases nothing.
         """
@@ -63,7 +66,7 @@ class FallbackAcquisition(AcquisitionResult):
         self._elsewhere = scope
         self.record = record
         self.inner = inner
-        self._free = free
+        self._local = local
         if holds:
             _held[self._acquisition_id] = self
 
@@ -88,7 +91,8 @@ class FallbackAcquisition(AcquisitionResult):
             return False
         if events.hooks:
             events.ended(self._acquisition_id, "released", time.monotonic())
-        return self._free is None or self._free(self.inner)
+        inner = self.inner
+        return inner is None or bool(self._local.release_sync(inner.acquisition_id))
 
 
 def release_fallback(acquisition_id: str, record: NameRecord) -> bool:
@@ -127,88 +131,168 @@ def is_fallback_id(acquisition_id: str) -> bool:
     return acquisition_id.startswith(("open-", "local-"))
 
 
-class Fallback:
-    """What one limit does while its server is away.
+def is_used(limit: RedisBackend) -> bool:
+    """Whether the server is away for a limit with a policy; to be called in an event loop."""
+    shared, record = limit._attached()
+    return is_away(shared.client().server(record.keys.slot), limit._unreachable.after)
 
-    Args:
-        made_with: the arguments of the limit.
-        make_local: makes the limit that "local" stands for.
+
+def local_limit(limit: RedisBackend) -> Any:
+    """The limit of this process that "local" stands for; all objects of the name share it."""
+    key, record = repr(limit._unreachable.local_value), limit._attached()[1]
+    with _lock:
+        if key not in record.local_limits:
+            record.local_limits[key] = limit._make_local()
+        return record.local_limits[key]
+
+
+async def acquire(
+    limit: RedisBackend,
+    send: Callable[[], RedisAcquisition],
+    timeout: float | None,
+    instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],
+    *,
+    at_once: float | None = None,
+) -> AcquisitionResult:
+    """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
+
+    Callers that wait when it goes away are served by the policy too, with what is left of
+    their time.
     """
-
-    def __init__(self, made_with: UnreachableOptions, make_local: Callable[[], Any]) -> None:
-        self.policy = made_with.policy
-        self.after = made_with.after
-        self._local_key = repr(made_with.local_value)
-        self._make_local = make_local
-
-    def is_used(self, limit: RedisBackend) -> bool:
-        """Whether the server is away; to be called in an event loop."""
-        shared, record = limit._attached()
-        return is_away(shared.client().server(record.keys.slot), self.after)
-
-    def local(self, record: NameRecord) -> Any:
-        """The limit of this process; all objects of the name share it."""
-        with _lock:
-            if self._local_key not in record.local_limits:
-                record.local_limits[self._local_key] = self._make_local()
-            return record.local_limits[self._local_key]
-
-    async def acquire(
-        self,
-        limit: RedisBackend,
-        send: Callable[[], RedisAcquisition],
-        timeout: float | None,
-        instead: Callable[[Any, float | None], Awaitable[AcquisitionResult]],
-        *,
-        at_once: float | None = None,
-    ) -> AcquisitionResult:
-        """Request slots by ``send``, or ``instead`` of a local limit while the server is away.
-
-        Callers that wait when it goes away are served by the policy too, with what is left of
-        their time.
-        """
-        shared, record = limit._attached()
-        client, slot = shared.client(), record.keys.slot
-        started = client.loop.time()
-        if not is_away(client.server(slot), self.after):
-            acquisition = send()
-            watch = client.watches.get((slot, self.after))
-            if watch is None:
-                watch = client.watches[slot, self.after] = AwayWatch(client, slot, self.after)
-            watch.add(acquisition)
-            try:
-                await acquisition.wait(at_once=at_once)
-            except ServerAway:
-                pass
-            except Unreachable as error:
-                # Its own time was up too early to tell.
-                away = is_away(client.server(slot), _ALMOST * self.after)
-                if isinstance(error, TimeoutError) and not away:
-                    raise
-            else:
-                return acquisition
-            finally:
-                watch.remove(acquisition)
-        if not limit._generation.admits(shared.has):
-            raise limit._closed_error()
-        ask_until_back(client, slot)
-        if self.policy == "open":
-            waited = client.loop.time() - started
-            holds = not limit._holds_nothing
-            opened = FallbackAcquisition("open", record, waited=waited, holds=holds)
-            if events.hooks:
-                opened.tell_acquired(limit.name, waited)
-            return opened
-        left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
-        local = self.local(record)
-        inner = await instead(local, left)
-        return FallbackAcquisition(
-            *("local", record, inner, lambda each: _release(local, each)),
-            waited=client.loop.time() - started,
-            holds=not limit._holds_nothing,
-        )
+    shared, record = limit._attached()
+    client, slot = shared.client(), record.keys.slot
+    started, after = client.loop.time(), limit._unreachable.after
+    watch = client.watches.get((slot, after))
+    if watch is None:
+        watch = client.watches[slot, after] = AwayWatch(client, slot, after)
+    if not is_away(client.server(slot), after):
+        acquisition = send()
+        watch.add(acquisition)
+        try:
+            await acquisition.wait(at_once=at_once)
+        except ServerAway:
+            pass
+        except Unreachable as error:
+            # Its own time was up too early to tell.
+            away = is_away(client.server(slot), _ALMOST * after)
+            if isinstance(error, TimeoutError) and not away:
+                raise
+        else:
+            return acquisition
+        finally:
+            watch.remove(acquisition)
+    if not limit._generation.admits(shared.has):
+        raise limit._closed_error()
+    watch.start()  # it finds out when the server is back
+    if limit._unreachable.policy == "open":
+        waited = client.loop.time() - started
+        holds = not limit._holds_nothing
+        opened = FallbackAcquisition("open", record, waited=waited, holds=holds)
+        if events.hooks:
+            opened.tell_acquired(limit.name, waited)
+        return opened
+    left = None if timeout is None else max(timeout - (client.loop.time() - started), 0.0)
+    local = local_limit(limit)
+    inner = await instead(local, left)
+    return FallbackAcquisition(
+        *("local", record, inner, local),
+        waited=client.loop.time() - started,
+        holds=not limit._holds_nothing,
+    )
 
 
-def _release(local: Any, inner: AcquisitionResult) -> bool:
-    released: bool = local.release_sync(inner.acquisition_id)
-    return released
+# --------------------------------------------------------------- is it away?
+
+# The longest time between two looks, in seconds, and two attempts to find out whether it is back.
+_ASK_EVERY = 0.25
+# How long it may take to read a reply that waits in the socket.
+_LOOK_AGAIN = 0.02
+
+
+def is_away(server: str, after: float) -> bool:
+    """Whether a server is away for somebody who tolerates a silence of ``after`` seconds."""
+    outage = _outages.ongoing.get(server)
+    return outage is not None and (outage.broken or time.monotonic() - outage.since >= after)
+
+
+class AwayWatch:
+    """Watches a server for the waiters of one loop; all methods are for the loop."""
+
+    def __init__(self, client: LoopClient, slot: int | None, after: float) -> None:
+        self._client = client
+        self._slot = slot
+        self._after = after
+        self._server = client.server(slot)
+        # In the order of their requests, so that they continue in that order.
+        self._waiting: dict[RedisAcquisition, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._unconnected_since: float | None = None
+        self._is_overdue = False  # whether it was silent for too long at the last check
+        self._is_asking = False
+
+    def add(self, acquisition: RedisAcquisition) -> None:
+        self._waiting[acquisition] = None
+        self.start()
+
+    def start(self) -> None:
+        """Watch while anybody waits, or the server is away."""
+        if self._timer is None:
+            _outages.listeners.setdefault(self._server, set()).add(self._on_outage)
+            self._tick()
+
+    def remove(self, acquisition: RedisAcquisition) -> None:
+        self._waiting.pop(acquisition, None)
+        if not self._waiting and self._server not in _outages.ongoing:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._unconnected_since = None
+        _outages.listeners.get(self._server, set()).discard(self._on_outage)
+
+    def _on_outage(self) -> None:
+        """Something is wrong with the server; called in any thread."""
+        try:
+            self._client.loop.call_soon_threadsafe(self._tell_if_away)
+        except RuntimeError:  # the loop is closed
+            _outages.listeners.get(self._server, set()).discard(self._on_outage)
+
+    def _tell_if_away(self) -> None:
+        if is_away(self._server, self._after):
+            for acquisition in list(self._waiting):
+                acquisition.end_wait(ServerAway())
+
+    def _tick(self) -> None:
+        now, client = time.monotonic(), self._client
+        is_out = self._server in _outages.ongoing
+        if not (self._waiting or is_out):
+            self._stop()
+            return
+        connection = client.connection_for(self._slot)
+        if connection is None:  # it is being opened, or that has failed: then it is told
+            self._unconnected_since = self._unconnected_since or now
+            silence, asks = now - self._unconnected_since, is_out
+        else:
+            self._unconnected_since = None
+            silence = connection.silence()
+            asks = not silence and not connection.has_pending(self._slot)
+        if asks and not self._is_asking:
+            self._is_asking = True
+            client.submit(Call(None, (), ["TIME"], self._answered, self._slot))
+        # Checked twice: a loop that was busy may not have read the answer yet.
+        was_overdue, self._is_overdue = self._is_overdue, silence >= self._after
+        if was_overdue and self._is_overdue:
+            error = Unreachable(
+                f"{client.endpoint} did not answer in {silence:.1f} s; is it overloaded or stopped?"
+            )
+            _outages.begin(self._server, error, broken=False, ago=silence)
+        self._tell_if_away()
+        pause = max(min(self._after / 4, _ASK_EVERY), _LOOK_AGAIN)
+        if self._is_overdue and not was_overdue:
+            pause = _LOOK_AGAIN
+        self._timer = client.loop.call_later(pause, self._tick)
+
+    def _answered(self, _: Call, __: Any) -> None:
+        """Ignore a reply: only the silence counts."""
+        self._is_asking = False

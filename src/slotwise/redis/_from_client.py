@@ -10,7 +10,7 @@ from typing import Any
 from redis.connection import Connection, SSLConnection
 
 from slotwise._core.redaction import kind_of
-from slotwise.redis._endpoint import Address, ConnectionArguments, ConnectionOptions, Endpoint
+from slotwise.redis._endpoint import Address, ConnectionOptions, Endpoint
 
 # What is taken of the settings, under redis-py's names: who to be, keepalive, TLS. The others are
 # RedisConfig's own (addresses, time limits, retries), or about commands and replies.
@@ -112,4 +112,4 @@ def _connection_options(settings: dict[str, Any], used: type[Any]) -> Connection
     }
     if tls:
         taken.setdefault("ssl_check_hostname", True)  # stated, as in a url
-    return ConnectionOptions(ConnectionArguments(taken), tls=tls)
+    return ConnectionOptions(taken, tls=tls)

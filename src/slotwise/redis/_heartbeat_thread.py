@@ -2,8 +2,8 @@
 
 It has its own event loop, so that a user's loop that blocks doesn't cost its holders their
 slots. It decides when something is due, and others do it: `_heartbeats` sends the heartbeats,
-`_name_checks` has waiters served when somebody has run out of time, `_lost_holds` finds out what
-has ended, `_silence` whether a silent server still answers. It also runs the calls of
+and has waiters served when somebody has run out of time, `_shared_client` finds out what has ended,
+`_silence` whether a silent server still answers. It also runs the calls of
 plain threads.
 
 The thread sleeps while this process holds nothing and waits for nothing, and ends after a while.
@@ -22,31 +22,28 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from slotwise._core import fork
-from slotwise._wait.wakers import block_on, thread_waker
 from slotwise.errors import BackendError
-from slotwise.redis._closing import has_open_instances
 from slotwise.redis._diagnosis import logger, may_pass
 from slotwise.redis._endpoint import Address
 from slotwise.redis._heartbeats import HeartbeatSender
-from slotwise.redis._lost_holds import LostHolds
-from slotwise.redis._name_checks import NameChecks
 from slotwise.redis._primary import PrimaryWatch
-from slotwise.redis._reply_limits import Send
 from slotwise.redis._silence import ServerProbe
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
+    from slotwise.redis._loop_client import LoopClient
     from slotwise.redis._shared_client import SharedClient
 
 T = TypeVar("T")
+
+# Sends a release through a loop client; returns a future of its result.
+Send = Callable[["LoopClient"], "asyncio.Future[Any]"]
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
 
 # After this long without a holder, a waiter or a call, the thread ends and connections are closed.
 IDLE = 10.0
-# How long after the last close to keep trying releases that nobody waits for.
-_ABANDON_AFTER = 0.4
 _SOON = 0.05  # how soon to check again whether a connection is still in use
 
 # The shortest time between two checks of ttls.
@@ -74,9 +71,7 @@ class HeartbeatThread:
         self._woken: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
-        self.lost_holds = LostHolds(shared, self._spawn)
-        self.checks = NameChecks(shared, self._spawn, self._wake)
-        self._sender = HeartbeatSender(shared, self.checks.schedule, self._spawn)
+        self.heartbeats = HeartbeatSender(shared)
         self.interval = math.inf  # between heartbeats; inf while there is nothing to keep alive
         self.next_ttl = math.inf  # when the next ttl ends
         self._next_heartbeat = math.inf
@@ -84,7 +79,6 @@ class HeartbeatThread:
         self._callers: set[object] = set()  # one for each thread that is blocked in `run`
         self._posted = self._done = 0  # callbacks posted, and run: to tell whether all have run
         self._stops_when_idle = False  # set by the last close
-        self._unawaited_since = math.inf  # since when nobody has waited for a reply, after that
         self._began_at = 0.0
         self._primary = PrimaryWatch(shared)
         self._probes: dict[Address | None, ServerProbe] = {}  # of each node, if it is a cluster
@@ -118,51 +112,40 @@ class HeartbeatThread:
                 future.cancel()
             was_ended = isinstance(error, RuntimeError) and self._is_ending
             if was_ended or isinstance(error, CancelledError):
-                if self._shared.at_exit and threading.current_thread().daemon:
-                    # The interpreter ends, and this thread with it. An error would be printed by a
-                    # dying thread, which may take the lock of stderr with it.
-                    block_on(thread_waker())
                 raise BackendError("the process ends, and the call to Redis with it") from None
             raise
         finally:
             self._callers.discard(caller)
 
     def run_to_completion(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Like `run`, for work that has to be done even if the calling thread is interrupted.
+        """Like `run`, for a release, which is possible anywhere.
 
-        The interrupt may come before the first step, so the coroutine is started again: it must
-        do no harm when it runs twice. In the heartbeat thread itself, where the garbage
-        collector may run a finalizer, it is only started, and the result is None.
+        In the heartbeat thread itself, where the garbage collector may run a finalizer, it is only
+        started, and the result is None.
         """
         if self._is_current():
             self._run_soon(start)
             return cast("T", None)
-        try:
-            return self.run(start())
-        except Exception:
-            raise
-        except BaseException:
-            self._run_soon(start)
-            raise
+        return self.run(start())
 
     def heartbeat_every(self, interval: float) -> None:
         """Send heartbeats at least every ``interval`` seconds from now on."""
         with self._starting:
             self.interval = min(self.interval, interval)
             self._next_heartbeat = min(self._next_heartbeat, time.monotonic() + interval)
-        self._wake()
+        self.wake()
 
     def schedule_ttl(self, when: float) -> None:
         """Check the ttls at ``when`` or earlier."""
         if when < self.next_ttl:
             self.next_ttl = when
-            self._wake()
+            self.wake()
 
     def heartbeat_soon(self) -> None:
         """Ask the server at once for the state of all acquisitions: messages may be missing."""
-        self._sender.again = True
+        self.heartbeats.again = True
         self._next_heartbeat = 0.0
-        self._wake()
+        self.wake()
 
     def on_silence(self, address: Address | None, since: float) -> None:
         """Find out whether the server answers: a connection has had no reply ``since`` then.
@@ -171,24 +154,12 @@ class HeartbeatThread:
         """
         if address is None and self._shared.is_in_doubt():  # the silence is longer than a moment
             self.heartbeat_soon()
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(lambda: self._start_probe(address, since))
+        self._post(lambda: self._start_probe(address, since))
 
-    def release_later(self, waiter: RedisAcquisition) -> None:
-        """Withdraw or release what was requested in a loop that is closed now."""
-        self._run_soon(waiter.release_quietly)
-
-    def release_soon(self, acquired: list[RedisAcquisition]) -> None:
-        """Release what was granted to a thread that was then interrupted."""
-
-        def release_quietly() -> None:
-            for each in acquired:
-                self._shared.holders.pop(each.acquisition_id, None)
-                each.mark_ended()
-                self._spawn(each.release_quietly())
-
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self._post(release_quietly)
+    def release_later(self, acquired: RedisAcquisition) -> None:
+        """Release what nobody will use: its loop is closed, or its thread was interrupted."""
+        self._shared.holders.pop(acquired.acquisition_id, None)
+        self._run_soon(acquired.release_quietly)
 
     def finish_release(self, send: Send, seconds: float) -> None:
         """Continue an unconfirmed release, from any thread, for at most ``seconds``.
@@ -196,8 +167,7 @@ class HeartbeatThread:
         By then this process's silence has freed the slots.
         """
         until = time.monotonic() + seconds
-        with contextlib.suppress(RuntimeError):  # this process ends
-            self._run_soon(lambda: self._release_in_attempts(send, until))
+        self._run_soon(lambda: self._release_in_attempts(send, until))
 
     async def _release_in_attempts(self, send: Send, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
@@ -205,7 +175,7 @@ class HeartbeatThread:
                 # Not `wait_for`: in Python 3.11 an attempt that fails while this is cancelled
                 # swallows the cancellation, and the next attempt would keep the thread alive.
                 async with asyncio.timeout(left):
-                    # Not `reply_within`, which keeps the connection open: nobody waits for this.
+                    # Not by `reply_within`, which keeps the connection open: nobody waits for this.
                     await send(self._shared.client())
             except (BackendError, TimeoutError) as error:
                 if not may_pass(error):
@@ -225,7 +195,7 @@ class HeartbeatThread:
             with contextlib.suppress(BackendError):
                 await start()
 
-        self._post(lambda: self._spawn(run()))
+        self._post(lambda: self.spawn(run()))
 
     def end(self) -> None:
         self._is_ending = True
@@ -238,23 +208,20 @@ class HeartbeatThread:
     def close_sockets(self) -> None:
         """Close the sockets that no loop client has, in a forked child."""
         self._primary.close_sockets()
-        for probe in self._probes.values():
-            probe.close_sockets()
 
     def ensure_running(self) -> None:
         """Start the thread if it isn't running, since a call is about to be made."""
         if self._loop is None:
-            self._wake()
+            self.wake()
 
     def stop_when_idle(self) -> None:
         """Stop as soon as nobody holds or waits and no instance is open."""
         self._stops_when_idle = True
         if self._loop is not None:
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._post(self._set_woken)
+    def wake(self) -> None:
+        self._post(self._set_woken)
 
     def _set_woken(self) -> None:
         woken = self._woken
@@ -262,24 +229,24 @@ class HeartbeatThread:
             woken.set()
 
     def _post(self, callback: Callable[[], object]) -> None:
-        """Run a callback in the thread, which doesn't stop before it has run."""
+        """Run a callback in the thread, which doesn't stop before it has run.
+
+        Nothing happens if the process ends, or has no thread left.
+        """
 
         def run() -> None:
             self._done += 1
             callback()
 
-        with self._starting:
+        with self._starting, contextlib.suppress(RuntimeError):
             self._started().call_soon_threadsafe(run)
             self._posted += 1
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
-            # An interrupt between two steps may have left a loop that no thread runs.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 if self._is_ending:  # also after the thread stopped by itself: nobody would end it
                     raise RuntimeError("this process ends")
-                if self._loop is not None and (self._thread is None or self._thread.ident is None):
-                    self._loop.close()
                 self._loop, self._woken = asyncio.new_event_loop(), asyncio.Event()
                 self._began_at = time.monotonic()
                 self._thread = threading.Thread(
@@ -308,16 +275,15 @@ class HeartbeatThread:
         running = loop.create_task(self._run(loop, woken))
         try:
             loop.run_forever()
-        except BaseException:  # a hook or a log handler tried to end the process
-            logger.exception("the heartbeat thread was ended, and another one continues")
         finally:
             # Another thread may have been started meanwhile, with its own loop and tasks.
             tasks = [running, *(task for task in list(self._tasks) if task.get_loop() is loop)]
             if self._loop is loop:
                 self._primary.close()
-                self._end_probes()
-                if not self._is_ending:
-                    self._replace(loop)
+                if not self._is_ending:  # a hook or a log handler tried to end the process
+                    with self._starting:
+                        self._forget_thread(loop)
+                        self._posted = self._done = 0
             cancelled: set[asyncio.Task[Any]] = set()
             while tasks:  # callbacks that were posted meanwhile may start others
                 # Whatever `task.cancelling()` says: its own timeout cancels a task, which goes on.
@@ -330,20 +296,11 @@ class HeartbeatThread:
                 tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
             loop.close()
 
-    def _replace(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let another thread continue: this one was ended."""
-        with self._starting:
-            self._forget_thread(loop)
-            self._posted = self._done = 0
-        if self._acquisitions():
-            self.heartbeat_soon()
-
     def _forget_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the next call start another thread; the caller holds the lock."""
         self._loop = self._thread = self._woken = self._sending = None
-        self._unawaited_since = math.inf
         self._was_idle = False
-        self.checks.forget()
+        self.heartbeats.due.clear()
         self._shared.forget_loop(loop)
 
     async def _run(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
@@ -352,7 +309,7 @@ class HeartbeatThread:
             woken.clear()
             now = time.monotonic()
             if now - planned > _STALL:
-                self.lost_holds.note_stall(planned, now)
+                self._shared.stalled = (planned, now)
             try:
                 delay = self._run_due(now)
             except Exception:  # whatever it is, heartbeats must go on
@@ -371,12 +328,12 @@ class HeartbeatThread:
         self._shared.forget_closed_loops()
         if now >= self.next_ttl:
             self.next_ttl = math.inf
-            self.schedule_ttl(max(self.lost_holds.expire(now), now + _GRAIN))
-        silence_ends = self.lost_holds.lose_silent(now)
+            self.schedule_ttl(max(self._shared.expire(now), now + _GRAIN))
+        silence_ends = self._shared.lose_silent(now)
         if now >= self._next_heartbeat:
             self._start_heartbeat()
             self._schedule_next(now)
-        next_check = self.checks.run_due(now)
+        next_check = self.heartbeats.run_checks(now)
         self._primary.refresh(wanted=self.interval < math.inf)
         soonest = min(self._next_heartbeat, self.next_ttl, silence_ends, next_check)
         soonest = min(soonest, self._stop_if_idle(now))
@@ -389,32 +346,15 @@ class HeartbeatThread:
         """
         idle_since = self._shared.idle_since()
         if idle_since == math.inf:
-            self._unawaited_since = math.inf
             # The last release does not wake this thread: that would cost every release.
             return now + (10 * _SOON if self._stops_when_idle else IDLE / 4)
-        endpoint = self._shared.endpoint
-        wanted = not self._stops_when_idle or has_open_instances(endpoint)
-        if wanted:
-            self._unawaited_since = math.inf
+        wanted = not self._stops_when_idle or self._shared.has_open_instances()
         leave_at = max(idle_since, self._began_at) + (IDLE if wanted else 0.0)
         if now < leave_at:
             return leave_at
-        abandon = not wanted and self._is_abandoned(now)
-        finished = abandon or not self._tasks
-        if finished and self._shared.close_idle(abandon=abandon) and self._stop():
+        if not self._tasks and self._shared.close_idle() and self._stop():
             return math.inf
         return now + (_SOON if not wanted else 10 * _SOON)
-
-    def _is_abandoned(self, now: float) -> bool:
-        """Whether everything is closed, and the calls still in flight have had their time.
-
-        Those are only releases that nobody waits for: silence frees their slots.
-        """
-        if self._shared.is_awaited():
-            self._unawaited_since = math.inf
-            return False
-        self._unawaited_since = min(self._unawaited_since, now)
-        return now - self._unawaited_since >= _ABANDON_AFTER
 
     def _stop(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -424,15 +364,14 @@ class HeartbeatThread:
             self.interval = self._next_heartbeat = math.inf
             newcomers = self._acquisitions()
             if newcomers:  # they may have seen us running
-                self.heartbeat_every(min(each.ping_interval for each in newcomers))
+                self.heartbeat_every(min(each.limit._ping_interval for each in newcomers))
                 return False
             self._forget_thread(loop)
             self._primary.close()
-            self._end_probes()
         loop.stop()
         return True
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -443,7 +382,7 @@ class HeartbeatThread:
         with self._starting:
             before = self.interval
             self.interval = self._next_heartbeat = math.inf
-            intervals = [each.ping_interval for each in self._acquisitions()]
+            intervals = [each.limit._ping_interval for each in self._acquisitions()]
             if intervals:
                 self.interval = min(intervals)
                 self._was_idle = False
@@ -468,7 +407,7 @@ class HeartbeatThread:
     def _start_heartbeat(self) -> None:
         if self._sending is not None and not self._sending.done():
             return  # it sends once more by itself if it was asked to
-        self._sending = self._spawn(self._sender.heartbeat())
+        self._sending = self.spawn(self.heartbeats.heartbeat())
 
     def _start_probe(self, address: Address | None, silent_since: float) -> None:
         self._primary.ask_now()
@@ -480,7 +419,3 @@ class HeartbeatThread:
                 lambda asked_at: self._shared.server_answered(asked_at, address),
             )
         probe.start(silent_since)
-
-    def _end_probes(self) -> None:
-        for probe in self._probes.values():
-            probe.end()

@@ -1,6 +1,8 @@
-"""HeartbeatSender: send the heartbeats of a process, in bounded calls spread over time.
+"""HeartbeatSender: send the heartbeats of a process, in calls of bounded size.
 
-`_heartbeat_thread` decides when heartbeats are sent, and acts on the replies.
+It also has the server serve the waiters of a name when time is up for somebody there: a script
+replies in how many milliseconds that is. At that moment nobody else may have a reason to call the
+server, so the processes of the waiters do. `_heartbeat_thread` decides when anything is sent.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterator
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
 from slotwise.errors import BackendError
 from slotwise.redis._diagnosis import Unreachable, logger, refused
-from slotwise.redis._endpoint import Address
 from slotwise.redis._protocol import HEARTBEAT, heartbeat_call
 
 if TYPE_CHECKING:
@@ -29,16 +31,33 @@ if TYPE_CHECKING:
 # costs as much as `_COST_OF_A_NAME` members.
 COST_PER_CALL = 2_000
 _COST_OF_A_NAME = 110
-# The fraction of the heartbeat interval over which the calls of one heartbeat are spread.
-_SPREAD = 0.5
-# The shortest pause between calls that is worth sleeping for, and the longest before checking
-# whether the rest has become urgent.
-_LEAST_PAUSE, _MOST_PAUSE = 0.005, 0.05
 # A live server may take this long to answer, also on a busy machine.
 _LEAST_REPLY_TIMEOUT = 0.2
 
 # How often to check a name that is waited for and can't be read: no message tells when it can be.
 FAILED_CHECK_MS = 500
+
+# Not the random module's own: its seed belongs to others, and forked children share it.
+_jitter = SystemRandom()
+
+# How many seconds after the time that a script states a name is checked: not by all processes
+# at once, and never too early.
+_LEAST_JITTER, _MOST_JITTER = 0.002, 0.03
+
+# The shortest time between two checks of one name.
+_CHECK_GRAIN = 0.02
+
+# Where rates are waited for, the process of the first waiter checks exactly when there is enough
+# for it. Other processes check this much later, unless they hear meanwhile of a grant there.
+_GRACE = 0.05
+
+# What a script replies while a foreign client holds slots, whose release wakes nobody; and how
+# often waiters check for themselves then.
+_FOREIGN_HOLDERS = -2
+_FOREIGN_CHECK_INTERVAL = 0.1
+
+# At most this many requests for several slots are named in a check; the first are served first.
+_WIDE_PER_CHECK = 100
 
 # Names that expire within this many seconds of each other are equally urgent.
 _GRAIN = 0.25
@@ -51,15 +70,9 @@ _Entry = tuple[_Key, tuple[list["RedisAcquisition"], list["RedisAcquisition"]]]
 class HeartbeatSender:
     """Sends heartbeats for all acquisitions of a process, in the loop of the heartbeat thread."""
 
-    def __init__(
-        self,
-        shared: SharedClient,
-        schedule_check: Callable[[NameRecord, int], object],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
-    ) -> None:
+    def __init__(self, shared: SharedClient) -> None:
         self._shared = shared
-        self._schedule_check = schedule_check
-        self._spawn = spawn
+        self.due: dict[NameRecord, float] = {}  # when to check which name that is waited for
         # On a cluster: calls in flight, by name.
         self._under_way: Counter[NameRecord] = Counter()
         self.again = False  # set by other threads: send everything at once, or once more
@@ -81,30 +94,37 @@ class HeartbeatSender:
                 return
             hurried = self.again
 
-    def _entries(self) -> _Entries:
-        """Return the acquisitions to be renewed."""
-        entries = _Entries()
-        # First, before the holders: one that is granted its slots goes from here to there.
-        waiters = list(self._shared.waiters.values())
-        for holder in list(self._shared.holders.values()):
-            entries.add(holder, 0)
-        for waiter in waiters:
-            if waiter.needs_heartbeat:
-                entries.add(waiter, 1)
-        return entries
+    def _entries(self, before: float) -> list[_Entry]:
+        """Return what is due before a time (all if -inf), the first to expire first."""
+        by_key: dict[_Key, tuple[list[RedisAcquisition], list[RedisAcquisition]]] = {}
+        beats: dict[NameRecord, float] = {}
+        ends: dict[NameRecord, float] = {}
+        # The waiters first: one that is granted its slots goes from here to the holders.
+        waiters = [each for each in list(self._shared.waiters.values()) if each.needs_heartbeat]
+        for at, some in enumerate((list(self._shared.holders.values()), waiters)):
+            for each in some:
+                record = each.record
+                by_key.setdefault((record, each.interval), ([], []))[at].append(each)
+                beats[record] = min(beats.get(record, math.inf), each.limit._ping_interval)
+                ends[record] = min(ends.get(record, math.inf), each.heard_at + each.interval)
+        due = [
+            (key, both)
+            for key, both in by_key.items()
+            if before == -math.inf or key[0].heartbeat_at + beats[key[0]] < before
+        ]
+        # Entries of one name are then neighbours, and share a call.
+        return sorted(due, key=lambda e: (ends[e[0][0]] // _GRAIN, e[0][0].keys.all[0]))
 
     async def _send_due(self, *, hurried: bool) -> bool:
         """Send the heartbeats that are due, or all if hurried; return whether any are left."""
         started = time.monotonic()
         shared, between = self._shared, self._shared.heartbeat_thread.interval
-        entries = self._entries()
-        due = entries.sorted(-math.inf if hurried else started + between)
+        due = self._entries(-math.inf if hurried else started + between)
         apart = shared.cluster is not None
         late = set(self._under_way)
         batches = list(_batches(due, apart=apart))
         # The heartbeat of a name got through when all its calls have been answered.
         self._unanswered = Counter(record for batch in batches for record, *_ in batch)
-        spread = 0.0 if hurried else self._time_left(key for key, _ in due)
         last: NameRecord | None = None
         sent_at = started
         for number, batch in enumerate(batches):
@@ -113,28 +133,13 @@ class HeartbeatSender:
                 sent_at = time.monotonic()
                 if not apart and number and sent_at - started > between:
                     return True  # those that were sent first may be due again by now
-            await self._pause_until(started + spread * number / len(batches))
             if not apart:
-                await self._deliver(batch, min(sent_at, time.monotonic()))
-            # Each node of a cluster answers in its own time: one that is down must not
-            # delay the heartbeats to the others.
+                await self._deliver(batch, sent_at)
             elif first not in late:
                 self._under_way[first] += 1
-                self._spawn(self._deliver_apart(batch, started))
+                self._shared.heartbeat_thread.spawn(self._deliver_apart(batch, started))
             last = batch[-1][0]
         return False
-
-    def _time_left(self, by_record: Iterable[tuple[NameRecord, float]]) -> float:
-        """Return the number of seconds over which to spread the calls of a heartbeat."""
-        between = self._shared.heartbeat_thread.interval
-        spare = min((interval for _, interval in by_record), default=0.0) - between
-        return max(min(between, spare) * _SPREAD, 0.0) if spare > -math.inf else 0.0
-
-    async def _pause_until(self, when: float) -> None:
-        """Let the server serve other clients, unless heartbeats have become urgent."""
-        # Polled, since other threads set `again`, and must not touch an event of this loop.
-        while not self.again and when - time.monotonic() > _LEAST_PAUSE:  # noqa: ASYNC110
-            await asyncio.sleep(min(when - time.monotonic(), _MOST_PAUSE))
 
     async def _deliver(self, batch: Batch, started: float) -> None:
         try:
@@ -147,6 +152,7 @@ class HeartbeatSender:
             self._warned.discard("unheard")
 
     async def _deliver_apart(self, batch: Batch, started: float) -> None:
+        """Each node of a cluster answers in its own time: none delays heartbeats to the others."""
         record = batch[0][0]
         try:
             await self._deliver(batch, started)
@@ -158,7 +164,9 @@ class HeartbeatSender:
     async def _send(self, batch: Batch, started: float) -> None:
         keys, args = heartbeat_call(self._shared, b"", batch)
         replies = await self._send_until_answered(batch, keys, args)
-        self._shared.server_answered(started, self._address_of(batch))
+        cluster, slot = self._shared.cluster, batch[0][0].keys.slot or 0
+        address = None if cluster is None else cluster.address_of(slot)
+        self._shared.server_answered(started, address)
         self._check_memory(replies[0])
         client = self._shared.client()
         for (record, _, _, waiters), (due, *outcomes) in zip(batch, replies, strict=True):
@@ -167,17 +175,12 @@ class HeartbeatSender:
                 continue
             self._warned.discard(record)
             if waiters:
-                self._schedule_check(record, due)
+                self.schedule_check(record, due)
             self._shared.dispatch_all(outcomes, record, client)
             # After the outcomes: a waiter that is gone must not take this for a sign of life.
             self._unanswered[record] -= 1
             if self._unanswered[record] <= 0:
                 record.heartbeat_at = started
-
-    def _address_of(self, batch: Batch) -> Address | None:
-        """Return the cluster node that has answered; None for a plain server."""
-        cluster = self._shared.cluster
-        return None if cluster is None else cluster.address_of(batch[0][0].keys.slot or 0)
 
     def _check_memory(self, reply: list[Any]) -> None:
         """Log once that the server is at its maxmemory; heartbeats get through all the same."""
@@ -197,7 +200,7 @@ class HeartbeatSender:
         error = refused(self._shared.endpoint, ReplyError(why.decode(errors="replace")))
         self._warn_once(record, "no heartbeat of %r got through: %s", record.name, error)
         if waiters:
-            self._schedule_check(record, FAILED_CHECK_MS)
+            self.schedule_check(record, FAILED_CHECK_MS)
         now = time.monotonic()
         for acquisition_id in waiters:
             waiter = self._shared.waiters.get(acquisition_id)
@@ -227,7 +230,7 @@ class HeartbeatSender:
         reply = client.run(HEARTBEAT, keys, args, slot)
         if self._shared.cluster is None:
             return await reply
-        patience = self._reply_timeout(batch, time.monotonic())
+        patience = self._reply_timeout(batch)
         while not reply.done():
             # The silence of the connection that carries it: the time to open that doesn't count.
             silence = client.silence(slot)
@@ -240,47 +243,76 @@ class HeartbeatSender:
                 patience *= 2
         return reply.result()
 
-    def _reply_timeout(self, batch: Batch, now: float) -> float:
+    def _reply_timeout(self, batch: Batch) -> float:
         """Return how long to wait for the reply to a heartbeat: half of the time that is left."""
-        ends = [each.heard_at + each.interval for each in self._named_in(batch)]
-        first_end = min((end for end in ends if end > now), default=math.inf)  # the others are lost
+        now = time.monotonic()
+        ends = (record.heartbeat_at + interval for record, interval, *_ in batch)
+        # Those that are over are lost, or began lately.
+        first_end = min((end for end in ends if end > now), default=now + batch[0][1])
         patience = min(self._shared.settings.config.reply_timeout, (first_end - now) / 2)
         return max(patience, _LEAST_REPLY_TIMEOUT)
 
-    def _named_in(self, batch: Batch) -> list[RedisAcquisition]:
-        holders, waiters = self._shared.holders, self._shared.waiters
-        ids = [each for _, _, *both in batch for some in both for each in some]
-        found = [holders.get(each) or waiters.get(each) for each in ids]
-        return [each for each in found if each is not None]
+    # ---------------------------------------------------------------- checks
 
+    def schedule_check(self, record: NameRecord, ms: int) -> None:
+        """Check a name in ``ms``, from any thread.
 
-class _Entries:
-    """The acquisitions to be renewed, by name and interval."""
+        Negative values have the meanings of next_end in lua/rules/ending.lua.
+        """
+        if ms == _FOREIGN_HOLDERS:
+            self.due[record] = min(
+                self.due.get(record, math.inf), time.monotonic() + _FOREIGN_CHECK_INTERVAL
+            )
+            self._shared.heartbeat_thread.wake()
+        if ms < 0:
+            return
+        when = time.monotonic() + ms / 1000
+        if record.has_rates and ms:  # 0: something is unfinished
+            when += _GRACE
+        latest = self.due.get(record, math.inf) - _CHECK_GRAIN
+        if when + _LEAST_JITTER >= latest:
+            return  # as for most of many requests: the jitter is a system call
+        when += _jitter.uniform(_LEAST_JITTER, _MOST_JITTER)
+        if when < latest:
+            self.due[record] = when
+            self._shared.heartbeat_thread.wake()
 
-    def __init__(self) -> None:
-        self._by_key: dict[_Key, tuple[list[RedisAcquisition], list[RedisAcquisition]]] = {}
-        self._ping_intervals: dict[NameRecord, float] = {}
-        self._ends: dict[NameRecord, float] = {}
+    def has_check(self, record: NameRecord) -> bool:
+        return record in self.due
 
-    def add(self, acquisition: RedisAcquisition, at: int) -> None:
-        """Add a holder (0) or a waiter (1)."""
-        record = acquisition.record
-        key = (record, acquisition.interval)
-        self._by_key.setdefault(key, ([], []))[at].append(acquisition)
-        ping_interval = self._ping_intervals.get(record, math.inf)
-        self._ping_intervals[record] = min(ping_interval, acquisition.ping_interval)
-        end = acquisition.heard_at + acquisition.interval
-        self._ends[record] = min(self._ends.get(record, math.inf), end)
+    def run_checks(self, now: float) -> float:
+        """Start the checks that are due; return when the next one is."""
+        for record, when in list(self.due.items()):
+            if now < when:
+                continue
+            if now < record.attended_at + _GRACE:  # another process checks in time
+                self.due[record] = record.attended_at + _GRACE
+                continue
+            del self.due[record]
+            self._shared.heartbeat_thread.spawn(self._check(record))
+        return min(list(self.due.values()), default=math.inf)
 
-    def sorted(self, before: float) -> list[_Entry]:
-        """Return what is due before a time (all if -inf), the first to expire first."""
-        due = [
-            (key, both)
-            for key, both in self._by_key.items()
-            if before == -math.inf or key[0].heartbeat_at + self._ping_intervals[key[0]] < before
-        ]
-        # Entries of one name are then neighbours, and share a call.
-        return sorted(due, key=lambda e: (self._ends[e[0][0]] // _GRAIN, e[0][0].keys.all[0]))
+    async def _check(self, record: NameRecord) -> None:
+        """Let the server end what is over on a name, and serve the next waiters."""
+        waiters = [each for each in list(self._shared.waiters.values()) if each.record is record]
+        if not waiters:
+            return
+        interval = waiters[0].interval
+        # A foreign client may have granted only one slot to a request for several. Those requests
+        # are named, so that they are queued again before anybody behind them is served.
+        wide = [each for each in waiters if each.slots > 1 and each.queued]
+        ids = [each.acquisition_id for each in wide if each.interval == interval][:_WIDE_PER_CHECK]
+        keys, args = heartbeat_call(self._shared, b"", [(record, interval, (), ids)])
+        try:
+            client = self._shared.client()
+            [[due, *outcomes]] = await client.run(HEARTBEAT, keys, args, record.keys.slot)
+        except BackendError:
+            return  # the next heartbeat asks again
+        if outcomes and outcomes[0].startswith(b"failed "):  # heartbeats report that
+            self.schedule_check(record, FAILED_CHECK_MS)
+            return
+        self._shared.dispatch_all(outcomes, record, client)
+        self.schedule_check(record, due)
 
 
 def _batches(entries: list[_Entry], *, apart: bool) -> Iterator[Batch]:

@@ -90,7 +90,7 @@ def _read_claimant(
             slots_needed(tiers, needs),
             datetime.fromtimestamp(abs(float(granted)), UTC),
             *read_owner(owner),
-            read_first_number(numbers) if holds else None,
+            int(re.split("[,-]", numbers)[0]) if holds else None,
             keys=_keys(path, tiers),
             needs=needs_by_name(tiers, needs),
             lacks=tiers[read_node(more)[0]].name if more and not turn else None,
@@ -113,11 +113,6 @@ def read_owner(owner: str) -> tuple[str, int, str | None]:
     # The secret at the beginning must not be shown.
     host, pid, label = re.sub("^!\\S* ", "", owner).split(" ", 2)
     return host, int(pid.partition("/")[0]), label or None  # after the slash: what a kick does
-
-
-def read_first_number(numbers: str) -> int:
-    """Return the lowest of the slot numbers of a claim, such as ``2-4,7``."""
-    return int(re.split("[,-]", numbers)[0])
 
 
 # ---------------------------------------------------------------------------- tiers

@@ -10,11 +10,11 @@ from logging import DEBUG
 from typing import TYPE_CHECKING
 
 from slotwise._core import events, log
-from slotwise.redis._diagnosis import logger
+from slotwise.errors import BackendError
+from slotwise.redis._diagnosis import Unreachable, logger
 
 if TYPE_CHECKING:
     from slotwise.redis._acquisition import RedisAcquisition
-    from slotwise.redis._backend import RedisBackend
     from slotwise.redis._shared_client import NameRecord
 
 
@@ -45,10 +45,6 @@ def released(holder: RedisAcquisition) -> None:
         log.released(logger, holder, holder.limit.name, holder.limit.value, held_time)
 
 
-def released_nothing(limit: RedisBackend, acquisition_id: str, *, issued_here: bool) -> None:
-    log.released_nothing(logger, acquisition_id, limit.name, issued_here=issued_here)
-
-
 def lost(holder: RedisAcquisition, kind: events.Kind, reason: str) -> None:
     ended(holder, kind)
     held_time = time.monotonic() - holder.since
@@ -61,3 +57,15 @@ def reset(record: NameRecord, why: bytes) -> None:
         " what they hold, and its waiters queue again (%s)",
         *(record.name, why.decode(errors="replace")),
     )
+
+
+def unconfirmed(record: NameRecord, interval: float, error: BackendError) -> None:
+    """Log why a block that is left doesn't know whether its slot was released."""
+    if isinstance(error, Unreachable):
+        # The outage was logged when it began; a thousand blocks would say no more.
+        logger.debug("the release of a slot of %r continues in the background", record.name)
+    else:
+        logger.warning(
+            "a slot of %r could not be released, and is free after %g s of silence: %s",
+            *(record.name, interval, error),
+        )

@@ -12,24 +12,36 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise._core.limit import EXIT_LIMIT
 from slotwise.errors import BackendError
-from slotwise.redis._config import ServerSettings
+from slotwise.redis import _outages
+from slotwise.redis._diagnosis import Unreachable
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.backlog import Backlog
-from slotwise.redis._net.call import Call, IntoFuture
-from slotwise.redis._net.cluster import ClusterMap
+from slotwise.redis._net.call import Backlog, Call, fail_future, into
 from slotwise.redis._net.connection import Connection
 from slotwise.redis._net.reconnector import Reconnector
-from slotwise.redis._reply_limits import INSPECT, reply_within
 from slotwise.redis._scripts import Script
 
 if TYPE_CHECKING:
-    from slotwise.redis._away import AwayWatch
+    from slotwise.redis._fallback import AwayWatch
+    from slotwise.redis._shared_client import SharedClient
 
+T = TypeVar("T")
+
+# How long a look-up or a change waits for its reply, in seconds. What is promised to callers
+# is 2 s, so that it holds on a busy machine.
+_LOOK = 1.9
+
+# The shortest silence that counts as an outage: a caller with a short timeout proves nothing.
+_OUTAGE = EXIT_LIMIT
+
+# The least time that a reply has once the event loop runs again: the loop may have been blocked
+# before the call was sent, or with the reply waiting in the socket. So a timer fires this long
+# before the deadline, or after half of the time if that is shorter, to see that the loop runs.
+_GRACE = 0.25
 
 # A connection on which messages are awaited is tested after this long without a call, so that a
 # dead one is noticed within a second. With heartbeats, a waiting process sends fewer than three
@@ -37,31 +49,22 @@ if TYPE_CHECKING:
 _PAUSE, _PAUSE_OF_MANY, _MANY = 0.34, 1.2, 2_000
 
 
+def look_limit(at_most: float | None) -> float:
+    """Return how long to wait for a look-up, for a caller who has ``at_most`` seconds."""
+    return _LOOK if at_most is None else min(at_most, _LOOK)
+
+
 class LoopClient:
     """One loop's calls and messages. All methods are for the loop's own thread."""
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        loop: asyncio.AbstractEventLoop,
-        token: str,
-        cluster: ClusterMap | None,
-        *,
-        on_message: Callable[[bytes], object],
-        on_reopened: Callable[[Address | None], object],
-        on_silence: Callable[[Address | None, float], object],
-        listens: Callable[[], bool],
-    ) -> None:
-        self._settings = settings
-        self.endpoint = settings.config.endpoint
+    def __init__(self, shared: SharedClient, loop: asyncio.AbstractEventLoop, token: str) -> None:
+        self.shared = shared
+        self.settings = shared.settings
+        self.endpoint = shared.endpoint
         self.loop = loop
         self.token = token
-        self._on_message = on_message
-        self._on_reopened = on_reopened
-        self._on_silence = on_silence
-        self._listens = listens
         self._reconnectors: dict[Address | None, Reconnector] = {}
-        self._cluster = cluster
+        self._cluster = cluster = shared.cluster
         # How many waiters this loop has, by name record; see `_batching`.
         self.queued_by_name: Counter[Any] = Counter()
         # The ids that hold slots here, by name record: a hint, for the same.
@@ -72,14 +75,12 @@ class LoopClient:
         self.pending_releases: dict[Any, list[tuple[str, asyncio.Future[Any]]]] = {}
         # Names for which a call is under way that serves waiters; see `continue_serving`.
         self.serving: set[Any] = set()
-        # For limits that do something else while the server is away; see `_away`.
+        # For limits that do something else while the server is away; see `_fallback`.
         self.watches: dict[tuple[int | None, float], AwayWatch] = {}
-        self.asking: set[str] = set()
         self.closing_idle = False  # whether its loop was asked to close them
-        self.awaited = 0  # how many callers wait for a reply; see `reply_within`
         self._learning = False
         # Calls whose slot no known node serves, until the map of the cluster is read again.
-        self._unrouted = Backlog(settings)
+        self._unrouted = Backlog(self.settings)
         # By hash slot: calls that were refused while it changes hands, and those made since,
         # which must not pass them.
         self._held_back: dict[int | None, list[Call]] = {}
@@ -114,22 +115,26 @@ class LoopClient:
     ) -> asyncio.Future[Any]:
         """Submit a call; the future has its reply. To stop waiting doesn't stop the call."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(script, keys, args, IntoFuture(future), slot))
+        self.submit(Call(script, keys, args, into(future), slot))
         return future
 
     async def command(self, *words: object, address: Address | None = None) -> Any:
         """Submit a plain command, to one node if this is a cluster."""
-        reply = self.reconnector_to(address).command(*words)
-        return await reply_within(INSPECT, reply, self, None)
+        reply: asyncio.Future[Any] = self.loop.create_future()
+        self.reconnector_to(address).submit(Call(None, (), list(words), into(reply)))
+        return await self.reply_within(_LOOK, reply, None)
 
     def connection_for(self, slot: int | None) -> Connection | None:
         """Return the open connection that a call would use, if there is one."""
+        reconnector = self._reconnector_of(slot)
+        return None if reconnector is None else reconnector.connection
+
+    def _reconnector_of(self, slot: int | None) -> Reconnector | None:
         if self._only is not None:
-            return self._only.connection
+            return self._only
         assert self._cluster is not None
         address = self._cluster.address_of(slot or 0)
-        reconnector = None if address is None else self._reconnectors.get(address)
-        return None if reconnector is None else reconnector.connection
+        return None if address is None else self._reconnectors.get(address)
 
     def silence(self, slot: int | None) -> float:
         """Return for how many seconds replies have been due on the connection that a call uses."""
@@ -143,19 +148,12 @@ class LoopClient:
             connection.lose(TimeoutError())
 
     @property
-    def silent_at(self) -> float:
-        """Return when replies were missed, if none came since; else inf. From any thread."""
-        connection = None if self._only is None else self._only.connection
-        return math.inf if connection is None else connection.silent_at
-
-    @property
     def is_in_doubt(self) -> bool:
         """Whether replies are missed, or a connection is being opened. From any thread."""
         if self._only is None:
             return False
-        if self._only.connection is None:
-            return self._only.is_connected
-        return self.silent_at < math.inf
+        connection = self._only.connection
+        return self._only.is_connected if connection is None else connection.silent_at < math.inf
 
     def note_alive(self, address: Address | None, asked_at: float) -> None:
         """Note, in any thread, that a server has answered, so that a dead connection is given up.
@@ -184,16 +182,10 @@ class LoopClient:
 
     def trouble(self, slot: int | None) -> BackendError | None:
         """Return why calls do not get through at the moment; None if they do."""
-        if self._only is not None:
-            reconnector: Reconnector | None = self._only
-        else:
-            assert self._cluster is not None
-            reconnector = self._reconnectors.get(self._cluster.address_of(slot or 0))
-        return (
-            None
-            if reconnector is None or reconnector.connection is not None
-            else reconnector.trouble
-        )
+        reconnector = self._reconnector_of(slot)
+        if reconnector is None or reconnector.connection is not None:
+            return None
+        return reconnector.trouble
 
     def is_answering(self, slot: int | None) -> bool:
         """Whether the server still replies, even if only to other calls, and late."""
@@ -205,43 +197,66 @@ class LoopClient:
         address = None if self._cluster is None else self._cluster.address_of(slot or 0)
         return self.endpoint.server(address)
 
+    # --------------------------------------------------------------- waiting
+
+    async def reply_within(self, seconds: float, reply: asyncio.Future[T], slot: int | None) -> T:
+        """Wait for a reply, for at most ``seconds``; a caller that leaves doesn't stop its call.
+
+        Raises:
+            Unreachable: it did not come in time. The call may still be carried out.
+            BackendError: the server can't be used.
+        """
+        grace = min(_GRACE, seconds / 2)
+        timer: asyncio.TimerHandle
+
+        def look_again() -> None:
+            nonlocal timer
+            timer = self.loop.call_later(grace, stop_waiting)
+
+        def stop_waiting() -> None:
+            if not reply.done():
+                fail_future(reply, self.no_reply(seconds, slot))
+
+        timer = self.loop.call_later(seconds - grace, look_again)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+
+    def no_reply(self, seconds: float, slot: int | None) -> BackendError:
+        """Return the error of a caller that got no reply for that long.
+
+        It is noted as an outage if it was long enough and others got no reply either: a call behind
+        10,000 others on a busy server waits long, too.
+        """
+        error = self.trouble(slot) or Unreachable(
+            f"{self.endpoint} did not answer in {seconds:g} s; is it overloaded or stopped?"
+        )
+        is_outage = seconds >= _OUTAGE and isinstance(error, Unreachable)
+        if is_outage and not self.is_answering(slot):
+            _outages.begin(self.server(slot), error, broken=False, ago=seconds)
+        return error
+
     # ----------------------------------------------------------- connections
 
     def reconnector_to(self, address: Address | None) -> Reconnector:
         reconnector = self._reconnectors.get(address)
         if reconnector is None:
-            reconnector = self._reconnectors[address] = Reconnector(
-                self._settings,
-                self.loop,
-                address,
-                f"slotwise:{self.token}",
-                on_message=self._on_message,
-                on_open=partial(self._opened, address),
-                on_moved=self._moved,
-                on_slot_refused=self._hold_back,
-                on_trouble=self._troubled,
-                on_silence=partial(self._on_silence, address),
-                idle_pause=self._idle_pause,
-                listens=lambda: self._listens() and self._serves(address),
-            )
+            reconnector = self._reconnectors[address] = Reconnector(self, address)
         return reconnector
 
-    def _serves(self, address: Address | None) -> bool:
-        return self._cluster is None or address in self._cluster.primaries()
+    def listens(self, address: Address | None) -> bool:
+        """Whether somebody waits for a message of that server."""
+        serves = self._cluster is None or address in self._cluster.primaries()
+        return serves and any(
+            waiter.client is self for waiter in list(self.shared.waiters.values())
+        )
 
-    def _opened(self, address: Address | None, again: bool) -> None:
-        if again:
-            self._on_reopened(address)
-
-    def _idle_pause(self) -> float | None:
+    def idle_pause(self) -> float | None:
         """Return how long to wait before testing an idle connection; None: don't test it."""
         if not (self.queued_by_name or self.holding):
             return None
         return _PAUSE if sum(self.queued_by_name.values()) <= _MANY else _PAUSE_OF_MANY
-
-    def is_served_by(self, address: Address | None, slot: int | None) -> bool:
-        """Whether calls of a hash slot go to that node; always, without a cluster."""
-        return self._cluster is None or self._cluster.address_of(slot or 0) == address
 
     def follow(self, primary: Address) -> None:
         """Leave a server that is not the primary any more."""
@@ -256,16 +271,16 @@ class LoopClient:
             return [None]
         if not self._cluster.primaries():
             learned: asyncio.Future[Any] = self.loop.create_future()
-            self._cluster.learn(self.loop, lambda error: IntoFuture(learned)(None, error))
-            await reply_within(INSPECT, learned, self, None)
+            self._cluster.learn(self.loop, lambda error: into(learned)(None, error))
+            await self.reply_within(_LOOK, learned, None)
         return [*self._cluster.primaries()]
 
-    def _moved(self, call: Call, text: str, more_to_come: bool) -> bool:
+    def on_moved(self, call: Call, text: str, more_to_come: bool) -> bool:
         """Send a call where the server says that its slot is."""
         if self._cluster is None:
             return False
         call.tries += 1
-        if call.tries > self._settings.config.attempts + 3:
+        if call.tries > self.settings.config.attempts + 3:
             return False
         only_once, slot, address = self._cluster.parse_redirection(text)
         if not only_once and not more_to_come:
@@ -280,7 +295,7 @@ class LoopClient:
         reconnector.submit(call)
         return True
 
-    def _hold_back(self, call: Call, delay: float) -> None:
+    def hold_back(self, call: Call, delay: float) -> None:
         """Make a call again in a moment; until then, no other call of its slot may pass it."""
         if call.slot not in self._held_back:
             self._held_back[call.slot] = []
@@ -295,7 +310,7 @@ class LoopClient:
         for call in sorted(self._held_back.pop(slot, ()), key=lambda each: each.number):
             self._send(call)
 
-    def _troubled(self) -> None:
+    def on_trouble(self) -> None:
         """A node can't be reached: perhaps another has taken its slots over."""
         if self._cluster is not None:
             self._learn()
@@ -311,7 +326,7 @@ class LoopClient:
         self.closing_idle = False  # whether its loop was asked to close them
         self._learning = False
         backlogs = [
-            reconnector.take_backlog()
+            reconnector.backlog.take()
             for reconnector in self._reconnectors.values()
             if reconnector.connection is None
         ]
@@ -325,7 +340,7 @@ class LoopClient:
             else:
                 self.submit(call)
         if self._unrouted:
-            self.loop.call_later(self._settings.config.max_backoff / 2, self._learn)
+            self.loop.call_later(self.settings.config.max_backoff / 2, self._learn)
 
     # ---------------------------------------------------------------- ending
 
@@ -347,23 +362,12 @@ class LoopClient:
         for reconnector in self._reconnectors.values():
             reconnector.close_if_idle()
 
-    def end(self, error: BackendError) -> None:
-        """Close all connections for good; pending calls fail with ``error``."""
+    def end(self) -> None:
+        """Close all connections for good; pending calls fail."""
+        error = Unreachable(f"the connection to {self.endpoint} was closed by us")
         for reconnector in self._reconnectors.values():
             reconnector.end(error)
-        self._fail_waiting(error)
-
-    def abandon(self, error: BackendError) -> None:
-        """Close all connections, whatever is under way; the next call opens others."""
-        self.closing_idle = False
-        for reconnector in self._reconnectors.values():
-            reconnector.abandon(error)
-        self._fail_waiting(error)
-
-    def _fail_waiting(self, error: BackendError) -> None:
-        left = [*self._unrouted.take(), *itertools.chain(*self._held_back.values())]
-        self._held_back.clear()
-        for call in left:
+        for call in (*self._unrouted.take(), *itertools.chain(*self._held_back.values())):
             call.on_done(call, error)
 
     def close_sockets(self) -> None:

@@ -9,15 +9,15 @@ the sentinels were asked (`Reconnector._verify`).
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis._endpoint import Address
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.connection import Connection
-from slotwise.redis._net.handshake import Handshake
-from slotwise.redis._net.sentinel import listen_to_sentinel, parse_primary, primary_command
+from slotwise.redis._net.handshake import Handshake, in_thread
+from slotwise.redis._net.preparation import listen_to_sentinel, parse_primary, primary_command
 
 if TYPE_CHECKING:
     from slotwise.redis._shared_client import SharedClient
@@ -68,36 +68,27 @@ class PrimaryWatch:
             self._connection.close_socket()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        start_thread(
-            *("sentinel", lambda: self._open_in_thread(loop)),
-            on_failure=lambda _: loop.call_soon(self._opened, loop, None, None),
+        config = self._shared.settings.config
+        in_thread(
+            *(self._endpoint, loop, "sentinel"),
+            lambda: listen_to_sentinel(config),
+            partial(self._opened, loop),
         )
 
-    def _open_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        handshake, primary = None, None
-        try:
-            handshake, primary = listen_to_sentinel(self._shared.settings.config)
-        except (BackendError, ValueError):
-            pass  # it is retried; and late replies are verified anyway
-        try:
-            loop.call_soon_threadsafe(self._opened, loop, handshake, primary)
-        except RuntimeError:  # the loop was closed in the meantime
-            if handshake is not None:
-                handshake.sock.close()
-
     def _opened(
-        self, loop: asyncio.AbstractEventLoop, handshake: Handshake | None, primary: Address | None
+        self, loop: asyncio.AbstractEventLoop, result: tuple[Handshake, Address] | BackendError
     ) -> None:
         if not self._wanted:
             self._opening = False
-            if handshake is not None:
-                handshake.sock.close()
-        elif handshake is None or primary is None:
+        elif isinstance(result, BackendError):  # late replies are verified anyway
             loop.call_later(_ANSWER, self._open, loop)
         else:
             self._opening = False
+            handshake, primary = result
             self._connection = Connection(
-                handshake, loop, lambda: _ANSWER, _pass_on, self._switched, self._lost
+                *(handshake, loop, lambda: _ANSWER),
+                lambda call, reply: call.on_done(call, reply),
+                *(self._switched, self._lost),
             )
             self._shared.follow(primary)
             self._ask_sentinel(loop, self._connection)
@@ -129,7 +120,3 @@ class PrimaryWatch:
             host, port = old_and_new[2:]
             if port.isdecimal():
                 self._shared.follow((host, int(port)))
-
-
-def _pass_on(call: Call, reply: Any) -> None:
-    call.on_done(call, reply)

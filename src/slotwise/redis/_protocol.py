@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotwise._core import messages
@@ -306,13 +307,15 @@ def release_args(
     return [b"", b"", token, record.pattern, b"count" if count else b"", *items]
 
 
-def release_template(record: NameRecord, token: str) -> bytes:
+@lru_cache(1_000)
+def _release_template(keys: tuple[bytes, ...], token: str, pattern: bytes) -> bytes:
     """Return the beginning of a packed release of one item that counts nothing."""
-    return _pack_call(RELEASE, record.keys.all, 6, b"", b"", token, record.pattern, b"")
+    return _pack_call(RELEASE, keys, 6, b"", b"", token, pattern, b"")
 
 
 def pack_release(record: NameRecord, token: str, item: str) -> bytes:
-    return record.release_template(token) + _pack_word(item.encode())
+    template = _release_template(record.keys.all, token, record.pattern)
+    return template + _pack_word(item.encode())
 
 
 def split_release(

@@ -22,7 +22,6 @@ _FOLDER = Path(__file__).with_name("lua")
 _INCLUDE = re.compile(r"^-- include ([\w/]+\.lua)\n", re.MULTILINE)
 _LOCAL = re.compile(r"^local (function )?(\w+(?:, \w+)*)( =)?", re.MULTILINE)
 _CALL = re.compile(r"\bcall\('([A-Z]+)'")  # what `pcall` calls may be missing
-_CALL_IN_CHUNKS = re.compile(r"'([HZ](?:SET|DEL|ADD|REM))'")  # the name is an argument there
 
 # Those that the client calls.
 OURS = ("request", "release", "heartbeat", "control", "inspect")
@@ -87,22 +86,6 @@ def _parts(file: str) -> list[str]:
 def commands_in(source: str) -> list[str]:
     """Return the commands that a script, or a part of it, calls by name."""
     return sorted(set(_CALL.findall(source)))
-
-
-def command_that_failed(error: str) -> str:
-    """Return the commands on the line that an error reply names; "" if it names none of ours.
-
-    Many servers name nothing else.
-    """
-    lines = re.findall(r"@user_script: ?(\d+)", error)  # the last is where it began
-    source = next((load(name).source for name in OURS if load(name).sha.decode() in error), None)
-    if not lines or source is None:
-        return ""
-    number = int(lines[-1])
-    failed = "".join(source.decode().split("\n")[number - 1 : number])
-    if "call(command" in failed:
-        return " or ".join(sorted({*_CALL_IN_CHUNKS.findall(source.decode())}))
-    return " or ".join(commands_in(failed))
 
 
 def in_use(called: Iterable[Script | None]) -> list[Script]:

@@ -16,20 +16,23 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha1
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from slotwise._core import fork
+from slotwise._core.closing import Generations
 from slotwise._core.limit import require_asyncio
-from slotwise._core.messages import KICKED
+from slotwise._core.messages import KICKED, cancelled_after_ttl, ttl_ended
 from slotwise._wait.ttl_cancel import TtlCancels
+from slotwise.errors import BackendError
 from slotwise.redis import _log, _protocol
+from slotwise.redis._batching import release_all
 from slotwise.redis._config import RedisConfig, ServerSettings
-from slotwise.redis._diagnosis import ClosedByUs, logger
+from slotwise.redis._diagnosis import logger
 from slotwise.redis._endpoint import Address, Endpoint
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 from slotwise.redis._heartbeats import COST_PER_CALL
@@ -44,20 +47,22 @@ if TYPE_CHECKING:
 # What a script appends to its reply when one call was not enough to serve everyone who fits.
 UNFINISHED = b"unfinished"
 
+# Of each server, namespace, kind (a semaphore or tiers) and name: what was not closed here. The
+# fleet is not told: closing a name for everybody is done by the scripts (lua/control.lua).
+generations = Generations()
+
 
 class NameRecord:
     """What this process knows of one name: its kind, its keys and its value."""
 
     __slots__ = (
         "__weakref__",
-        "_adapting",
-        "_templates",
+        "adapting",
         "attended_at",
         "has_rates",
         "heartbeat_at",
         "is_semaphore",
         "keys",
-        "kind",
         "local_limits",
         "name",
         "namespace",
@@ -67,7 +72,6 @@ class NameRecord:
     )
 
     def __init__(self, kind: str, namespace: str, keys: KeySet) -> None:
-        self.kind = kind  # "semaphore" or "tiers"
         self.is_semaphore = kind == "semaphore"
         self.namespace = namespace
         self.keys = keys
@@ -77,13 +81,12 @@ class NameRecord:
         self.value = 0  # the last that the server told; 0 before that
         # What instances may be made with: values, or the rules of one that adapts.
         self.values: frozenset[str] = frozenset()
-        self._adapting: Callable[[], Any] | None = None  # an object of this name that adapts
+        self.adapting: Callable[[], Any] = lambda: None  # an object of this name that adapts
         self.heartbeat_at = -math.inf  # when the last heartbeat was sent that was answered
         self.has_rates = False
         # If it has rates: when the server last served everybody, and told a waiter here of it.
         self.attended_at = -math.inf
         self.local_limits: dict[str, Any] = {}  # while the server is away; see `_fallback`
-        self._templates: dict[str, bytes] = {}
 
     def learn(self, value: int, *declared: str) -> None:
         """Note the value that the server told, and what instances may be made with."""
@@ -93,25 +96,6 @@ class NameRecord:
             else:
                 self.values = frozenset(declared)
             self.value = value
-
-    def tell_changes_to(self, limit: Any) -> None:
-        """Have an object of this name told when its adaptive value has moved."""
-        self._adapting = ref(limit)
-
-    def on_adapted(self, message: bytes) -> None:
-        """Act on "adapted ...", which follows the reply to a script."""
-        limit = None if self._adapting is None else self._adapting()
-        if limit is not None:
-            limit._on_adapted(message)
-
-    def release_template(self, token: str) -> bytes:
-        """A packed release, except for what is released."""
-        template = self._templates.get(token)
-        if template is None:
-            if len(self._templates) > 16:  # loops come and go
-                self._templates.clear()
-            template = self._templates[token] = _protocol.release_template(self, token)
-        return template
 
 
 class SharedClient:
@@ -136,7 +120,7 @@ class SharedClient:
         self.waiters: dict[str, RedisAcquisition] = {}
         self.ttl_cancels = TtlCancels()
         self.cluster = ClusterMap(self.settings) if config.endpoint.cluster else None
-        self.at_exit = False  # whether the interpreter ends
+        self.stalled = (-math.inf, -math.inf)  # when the heartbeat thread last did not run
         self.heartbeat_thread = HeartbeatThread(self)
         self._records: WeakValueDictionary[tuple[str, str, str], NameRecord] = WeakValueDictionary()
         self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
@@ -176,19 +160,7 @@ class SharedClient:
         self.forget_closed_loops()
         token = f"{self.token}x{next(self._client_numbers)}"
 
-        def listens() -> bool:
-            return any(waiter.client.token == token for waiter in list(self.waiters.values()))
-
-        client = LoopClient(
-            self.settings,
-            loop,
-            token,
-            self.cluster,
-            on_message=self.dispatch_published,
-            on_reopened=lambda address: self._reopened(client, address),
-            on_silence=self.heartbeat_thread.on_silence,
-            listens=listens,
-        )
+        client = LoopClient(self, loop, token)
         with _lock:
             self._clients[loop] = client
         return client
@@ -222,7 +194,7 @@ class SharedClient:
         for client in list(self._clients.values()):
             client.note_alive(address, asked_at)
 
-    def _reopened(self, client: LoopClient, address: Address | None) -> None:
+    def on_reopened(self, client: LoopClient, address: Address | None) -> None:
         """Ask the server for the state of all acquisitions: messages may be missing.
 
         For waiters of this loop, ask over the connection that was just opened, before anything
@@ -235,23 +207,11 @@ class SharedClient:
                 key = waiter.record, waiter.interval
                 waiting.setdefault(key, []).append(waiter.acquisition_id)
         for (record, interval), ids in waiting.items():
-            if client.is_served_by(address, record.keys.slot):
+            cluster, slot = self.cluster, record.keys.slot or 0
+            if cluster is None or cluster.address_of(slot) == address:
                 for first in range(0, len(ids), COST_PER_CALL):
                     asked = ids[first : first + COST_PER_CALL]
-                    self._ask_for_waiters(client, record, interval, asked)
-
-    def _ask_for_waiters(
-        self, client: LoopClient, record: NameRecord, interval: float, ids: list[str]
-    ) -> None:
-        def answered(_: Call, reply: Any) -> None:
-            if isinstance(reply, BaseException):
-                return  # heartbeats ask again
-            [[due_ms, *messages]] = reply
-            self.dispatch_all(messages, record, client)
-            self.heartbeat_thread.checks.schedule(record, due_ms)
-
-        keys, args = _protocol.heartbeat_call(self, client.token, [(record, interval, (), ids)])
-        client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
+                    self.serve(record, client, interval, asked)
 
     # -------------------------------------------------------------- messages
 
@@ -283,11 +243,12 @@ class SharedClient:
             if message == UNFINISHED:
                 self.continue_serving(record, client)
             elif message.startswith(b"adapted "):
-                record.on_adapted(message)
+                if (limit := record.adapting()) is not None:
+                    limit._on_adapted(message)
             elif message.startswith(b"reset "):
                 _log.reset(record, message.removeprefix(b"reset "))
             elif message.startswith(b"lost "):
-                self.heartbeat_thread.lost_holds.on_lost(message.removeprefix(b"lost "))
+                self._on_lost(message.removeprefix(b"lost "))
             else:
                 self.dispatch(message)
 
@@ -301,19 +262,28 @@ class SharedClient:
             client.serving.add(record)
             self.serve(record, client)
 
-    def serve(self, record: NameRecord, client: LoopClient) -> None:
-        """Have the server serve the waiters that it can serve by now."""
+    def serve(
+        self,
+        record: NameRecord,
+        client: LoopClient,
+        interval: float = 0,
+        waiters: Sequence[str] = (),
+    ) -> None:
+        """Have the server serve the waiters that it can serve by now, and tell of some of ours."""
 
         def answered(_: Call, reply: Any) -> None:
             client.serving.discard(record)
             if isinstance(reply, BaseException):
-                return  # the waiters check again
+                return  # the waiters check again, and heartbeats ask
             [[due_ms, *messages]] = reply
             self.dispatch_all(messages, record, client)
-            if due_ms == 0:
+            if waiters:
+                self.heartbeat_thread.heartbeats.schedule_check(record, due_ms)
+            elif due_ms == 0:
                 self.continue_serving(record, client)
 
-        keys, args = _protocol.heartbeat_call(self, client.token, [(record, 0, (), ())])
+        beats = [(record, interval, (), waiters)]
+        keys, args = _protocol.heartbeat_call(self, client.token, beats)
         client.submit(Call(_protocol.HEARTBEAT, keys, args, answered, record.keys.slot))
 
     def dispatch(self, message: bytes) -> None:
@@ -330,7 +300,7 @@ class SharedClient:
                     holder.lost.set(KICKED)
                     _log.ended(holder, "kicked")
                 else:
-                    self.heartbeat_thread.lost_holds.lose(holder, KICKED)
+                    self.lose(holder, KICKED)
                 return
         waiter = self.waiters.get(acquisition_id)
         if waiter is None:
@@ -350,7 +320,72 @@ class SharedClient:
 
     # ---------------------------------------------------------------- losing
 
-    def lose(self, holder: RedisAcquisition, reason: str, *, cancel_message: str | None) -> None:
+    def expire(self, now: float) -> float:
+        """End the holds whose ttl is over; return when the next ttl ends."""
+        soonest = math.inf
+        for holder in list(self.holders.values()):
+            if holder.expires_at <= now:
+                holder._state_outcome("dropped")
+                sample = holder.sample()
+                self._expire(holder)
+                self.heartbeat_thread.spawn(holder.release_quietly(sample))
+            else:
+                soonest = min(soonest, holder.expires_at)
+        return soonest
+
+    def lose_silent(self, now: float) -> float:
+        """Mark holders as lost that the server must consider dead: no heartbeat got through.
+
+        The time is counted from the last sign of life, which may have been sent during the wait;
+        a grant is none. Return when the next holder is lost if no heartbeat gets through.
+        """
+        soonest = math.inf
+        for holder in list(self.holders.values()):
+            heard_at = holder.heard_at
+            if now - heard_at >= holder.interval:
+                self.lose(holder, self._why_silent(heard_at, now))
+                self.heartbeat_thread.spawn(holder.release_quietly())
+            else:
+                soonest = min(soonest, heard_at + holder.interval)
+        return soonest
+
+    def _on_lost(self, reply: bytes) -> None:
+        """Act on what a heartbeat was told: the server doesn't know this id as a holder."""
+        holder = self.holders.get(reply.decode())
+        if holder is None:
+            return
+        # On the server the ttl began a little earlier than here.
+        ttl = holder.ttl
+        if ttl is not None and time.monotonic() > holder.expires_at - max(0.1, ttl / 10):
+            self._expire(holder)
+        else:
+            self.lose(holder, "the server does not know it any more, or it was kicked")
+
+    def lose(self, holder: RedisAcquisition, why: str) -> None:
+        """Tell a holder, from any thread, that the server has ended its hold."""
+        holder._state_outcome("ignored")
+        _log.lost(holder, "kicked" if why == KICKED else "lost", why)
+        message = f"{holder.acquisition_id} was lost: {why}"
+        self._tell_lost(holder, why, message if holder.limit._cancel_task_on_loss else None)
+
+    def _expire(self, holder: RedisAcquisition) -> None:
+        _log.lost(holder, "expired", ttl_ended(holder.ttl))
+        message = cancelled_after_ttl(holder.acquisition_id, holder.ttl)
+        cancel_message = message if holder.limit._cancel_task_after_ttl else None
+        self._tell_lost(holder, ttl_ended(holder.ttl), cancel_message)
+
+    def _why_silent(self, since: float, now: float) -> str:
+        why = f"no heartbeat got through for {now - since:.1f} s"
+        from_, to = self.stalled
+        stall = to - max(from_, since)
+        if stall > (now - since) / 2:
+            why += (
+                f": the heartbeat thread did not run for {stall:.1f} s of that (the process was"
+                " stopped or short of CPU time, or a hook or finalizer blocked the thread)"
+            )
+        return why
+
+    def _tell_lost(self, holder: RedisAcquisition, reason: str, cancel_message: str | None) -> None:
         """Tell a holder, from any thread, that it holds nothing any more.
 
         With a ``cancel_message`` its task is cancelled.
@@ -368,6 +403,44 @@ class SharedClient:
         if sent is not None:
             sent.send()
 
+    # --------------------------------------------------------------- closing
+
+    async def close_name(self, record: NameRecord, key: Hashable, at_most: float) -> None:
+        """Close all instances of a name that this process made so far.
+
+        Returns when their waiters have left the queue, or after ``at_most`` seconds; then
+        that continues in the background.
+        """
+
+        def those_in(claims: dict[str, RedisAcquisition]) -> list[RedisAcquisition]:
+            return [
+                each for each in list(claims.values()) if each.record.keys.all == record.keys.all
+            ]
+
+        # Waiters first: one that is granted meanwhile is among the holders before it leaves them.
+        everybody = [*those_in(self.waiters), *those_in(self.holders)]
+        generations.close(key, [each.acquisition_id for each in everybody])
+        # Holders stay: a loop that has only holders may be blocked, and need not be waited for.
+        by_client: dict[LoopClient, list[RedisAcquisition]] = {}
+        for waiter in those_in(self.waiters):
+            if waiter.limit._generation.closed:
+                by_client.setdefault(waiter.client, []).append(waiter)
+        failing: list[asyncio.Future[None]] = []
+        for client, waiters in by_client.items():
+            if not client.loop.is_closed():
+                there = asyncio.run_coroutine_threadsafe(_fail(client, waiters), client.loop)
+                failing.append(asyncio.wrap_future(there))
+        if failing:
+            await asyncio.wait(failing, timeout=at_most)
+        if not self.has_open_instances():
+            self.heartbeat_thread.stop_when_idle()
+
+    def has_open_instances(self) -> bool:
+        """Whether this process has instances on the server that it has not closed."""
+        return any(
+            isinstance(key, tuple) and key[0] == self.endpoint for key in generations.open_names()
+        )
+
     # -------------------------------------------------------------- idleness
 
     def idle_since(self) -> float:
@@ -376,35 +449,25 @@ class SharedClient:
             return math.inf
         return max((client.used_at for client in list(self._clients.values())), default=-math.inf)
 
-    def is_awaited(self) -> bool:
-        """Whether a caller waits for a reply."""
-        return any(client.awaited for client in list(self._clients.values()))
-
-    def close_idle(self, *, abandon: bool = False) -> bool:
+    def close_idle(self) -> bool:
         """Close all connections that are not in use; return whether all are closed.
 
-        With ``abandon`` those too on which calls are under way that nobody waits for. In the
-        heartbeat thread. The connection of a loop that doesn't run stays until that is closed.
+        In the heartbeat thread. The connection of a loop that doesn't run stays until that is
+        closed.
         """
         here = asyncio.get_running_loop()
         connected = False
         for loop, client in list(self._clients.items()):
-            close: Callable[[], object] = client.close_idle
-            if abandon:
-                close = partial(client.abandon, self._closed_by_us())
             if loop is here:
-                close()
+                client.close_idle()
             elif not loop.is_running():
                 continue
             elif client.is_connected and not client.closing_idle:
                 client.closing_idle = True
                 with contextlib.suppress(RuntimeError):  # it was closed just now
-                    loop.call_soon_threadsafe(close)
+                    loop.call_soon_threadsafe(client.close_idle)
             connected = connected or client.is_connected
         return not connected
-
-    def _closed_by_us(self) -> ClosedByUs:
-        return ClosedByUs(f"the connection to {self.endpoint} was closed by us")
 
     def forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Forget the client of a loop that ends, and has closed its connections."""
@@ -417,7 +480,7 @@ class SharedClient:
         for loop, client in list(self._clients.items()):
             if loop.is_running():
                 with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(client.end, self._closed_by_us())
+                    loop.call_soon_threadsafe(client.end)
             else:
                 client.close_sockets()
 
@@ -426,6 +489,13 @@ class SharedClient:
         for client in self._clients.values():
             client.close_sockets()
         self.heartbeat_thread.close_sockets()
+
+
+async def _fail(client: LoopClient, waiters: list[RedisAcquisition]) -> None:
+    """Fail waiters, in the thread of their loop, and remove them from the queue."""
+    known = [waiter for waiter in waiters if waiter.close()]  # to the server, perhaps
+    with contextlib.suppress(BackendError):  # silence frees them then
+        await release_all(known, client)
 
 
 # ------------------------------------------------------------------ all of them
@@ -468,7 +538,6 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for shared in list(_shared_clients.values()):
-        shared.at_exit = True
         shared.end()
 
 

@@ -12,18 +12,15 @@ A fleet must not open ever more connections to a server in trouble. So it is ask
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import socket
 import time
 from collections.abc import Callable
 from random import SystemRandom
 
-from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis._config import ServerSettings
-from slotwise.redis._diagnosis import ClosedByUs
 from slotwise.redis._endpoint import Address
+from slotwise.redis._net.handshake import Handshake, in_thread
 from slotwise.redis._net.preparation import open_connection
 
 SILENCE, AWAY = 0.3, 1.0
@@ -48,8 +45,6 @@ class ServerProbe:
         self._address = address  # of a node, if it is a cluster
         self._on_answer = on_answer
         self._is_running = False
-        self._is_ended = False
-        self._sock: socket.socket | None = None
         self._asked_at = self._not_before = -math.inf
         self._pause = AWAY  # after the last one, if the silence lasts
 
@@ -61,57 +56,16 @@ class ServerProbe:
         lasts = silent_since <= self._asked_at  # it was asked about this silence already
         self._pause = min(2 * self._pause, _MOST_PAUSE) if lasts else AWAY
         self._asked_at = now
-        self._is_running, self._is_ended = True, False
-        loop = asyncio.get_running_loop()
-        start_thread(
-            *("probe", lambda: self._ask(loop)),
-            on_failure=lambda _: loop.call_soon(self._ended, self._asked_at, False),
+        self._is_running = True
+        config, loop = self._settings.config, asyncio.get_running_loop()
+        in_thread(
+            *(config.endpoint, loop, "probe"),
+            lambda: open_connection(config, self._address, None, load_scripts=False),
+            self._ended,
         )
 
-    def end(self) -> None:
-        """Stop asking: the answer isn't needed any more."""
-        self._is_ended = True
-        sock = self._sock
-        if sock is not None:
-            with contextlib.suppress(OSError):  # closed meanwhile
-                sock.shutdown(socket.SHUT_RDWR)  # ends its thread
-
-    def close_sockets(self) -> None:
-        """Close only the socket, in a forked child."""
-        if self._sock is not None:
-            self._sock.close()
-
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked_at, has_answered = time.monotonic(), False
-        try:
-            open_connection(
-                *(self._settings.config, self._address, None),
-                load_scripts=False,
-                on_socket=self._note_socket,
-            ).sock.close()
-            has_answered = True
-        except BackendError:
-            pass
-        finally:
-            self._sock = None
-            try:
-                loop.call_soon_threadsafe(self._ended, asked_at, has_answered)
-            except RuntimeError:  # the loop was closed in the meantime
-                self._is_running = False
-
-    def _note_socket(self, sock: socket.socket) -> None:
-        """Note the socket, in the probing thread, so that `end` can interrupt it.
-
-        Raises:
-            ClosedByUs: `end` was called before there was a socket.
-        """
-        self._sock = sock
-        if self._is_ended:
-            sock.close()
-            raise ClosedByUs("the answer isn't needed any more")
-
-    def _ended(self, asked_at: float, has_answered: bool) -> None:
+    def _ended(self, result: Handshake | BackendError) -> None:
         self._is_running = False
         self._not_before = time.monotonic() + self._pause * _jitter.uniform(0.5, 1)
-        if has_answered:
-            self._on_answer(asked_at)
+        if isinstance(result, Handshake):
+            self._on_answer(self._asked_at)

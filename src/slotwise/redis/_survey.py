@@ -19,8 +19,8 @@ from slotwise.redis import _inspect, _log
 from slotwise.redis._backend import RedisBackend
 from slotwise.redis._diagnosis import GARBAGE, Refused, is_of_one_name, not_ours, refused
 from slotwise.redis._keys import KINDS, KeySet, hash_slot, names_key
+from slotwise.redis._loop_client import look_limit
 from slotwise.redis._protocol import INSPECT, read_closed
-from slotwise.redis._reply_limits import look_limit, reply_within
 from slotwise.redis._shared_client import SharedClient, shared_client_for
 from slotwise.redis._writing import read_shape
 
@@ -93,7 +93,7 @@ async def survey(
             if isinstance(reply, BaseException):
                 if len(each) > 1 or not is_of_one_name(reply):
                     raise reply
-                reply = [[b"failed", str(reply)]]
+                reply = [[b"failed", str(reply).encode()]]
             for (which, _), entry in zip(each, reply, strict=True):
                 await _read(shared, config, which, entry, found)
     return found
@@ -155,7 +155,7 @@ async def _ask(shared: SharedClient, keys: list[KeySet], at_most: float | None) 
     patterns = [each.notification if each.kind == "semaphore" else b"" for each in keys]
     args = [b"", b"", b"", b"survey", *patterns]
     reply = client.run(INSPECT, flat, args, slot)
-    found: list[list[Any]] = await reply_within(look_limit(at_most), reply, client, slot)
+    found: list[list[Any]] = await client.reply_within(look_limit(at_most), reply, slot)
     return found
 
 
@@ -171,7 +171,7 @@ async def _read(
     if not entry:
         return  # the server knows nothing of it
     if entry[0] == b"failed":
-        why = refused(shared.endpoint, Exception(_text(entry[1])))
+        why = refused(shared.endpoint, Exception(entry[1].decode(errors="replace")))
         found.errors.append(Refused(f"{title} can't be read: {why}"))
         return
     closed, reason, unfinished, go_on, *rest = entry
@@ -210,7 +210,3 @@ async def _read(
     found.tiers[name] = FoundTiers(
         *(name, specs, paths, holders, waiters, closure), drained=bool(drained), stats=stats
     )
-
-
-def _text(words: Any) -> str:
-    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)

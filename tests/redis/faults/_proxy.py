@@ -147,16 +147,6 @@ class CutsAfterReply(Proxy):
         return self._asked
 
 
-class IsFarAway(Proxy):
-    """Every reply takes some milliseconds on its way."""
-
-    def _replies(self, client: socket.socket, server: socket.socket) -> None:
-        while data := _receive(server):
-            time.sleep(0.005)
-            _send(client, data)
-        self._cut(client, server)
-
-
 class IsSlow(Proxy):
     """Every reply takes ``delay`` seconds on its way; those behind it are not held up.
 

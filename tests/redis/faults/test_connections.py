@@ -7,8 +7,7 @@ import math
 
 import pytest
 import redis
-from tests._exhausted_threads import refuse_threads
-from tests.redis._inside import is_running, shared_of, thread_of
+from tests.redis._inside import shared_of
 from tests.redis._server import Server, until
 from tests.redis.faults._proxy import (
     CutsAfterReply,
@@ -20,7 +19,6 @@ from tests.redis.faults._proxy import (
 )
 from tests.redis.test_semaphore import assert_nothing_left, in_line
 
-from slotwise import AcquireTimeout, BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._heartbeat_thread import HeartbeatThread
 
@@ -94,39 +92,6 @@ async def test_a_grant_made_while_nobody_listened_is_found_after_the_reconnect(
         await outside.release(held)
         await semaphore.release(await asyncio.wait_for(waiting, 20))
         assert_nothing_left(client)
-
-
-async def test_killed_subscriptions_come_back_and_order_is_kept(
-    server: Server, client: redis.Redis
-) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
-    order: list[int] = []
-
-    async def work(n: int) -> None:
-        async with semaphore:
-            order.append(n)
-            if n % 10 == 0:
-                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    await asyncio.wait_for(asyncio.gather(*(work(n) for n in range(50))), 60)
-    assert order == list(range(50))
-    assert_nothing_left(client)
-
-
-async def test_forgotten_scripts_are_sent_again(server: Server, client: redis.Redis) -> None:
-    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(server.url))
-    held = await semaphore.acquire()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await in_line(semaphore, 1)
-    client.script_flush()
-    assert await semaphore.release(held) is True
-    acquired = await waiting
-    client.script_flush()
-    with pytest.raises(AcquireTimeout):
-        await semaphore.acquire(timeout=0.01)
-    await semaphore.release(acquired)
-    assert_nothing_left(client)
 
 
 async def test_cancelling_while_the_connection_is_cut_leaves_nothing(
@@ -288,48 +253,3 @@ async def test_a_server_that_is_silent_on_every_connection_is_waited_for(
             "over the same connection"
         )
         assert_nothing_left(client)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["open", "heartbeat"])
-async def test_a_call_gets_through_when_threads_were_exhausted_for_a_while(
-    server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    with Proxy(server.port) as proxy:  # which this process hasn't connected to yet
-        refused = refuse_threads(monkeypatch, f"slotwise-{kind}", 2)
-        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
-        acquired = None
-        while acquired is None:
-            try:
-                acquired = await semaphore.acquire(timeout=30)
-            except RuntimeError:
-                if kind == "open":
-                    raise
-        assert len(refused) == 2
-        assert await semaphore.release(acquired) is True
-
-
-@pytest.mark.soak
-async def test_the_next_call_starts_the_heartbeat_thread_that_could_not_be_started(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Proxy(server.port) as proxy:
-        semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(proxy.url))
-        shared = shared_of(semaphore)
-        with monkeypatch.context() as patch:
-            assert refuse_threads(patch, "slotwise-heartbeat", 1_000) == []
-            shared.heartbeat_thread.heartbeat_every(5.0)
-            assert thread_of(shared.heartbeat_thread) is None
-        assert await semaphore.stats()
-        assert is_running(shared.heartbeat_thread)
-
-
-@pytest.mark.soak
-async def test_a_call_fails_plainly_when_no_thread_can_be_started(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Proxy(server.port) as proxy:
-        refuse_threads(monkeypatch, "slotwise-open", 1_000)
-        config = RedisConfig(proxy.url, attempts=3)
-        with pytest.raises(BackendError, match="no thread could be started to connect to Redis"):
-            await RedisSemaphore(name="s", value=1, config=config).stats()

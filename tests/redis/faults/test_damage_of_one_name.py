@@ -132,33 +132,3 @@ async def test_damage_of_any_key_of_a_name_costs_nobody_else_anything(
         assert not users.held.lost.is_set()
         assert users.served == [[], []]
         await users.go_on()
-
-
-@pytest.mark.parametrize("kind", ["semaphore", "tiers"])
-async def test_a_newcomer_is_served_at_once_though_all_keys_are_damaged(
-    config: RedisConfig, client: redis.Redis, kind: str
-) -> None:
-    """By the call that finds it: nobody needs to wait for a heartbeat."""
-    limit = make(kind, "s", config)
-    held = await limit.acquire()
-    for each in KINDS if kind == "semaphore" else PATH_KINDS:
-        replace(client, f"adv-sem:{kind}_{each}:s")
-    again = await limit.acquire(timeout=60)
-    assert again.slot_number == 1
-    assert (again.fencing_token or 0) > (held.fencing_token or 0)
-    await asyncio.wait_for(held.lost, 60)
-    assert await limit.release(held) is False
-    assert await limit.release(again) is True
-
-
-@pytest.mark.parametrize("look", ["stats", "holders", "waiters", "resize", "try_acquire"])
-async def test_whoever_finds_the_damage_of_a_name_logs_it(
-    config: RedisConfig, client: redis.Redis, look: str, reset_names: Callable[[], list[str]]
-) -> None:
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    await semaphore.resize(2)
-    replace(client, "adv-sem:semaphore_state:s")
-    found = await (semaphore.resize(3) if look == "resize" else getattr(semaphore, look)())
-    if look == "try_acquire":
-        await semaphore.release(found)
-    assert reset_names() == ["s"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 
 import pytest
 import redis
@@ -83,37 +82,6 @@ async def test_a_holder_with_a_blocked_event_loop_keeps_its_slot(server: Server)
         worker.tell("release")
         await semaphore.release(await asyncio.wait_for(waiting, 20))
         assert worker.hears() == "released True"
-
-
-@pytest.mark.soak
-async def test_a_stopped_holder_loses_its_slot_and_learns_it_when_it_wakes(
-    server: Server,
-) -> None:
-    semaphore = semaphore_on(server)
-    with Worker(**options(server)) as worker:
-        worker.tell("acquire")
-        worker.hears()
-        worker.signal(signal.SIGSTOP)
-        acquired = await asyncio.wait_for(semaphore.acquire(), 20)
-        assert worker.says_nothing()
-        worker.signal(signal.SIGCONT)
-        assert (await asyncio.to_thread(worker.hears)).startswith("lost")
-        assert not acquired.lost.is_set()
-        assert [each.pid for each in await semaphore.holders()] == [os.getpid()]
-    await semaphore.release(acquired)
-
-
-async def test_two_processes_with_different_values_do_not_exceed_the_one_in_use(
-    server: Server,
-) -> None:
-    semaphore = semaphore_on(server)
-    held = await semaphore.acquire()
-    with Worker(**{**options(server), "value": 5}) as worker:
-        worker.tell("acquire 1")
-        assert worker.hears().startswith("failed ValueConflict 's' is in use with 1 slots, not 5")
-        await semaphore.release(held)
-        worker.tell("acquire 1")
-        assert worker.hears().startswith("acquired 1")
 
 
 async def test_a_forked_child_has_its_own_connections_and_none_of_its_parents_slots(

@@ -14,7 +14,7 @@ from tests.redis._keys import SemaphoreKeys
 from tests.redis._server import Server, until
 
 from slotwise import Adaptive, Rate, RateLimit, Tier, Tiers
-from slotwise.errors import BackendError, SemaphoreClosed
+from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._scripts import load
 
@@ -79,20 +79,6 @@ async def test_a_full_server_loses_no_holder_and_no_place_in_line(
     assert await semaphore.release(await asyncio.wait_for(waiting, 20)) is True
 
 
-@pytest.mark.soak
-async def test_the_second_time_that_it_is_full_is_told_again(
-    own_server: Server, full: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = RedisConfig(own_server.url)
-    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=INTERVAL, config=config)
-    async with semaphore:
-        for times in (1, 2):
-            fill(full)
-            await until(lambda times=times: len(warnings(caplog, own_server)) == times, "a warning")
-            full.config_set("maxmemory", 0)
-            await several_beats(full, "adv-sem:semaphore_main:s")
-
-
 def warnings(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
     """Return what was logged about this server; threads of earlier tests may log too."""
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
@@ -152,19 +138,6 @@ async def test_a_full_server_refuses_newcomers_to_new_and_idle_names_and_release
         assert taken is not None
         if kind != "rate":
             assert await limit.release(taken.acquisition_id) is True
-
-
-async def test_a_newcomer_to_a_full_server_still_learns_that_a_name_is_closed(
-    own_server: Server, full: redis.Redis
-) -> None:
-    config = RedisConfig(own_server.url)
-    for kind in ("semaphore", "tiers"):
-        limit = KINDS[kind](kind, config)
-        await limit.close_everywhere()
-        full.config_set("maxmemory", "100kb")
-        with pytest.raises(SemaphoreClosed):
-            await limit.acquire()
-        full.config_set("maxmemory", 0)
 
 
 def test_the_documented_signs_of_life_pass_too(own_server: Server, full: redis.Redis) -> None:

@@ -19,7 +19,7 @@ from slotwise._cli.doctor import Check
 from slotwise._cli.doctor_redis import examine
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.sentinel import LATE
+from slotwise.redis._net.preparation import LATE
 from slotwise.redis._primary import PrimaryWatch
 
 pytestmark = pytest.mark.soak

@@ -11,7 +11,6 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +28,6 @@ from tests.redis.faults._proxy import IsSlow
 from slotwise import AcquireTimeout, Rate, RateLimit
 from slotwise.errors import BackendError
 from slotwise.redis import RedisConfig, RedisSemaphore
-from slotwise.redis._net.reconnector import Reconnector
 from slotwise.tiers import Tier, Tiers
 
 PATIENT = {"cleanup_timeout": 30, "attempts": 1000, "connect_timeout": 30, "reply_timeout": 30}
@@ -120,42 +118,6 @@ async def test_leaving_a_block_neither_raises_nor_hangs_and_releases_later(
             pass
 
 
-@pytest.mark.soak
-async def test_threads_leave_their_blocks_just_so(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    begun = threading.Event()
-
-    def work(block: Any) -> None:
-        with block:
-            inside.append(block)
-            assert begun.wait(20)
-            leaving = time.monotonic()
-        assert time.monotonic() - leaving < 0.5 + BUSY
-
-    inside: list[Any] = []
-    blocks = blocks_of(own_server.url)
-    working = [asyncio.create_task(asyncio.to_thread(work, block)) for block in blocks]
-    await until(lambda: len(inside) == len(working), "all are in their blocks")
-    trouble.begin(own_server)
-    begun.set()
-    await asyncio.gather(*working)
-    trouble.end(own_server)
-    for block in blocks_of(own_server.url):
-        async with asyncio.timeout(20), block:
-            pass
-
-
-async def test_the_error_of_the_work_leaves_the_block_as_it_is(own_server: Server) -> None:
-    async def fail() -> None:
-        async with a_semaphore(own_server.url):
-            own_server.kill()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await fail()
-
-
 def test_the_release_goes_on_after_the_event_loop_is_closed(own_server: Server) -> None:
     async def work() -> None:
         async with a_semaphore(own_server.url):
@@ -185,54 +147,6 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     async with asyncio.timeout(20), one, other.cm(user="u"):
         pass
     assert len(warnings_in(caplog, server)) == 2
-
-
-@pytest.mark.soak
-async def test_a_failure_that_is_noticed_when_the_server_is_back_is_no_new_outage(
-    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.WARNING, "slotwise.redis")
-    opened, late = Reconnector._opened, []
-
-    def notice_late(reconnector: Any, attempt: int, result: Any) -> None:
-        notice = partial(opened, reconnector, attempt, result)
-        if isinstance(result, BackendError) and reconnector.loop is loop and not late:
-            late.append(notice)
-        else:
-            notice()
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(Reconnector, "_opened", notice_late)
-    semaphore = a_semaphore(own_server.url)
-    async with semaphore:
-        own_server.kill()
-    await until(lambda: late, "this loop could not connect")
-    own_server.start()
-    server = f"Redis at 127.0.0.1:{own_server.port}"
-    async with asyncio.timeout(30):
-        await asyncio.to_thread(semaphore.stats_sync)  # on a connection of another loop
-    await until(lambda: warnings_in(caplog, f"{server} is back after "), "it is back")
-    late[0]()
-    async with asyncio.timeout(30), semaphore:
-        pass
-    assert len(warnings_in(caplog, server)) == 2
-
-
-@pytest.mark.soak
-async def test_the_length_of_an_outage_is_counted_from_the_first_call_without_an_answer(
-    own_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "slotwise.redis")
-    semaphore = a_semaphore(own_server.url)
-    await semaphore.stats()
-    own_server.pause()
-    with pytest.raises(BackendError):
-        await semaphore.stats()  # gives up after some 2 s
-    own_server.resume()
-    back = f"Redis at 127.0.0.1:{own_server.port} is back after "
-    await until(lambda: warnings_in(caplog, back), "it is back")
-    [message] = warnings_in(caplog, back)
-    assert float(message.removeprefix(back).removesuffix(" s")) >= 1.8
 
 
 # ------------------------------------------------------------------------ releasing
@@ -281,48 +195,13 @@ async def test_a_blocked_event_loop_is_not_taken_for_a_silent_server(
     assert not warnings_in(caplog, f"127.0.0.1:{server.port}")
 
 
-@pytest.mark.soak
-async def test_the_last_close_ends_threads_and_connections_though_a_release_is_pending(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    before = {*threading.enumerate()}  # those of other tests' servers, among others
-
-    def left() -> list[str]:
-        names = ("slotwise-heartbeat", "slotwise-open", "slotwise-probe")
-        found = [each.name for each in {*threading.enumerate()} - before if each.name in names]
-        return found + open_sockets_to(own_server.port)
-
-    semaphore = a_semaphore(own_server.url)
-    async with semaphore:
-        trouble.begin(own_server)
-    await semaphore.close()
-    await until(lambda: not left(), "threads and connections are gone")
-    # What comes next works.
-    trouble.end(own_server)
-    again = a_semaphore(own_server.url)
-    async with asyncio.timeout(20):
-        assert (await again.stats()).waiting == 0
-
-
-def open_sockets_to(port: int) -> list[str]:
-    """The connections of this process to a port of this machine."""
-    mine = set()
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            mine.add(str(each.readlink()))
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [
-        row[9] for row in rows if row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in mine
-    ]
-
-
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_program_that_ends_while_redis_is_away_says_nothing_of_our_coroutines(
     own_server: Server, *, stopped: bool
 ) -> None:
     program = """
 import asyncio, os, signal, sys
-from slotwise.redis import RedisConfig, RedisSemaphore, _reply_limits
+from slotwise.redis import RedisConfig, RedisSemaphore
 
 async def main():
     config = RedisConfig(sys.argv[1])
@@ -533,21 +412,6 @@ async def test_what_was_asked_of_a_stopped_server_takes_nothing(own_server: Serv
     await until(lambda: _is_free(semaphore), "nobody holds, nobody waits")
 
 
-@pytest.mark.soak
-def test_a_timeout_says_that_a_stopped_server_did_not_answer_a_new_connection(
-    own_server: Server,
-) -> None:
-    config = RedisConfig(own_server.url, connect_timeout=0.05, attempts=1000)
-    semaphore = RedisSemaphore(1, name="s", config=config)
-    own_server.pause()
-    did_not = (
-        rf"no slot of 's' within 0\.5 s: Redis at 127\.0\.0\.1:{own_server.port} did not answer"
-    )
-    with pytest.raises(AcquireTimeout, match=did_not):
-        semaphore.acquire_sync(timeout=0.5)
-    own_server.resume()
-
-
 async def _is_free(semaphore: RedisSemaphore) -> bool:
     stats = await semaphore.stats()
     return (stats.acquired_slots, stats.waiting) == (0, 0)
@@ -672,52 +536,6 @@ async def test_a_cancelled_release_continues_after_the_end_of_its_attempts(
     await until(partial(_is_free, patient), "released, long before a silence of 40 s")
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_program_that_ends_after_a_cancelled_wait_leaves_neither_warnings_nor_waiters(
-    own_server: Server, *, stopped: bool
-) -> None:
-    program = """
-import asyncio, os, signal, sys
-from slotwise import RedisConfig, RedisSemaphore, Tier, Tiers
-
-async def main():
-    config = RedisConfig(sys.argv[1], cleanup_timeout=30)
-    limits = [RedisSemaphore(1, name=str(n), config=config) for n in range(10)]
-    limits += [Tiers(Tier("all", 1), name=str(n), url=config) for n in range(10)]
-    for limit in limits:
-        async with limit:
-            pass
-    os.kill(int(sys.argv[2]), int(sys.argv[3]))
-    waiting = [asyncio.create_task(limit.acquire()) for limit in limits]
-    await asyncio.sleep(0.1)
-    for task in waiting:
-        task.cancel()
-    await asyncio.wait(waiting)
-
-asyncio.run(main())
-"""
-    assert own_server.process is not None
-    number = signal.SIGSTOP if stopped else signal.SIGKILL
-    args = [own_server.url, str(own_server.process.pid), str(int(number))]
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "never awaited" not in done.stderr
-    assert "was destroyed" not in done.stderr
-    assert "Traceback" not in done.stderr
-    if stopped:
-        own_server.resume()
-        semaphores = [a_semaphore(own_server.url, str(n)) for n in range(10)]
-        for semaphore in semaphores:
-            held = semaphore.acquire_sync(timeout=20)  # long before a silence of 60 s
-            semaphore.release_sync(held)
-
-
 @pytest.mark.parametrize("flags", [("-X", "dev"), ("-O",), ()], ids=" ".join)
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_thread_that_waits_as_the_interpreter_ends_gets_one_error_of_ours_or_none(
@@ -779,72 +597,6 @@ async def test_a_slow_server_is_used_and_not_complained_of(
             assert await tiers.try_acquire(user="u") is None
         await until(lambda: _is_free(semaphore), "released")
         assert not warnings_in(caplog, "answer")
-
-
-@pytest.mark.soak
-async def test_a_timeout_says_that_a_slow_server_did_not_answer(server: Server) -> None:
-    with IsSlow(server.port) as slow:
-        semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
-        async with semaphore, tiers.cm(user="u"):  # connected
-            pass
-        slow.delay = 1.0  # so that a busy machine doesn't read the reply first
-        for seconds in (0.1, 0):
-            did_not = rf"within {seconds:g} s: Redis at 127\.0\.0\.1:{slow.port} did not answer"
-            with within(seconds), pytest.raises(AcquireTimeout, match=f"no slot of 's' {did_not}"):
-                await semaphore.acquire(timeout=seconds)
-            with within(seconds), pytest.raises(AcquireTimeout, match=f"of .*'t' {did_not}"):
-                await tiers.acquire(user="u", timeout=seconds)
-        slow.delay = IsSlow.delay
-        await until(lambda: _is_free(semaphore), "what came too late was given back")
-
-
-@pytest.mark.soak
-async def test_a_full_semaphore_on_a_slow_server_is_not_an_outage(server: Server) -> None:
-    with IsSlow(server.port) as slow:
-        semaphore, tiers = a_semaphore(slow.url), some_tiers(slow.url)
-        command = ["run", "s", "--limit", "1", "--wait", "2", "--url", slow.url, "--", "true"]
-        async with semaphore, tiers.cm(user="u"):
-            *found, done = await asyncio.gather(
-                semaphore.acquire(timeout=2),
-                tiers.acquire(user="u", timeout=2),
-                asyncio.to_thread(semaphore.acquire_sync, timeout=2),
-                asyncio.to_thread(tiers.acquire_sync, user="u", timeout=2),
-                asyncio.to_thread(
-                    subprocess.run,
-                    [sys.executable, "-m", "slotwise", *command],
-                    capture_output=True,
-                    timeout=60,
-                    check=False,
-                ),
-                return_exceptions=True,
-            )
-        for error in found:
-            assert isinstance(error, AcquireTimeout), error
-            assert not isinstance(error, BackendError), error
-        assert "no slot of 's' within 2 s: still queued for 1 of 1 when Redis at" in str(found[0])
-        assert "in 2 s: still queued when Redis at" in str(found[1])
-        assert done.returncode == 75, done.stderr
-
-
-@pytest.mark.soak
-async def test_a_timeout_is_an_acquire_timeout_whatever_the_connection_does(
-    own_server: Server, trouble: Killed | Stopped
-) -> None:
-    connected, tiers = a_semaphore(own_server.url), some_tiers(own_server.url)
-    await connected.stats()
-    trouble.begin(own_server)
-    fresh = a_semaphore(f"{own_server.url}?client_name=fresh")  # has no connection yet
-    for seconds in (0.05, 1.2):
-        found = await asyncio.gather(
-            connected.acquire(timeout=seconds),
-            fresh.acquire(timeout=seconds),
-            tiers.acquire(user="u", timeout=seconds),
-            return_exceptions=True,
-        )
-        for error in found:
-            assert isinstance(error, AcquireTimeout), error
-            assert isinstance(error, BackendError), error
-            assert f"in {seconds} s: " in str(error)
 
 
 # ---------------------------------------------------------------------- the command line

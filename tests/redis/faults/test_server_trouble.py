@@ -125,24 +125,6 @@ async def test_a_server_frozen_for_three_seconds_loses_nobody(forgetful_server: 
         assert_nothing_left(client)
 
 
-@pytest.mark.soak
-async def test_a_server_frozen_for_longer_than_its_reply_may_take_is_reached_again(
-    forgetful_server: Server,
-) -> None:
-    server = forgetful_server
-    config = RedisConfig(server.url, reply_timeout=0.3, attempts=50)
-    semaphore = RedisSemaphore(name="s", value=1, heartbeat_max_interval=10, config=config)
-    await semaphore.release(await semaphore.acquire())
-    server.pause()
-    waiting = asyncio.create_task(semaphore.acquire())
-    await asyncio.sleep(0.8)
-    server.resume()
-    acquired = await asyncio.wait_for(waiting, 20)
-    assert await semaphore.release(acquired) is True
-    with server.client(decode_responses=True) as client:
-        assert_nothing_left(client)
-
-
 # Put between redis-server and the C library: the wall clock, plus what a file says.
 SHIFTED_CLOCK = r"""
 #define _GNU_SOURCE

@@ -137,19 +137,6 @@ async def test_semaphores_live_on_all_nodes_of_a_cluster(cluster: list[Server]) 
     assert all(written), "each node has some"
 
 
-async def test_statistics_and_sync_calls_on_a_cluster(cluster: list[Server]) -> None:
-    config = RedisConfig(cluster_url(cluster), namespace="stats")
-    held = [await RedisSemaphore(name=f"n{n}", value=1, config=config).acquire() for n in range(5)]
-    stats = await RedisSemaphore.get_acquired_stats(config=config)
-    assert set(stats) == {f"n{n}" for n in range(5)}
-    for n, acquired in enumerate(held):
-        semaphore = RedisSemaphore(name=f"n{n}", value=1, config=config)
-        waiting = asyncio.create_task(asyncio.to_thread(semaphore.acquire_sync))
-        await in_line(semaphore, 1)
-        assert await semaphore.release(acquired)
-        assert await semaphore.release(await waiting)
-
-
 @pytest.mark.parametrize("namespace", ["looks", "looks{tag}"])
 async def test_all_names_on_a_cluster_are_found_after_their_first_use_by_no_scan(
     cluster: list[Server], namespace: str
@@ -204,16 +191,6 @@ async def test_paths_live_on_one_shard_of_a_cluster(cluster: list[Server]) -> No
     assert len(set.union(*shards.values())) > 1
 
 
-async def test_settings_are_taken_from_cluster_clients(cluster: list[Server]) -> None:
-    port = cluster[0].port
-    sync_client = redis.cluster.RedisCluster(host="127.0.0.1", port=port)
-    await use(RedisConfig.from_client(sync_client, namespace="a"), 3)
-    sync_client.close()
-    async_client = redis.asyncio.cluster.RedisCluster(host="127.0.0.1", port=port)
-    await use(RedisConfig.from_client(async_client, namespace="b"), 3)
-    await async_client.aclose()
-
-
 async def test_the_addresses_of_a_cluster_are_remapped_as_by_its_client(
     cluster: list[Server],
 ) -> None:
@@ -254,19 +231,6 @@ async def test_a_waiter_notices_that_the_connections_to_a_cluster_are_dead(
             proxy.vanish()
         assert await others.release(held)
         assert await semaphore.release(await asyncio.wait_for(waiting, 60))
-
-
-async def test_a_failure_to_remap_addresses_is_raised_to_the_caller(
-    cluster: list[Server],
-) -> None:
-    client = redis.cluster.RedisCluster(host="127.0.0.1", port=cluster[0].port)
-    endpoint = replace(
-        RedisConfig.from_client(client).endpoint, address_remap=lambda address: {}[address]
-    )
-    client.close()
-    semaphore = RedisSemaphore(name="s", value=1, config=RedisConfig(endpoint=endpoint, attempts=1))
-    with pytest.raises(BackendError, match="can't be used: KeyError"):
-        await asyncio.wait_for(semaphore.acquire(), 30)
 
 
 async def test_a_credential_provider_is_asked_for_every_node_of_a_cluster(

@@ -14,7 +14,6 @@ from tests.redis._server import Server
 
 from slotwise import (
     AcquireTimeout,
-    BackendError,
     LimitFull,
     Rate,
     RateLimit,
@@ -194,14 +193,6 @@ async def test_waiters_follow_the_policy_in_the_order_of_their_requests(server: 
 
 async def _has_waiters(limit: Any, count: int) -> bool:
     return bool((await limit.stats()).waiting == count)
-
-
-async def test_raise_is_the_default_and_takes_nothing(server: Server) -> None:
-    semaphore = RedisSemaphore(1, name="x", config=RedisConfig(server.url, attempts=1))
-    assert semaphore.on_unreachable == "raise"
-    server.kill()
-    with pytest.raises(BackendError):
-        await semaphore.acquire(timeout=10)
 
 
 async def test_tiers_and_rates_have_local_values(server: Server) -> None:

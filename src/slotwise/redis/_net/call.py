@@ -1,17 +1,19 @@
 """Call: one command to a server, and what to do with its reply.
 
-`connection` sends calls, `backlog` keeps those that wait for a connection, and `reconnector`
+`connection` sends calls, a `Backlog` keeps those that wait for a connection, and `reconnector`
 repeats those that got no reply.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hiredis import pack_command
 
+from slotwise.errors import BackendError
+from slotwise.redis._config import ServerSettings
 from slotwise.redis._scripts import Script
 
 
@@ -94,22 +96,69 @@ def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
         future.exception()
 
 
-class IntoFuture:
-    """Set the result of a future to a reply, unless it is done."""
+def into(future: asyncio.Future[Any]) -> Callable[[Call | None, Any], None]:
+    """Return an ``on_done`` that sets the result of a future to the reply, unless it is done."""
 
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
-
-    def __call__(self, _: Call | None, reply: Any) -> None:
+    def on_done(_: Call | None, reply: Any) -> None:
         if isinstance(reply, BaseException):
-            fail_future(self._future, reply)
-        elif not self._future.done():
-            self._future.set_result(reply)
+            fail_future(future, reply)
+        elif not future.done():
+            future.set_result(reply)
+
+    return on_done
 
 
 def pack_half(words: Sequence[Any]) -> bytes:
     """Return part of a command in RESP; the caller prepends the number of all its words."""
     packed: bytes = pack_command(tuple(words))
     return packed[packed.index(b"\r\n") + 2 :]
+
+
+class Backlog:
+    """Calls in the order in which they were made, in the thread of their event loop."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._calls: dict[Call, None] = {}  # in order, and any can be withdrawn at once
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls)
+
+    def is_exhausted(self, call: Call, more: int = 0) -> bool:
+        """Whether a call has failed ``attempts`` + ``more`` times."""
+        return not call.patient and call.tries >= self._settings.config.attempts + more
+
+    def add(self, call: Call) -> None:
+        self._calls[call] = None
+
+    def put_first(self, calls: list[Call]) -> None:
+        """Add calls that were made before all others, including exhausted ones."""
+        self._calls = dict.fromkeys(calls) | self._calls
+
+    def withdraw(self, call: Call) -> bool:
+        """Remove a call that was not sent; return whether it was here."""
+        if not call.sent and call in self._calls:
+            del self._calls[call]
+            return True
+        return False
+
+    def take(self) -> list[Call]:
+        """Remove and return all calls, to be sent or failed."""
+        calls, self._calls = self._calls, {}
+        return list(calls)
+
+    def take_exhausted(self) -> list[Call]:
+        exhausted = [call for call in self._calls if self.is_exhausted(call)]
+        for call in exhausted:
+            del self._calls[call]
+        return exhausted
+
+    def fail_attempt(self, error: BackendError, *, hopeless: bool = False) -> None:
+        """Count a failed attempt to connect; fail the exhausted calls, or all if it is hopeless."""
+        for call in self._calls:
+            call.tries += 1
+        for call in self.take() if hopeless else self.take_exhausted():
+            call.on_done(call, error)

@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 from hiredis import ReplyError
 
-from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis
 from slotwise.redis._config import RedisConfig, ServerSettings
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.handshake import greet
+from slotwise.redis._net.handshake import greet, in_thread
 
 
 class ClusterMap:
@@ -63,26 +62,19 @@ class ClusterMap:
     ) -> None:
         """Ask the cluster again, and call ``then`` in the loop, with the error if it failed."""
 
-        def ask() -> None:
-            error: BackendError | None = None
-            try:
-                ranges = ask_cluster(self._settings.config, tuple(self.primaries()))
-                self._lasts = [last for last, _ in ranges]
-                self._addresses = [address for _, address in ranges]
-                self._moved = {}
-            except BackendError as failure:
-                error = failure
-            except BaseException as failure:  # a bug must not leave callers waiting
-                error = _diagnosis.unusable(self._endpoint, failure)
-            try:
-                loop.call_soon_threadsafe(then, error)
-            except RuntimeError:  # closed in the meantime
-                pass
+        def ask() -> list[tuple[int, Address]]:
+            return ask_cluster(self._settings.config, tuple(self.primaries()))
 
-        def fail(error: RuntimeError) -> None:
-            loop.call_soon_threadsafe(then, _diagnosis.no_thread(self._endpoint, error))
+        def answered(ranges: list[tuple[int, Address]] | BackendError) -> None:
+            if isinstance(ranges, BackendError):
+                then(ranges)
+                return
+            self._lasts = [last for last, _ in ranges]
+            self._addresses = [address for _, address in ranges]
+            self._moved = {}
+            then(None)
 
-        start_thread("cluster", ask, on_failure=fail)
+        in_thread(self._endpoint, loop, "cluster", ask, answered)
 
     def parse_redirection(self, text: str) -> tuple[bool, int, Address]:
         """Parse ``MOVED 42 host:port`` or ``ASK ...``: (for one call only, slot, address)."""
@@ -113,18 +105,10 @@ def ask_cluster(config: RedisConfig, known: tuple[Address, ...] = ()) -> list[tu
         if isinstance(ranges, ReplyError):
             said = _diagnosis.said_by(endpoint, ranges)
             raise _diagnosis.Unusable(f"{endpoint} is not a cluster ({said}); use redis:// for it")
-        try:
-            announced = [
-                (int(last_slot), primary[0].decode() if primary[0] else "", int(primary[1]))
-                for _, last_slot, primary, *_ in sorted(ranges, key=lambda each: int(each[0]))
-            ]
-        except (LookupError, AttributeError, TypeError, ValueError):
-            last = handshake.misunderstood()
-            continue
         # A node that doesn't know its own name is the one that was asked.
         nodes = [
-            (last_slot, endpoint.remap((host, port)) if host else (address[0], port))
-            for last_slot, host, port in announced
+            (last_slot, endpoint.remap((host.decode(), port)) if host else (address[0], port))
+            for _, last_slot, (host, port, *_), *_ in sorted(ranges, key=lambda each: each[0])
         ]
         if nodes:
             return nodes

@@ -1,7 +1,7 @@
 """Connection: multiplex all calls of an event loop over one open socket.
 
 Calls made in one tick of the loop are sent in one write. Replies arrive in the order of the
-calls, with messages of the subscription between them, on the same connection (RESP3). `opening`
+calls, with messages of the subscription between them, on the same connection (RESP3). `handshake`
 opens the socket, and `reconnector` reopens it.
 
 It is a plain socket, not an asyncio transport: a loop may be closed without telling us, and any
@@ -22,7 +22,7 @@ from hiredis import PushNotification
 
 from slotwise.redis._net.call import Call
 from slotwise.redis._net.handshake import Handshake
-from slotwise.redis._net.sentinel import LATE
+from slotwise.redis._net.preparation import LATE
 from slotwise.redis._silence import AWAY, SILENCE
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -257,6 +257,8 @@ class Connection:
     # ------------------------------------------------------------- receiving
 
     def _readable(self) -> None:
+        if self.closed:
+            return
         if self._verify is not None and self._pending:
             now = time.monotonic()
             if now - self._waits_since > LATE:
@@ -293,26 +295,19 @@ class Connection:
                     self._answered += 1
                     self._on_reply(pending.popleft(), reply)
             except Exception as error:  # a bug; later calls still get their replies
-                self._report(error)
+                message = "slotwise failed to handle a reply of Redis"
+                self._loop.call_exception_handler({"message": message, "exception": error})
             if self.closed:
                 return
         # Decrypted bytes inside the TLS layer don't make the socket readable.
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            self._loop.call_soon(self._readable_again)
+            self._loop.call_soon(self._readable)
 
     def trust(self) -> None:
         """Continue to read: the server was verified."""
         if not self.closed:
             self._waits_since = time.monotonic()
             self._loop.add_reader(self._sock, self._readable)
-
-    def _report(self, error: Exception) -> None:
-        message = "slotwise failed to handle a reply of Redis"
-        self._loop.call_exception_handler({"message": message, "exception": error})
-
-    def _readable_again(self) -> None:
-        if not self.closed:
-            self._readable()
 
     # -------------------------------------------------------------- watching
 

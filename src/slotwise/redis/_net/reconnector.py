@@ -10,33 +10,32 @@ Callers share a connection, whatever their limits: it follows `ServerSettings`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import math
-import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from functools import partial
 from random import SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from slotwise._wait.threads import start_thread
 from slotwise.errors import BackendError
 from slotwise.redis import _diagnosis, _outages
-from slotwise.redis._config import ServerSettings
 from slotwise.redis._endpoint import Address
-from slotwise.redis._net.backlog import Backlog
-from slotwise.redis._net.call import Call, IntoFuture
+from slotwise.redis._net.call import Backlog, Call
 from slotwise.redis._net.connection import Connection
-from slotwise.redis._net.handshake import Handshake
-from slotwise.redis._net.preparation import open_connection
-from slotwise.redis._net.sentinel import ask_sentinels
-from slotwise.redis._scripts import Script, in_use
+from slotwise.redis._net.handshake import Handshake, in_thread
+from slotwise.redis._net.preparation import ask_sentinels, open_connection
+from slotwise.redis._scripts import Script, in_use, load
+
+if TYPE_CHECKING:
+    from slotwise.redis._loop_client import LoopClient
 
 # Not the random module's own: its seed belongs to others, and forked children share it.
 _jitter = SystemRandom()
+
+_RELEASE = load("release")
 
 # A release that a primary has confirmed may be lost with it, or the primary may have been replaced
 # just before. For this long, this many releases are remembered, to repeat them on its successor.
@@ -52,39 +51,17 @@ class Reconnector:
     #   R2  while _backlog is not empty or somebody listens, there is a connection or
     #       one is being opened
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        loop: asyncio.AbstractEventLoop,
-        address: Address | None,
-        channel: str | None,
-        *,
-        on_message: Callable[[bytes], object],
-        on_open: Callable[[bool], object],
-        on_moved: Callable[[Call, str, bool], bool],
-        on_slot_refused: Callable[[Call, float], object],
-        on_trouble: Callable[[], object],
-        on_silence: Callable[[float], object] | None = None,
-        idle_pause: Callable[[], float | None] | None = None,
-        listens: Callable[[], bool],
-    ) -> None:
-        self._settings = settings
+    def __init__(self, client: LoopClient, address: Address | None) -> None:
+        self._client = client
+        self._settings = settings = client.settings
         self._endpoint = settings.config.endpoint
-        self.loop = loop
+        self.loop = client.loop
         self.address = address
-        self.channel = channel
+        self.channel = f"slotwise:{client.token}"
         self._server = self._endpoint.server(address)
         self.connection: Connection | None = None
         self.trouble: BackendError | None = None  # why there is no connection
-        self._on_message = on_message
-        self._on_open = on_open
-        self._on_moved = on_moved
-        self._on_slot_refused = on_slot_refused
-        self._on_trouble = on_trouble
-        self._on_silence = on_silence
-        self._idle_pause = idle_pause
-        self._listens = listens
-        self._backlog = Backlog(settings)
+        self.backlog = Backlog(settings)
         # While missing scripts are loaded, or the server is temporarily unable to serve: the
         # calls that it refused, and those made since, which must not overtake them.
         self._refused: list[Call] = []
@@ -101,7 +78,6 @@ class Reconnector:
         self._released: deque[tuple[float, Call]] = deque(maxlen=_MOST_REMEMBERED)
         self._opened_before = False
         self._failures = 0
-        self._handshake_sock: socket.socket | None = None  # of the latest attempt
         self._ended = False
         self.used_at = time.monotonic()  # when the last call was made
 
@@ -112,29 +88,19 @@ class Reconnector:
         elif self.connection is not None:
             self.connection.send(call)
         else:
-            self._backlog.add(call)
+            self.backlog.add(call)
             self.open()
-
-    def command(self, *words: object) -> asyncio.Future[Any]:
-        """Send a plain command; cancelling the future doesn't stop it."""
-        reply: asyncio.Future[Any] = self.loop.create_future()
-        self.submit(Call(None, (), list(words), IntoFuture(reply)))
-        return reply
 
     def withdraw(self, call: Call) -> bool:
         """Take back a call that was not sent; return False if it was."""
         if self._held_back is not None and not call.sent and call in self._held_back:
             self._held_back.remove(call)
             return True
-        return self._backlog.withdraw(call)
+        return self.backlog.withdraw(call)
 
     def has_pending(self, slot: int | None) -> bool:
         """Whether replies to calls of a hash slot are due."""
         return self.connection is not None and self.connection.has_pending(slot)
-
-    def take_backlog(self) -> list[Call]:
-        """Return the calls that were not sent, to be sent elsewhere."""
-        return self._backlog.take()
 
     # --------------------------------------------------------------- opening
 
@@ -155,44 +121,17 @@ class Reconnector:
     def _start_opening(self, attempt: int) -> None:
         if attempt == self._attempt:
             self._opening_since = time.monotonic()
-            start_thread(
-                *("open", lambda: self._open_in_thread(attempt)),
-                on_failure=lambda error: self.loop.call_soon(
-                    self._opened, attempt, _diagnosis.no_thread(self._endpoint, error)
-                ),
+            config, address, channel = self._settings.config, self.address, self.channel
+            in_thread(
+                *(self._endpoint, self.loop, "open"),
+                lambda: open_connection(config, address, channel, load_scripts=False),
+                partial(self._opened, attempt),
             )
-
-    def _open_in_thread(self, attempt: int) -> None:
-        result: Handshake | BackendError
-        try:
-            result = open_connection(
-                *(self._settings.config, self.address, self.channel),
-                load_scripts=False,
-                on_socket=lambda sock: self._begin_handshake(attempt, sock),
-            )
-        except BackendError as error:
-            result = error
-        except BaseException as error:  # a bug must not leave callers waiting
-            result = _diagnosis.unusable(self._endpoint, error)
-        try:
-            self.loop.call_soon_threadsafe(self._opened, attempt, result)
-        except RuntimeError:  # the loop was closed in the meantime
-            if isinstance(result, Handshake):
-                result.sock.close()
-
-    def _begin_handshake(self, attempt: int, sock: socket.socket) -> None:
-        """Note the socket, in the opening thread, so that `end` can interrupt the handshake."""
-        self._handshake_sock = sock
-        if attempt != self._attempt:
-            raise ConnectionAbortedError("closed by us")
 
     def _opened(self, attempt: int, result: Handshake | BackendError) -> None:
         if attempt != self._attempt or self._ended:
-            if isinstance(result, Handshake):
-                result.sock.close()
-            return
+            return  # a connection closes itself
         self._opening = False
-        self._handshake_sock = None
         if isinstance(result, BackendError):
             self._failed(result)
             return
@@ -205,24 +144,24 @@ class Reconnector:
             self.loop,
             lambda: self._settings.config.reply_timeout,
             self._replied,
-            self._on_message,
+            self._client.shared.dispatch_published,
             self._lost,
-            on_silence=self._on_silence,
-            # A connection without a channel is for blocking calls, whose replies are never late.
-            verify=self._verify if self._endpoint.service and self.channel else None,
-            idle_pause=self._idle_pause,
+            on_silence=partial(self._client.shared.heartbeat_thread.on_silence, self.address),
+            verify=self._verify if self._endpoint.service else None,
+            idle_pause=self._client.idle_pause,
         )
         # Scripts first: a call of a missing one would be refused, and overtaken by other calls.
         released = (call for _, call in self._released)
-        for script in in_use(call.script for call in itertools.chain(self._backlog, released)):
+        for script in in_use(call.script for call in itertools.chain(self.backlog, released)):
             if script in result.missing_scripts:
                 self.connection.send(_load(script))
         again, self._opened_before = self._opened_before, True
         # Existing waiters ask first, so that grants made in the meantime are known before
         # anything new is requested.
-        self._on_open(again)
+        if again:
+            self._client.shared.on_reopened(self._client, self.address)
         self._repeat_releases(result.address)
-        for call in self._backlog.take():
+        for call in self.backlog.take():
             self.submit(call)
 
     def _failed(self, error: BackendError) -> None:
@@ -234,10 +173,10 @@ class Reconnector:
             ago = time.monotonic() - asked_at
             _outages.begin(self._server, error, broken=True, ago=ago, asked_at=asked_at)
         hopeless = isinstance(error, _diagnosis.Refused)
-        self._backlog.fail_attempt(error, hopeless=hopeless)
-        if self._backlog or self._listens():
+        self.backlog.fail_attempt(error, hopeless=hopeless)
+        if self.backlog or self._client.listens(self.address):
             self.open()
-            self._on_trouble()
+            self._client.on_trouble()
         else:
             self._failures = 0
 
@@ -253,18 +192,18 @@ class Reconnector:
         self._pause, self._pausing = 0.0, None
         unanswered = refused + pending + held_back
         asked_at = max((call.waits_since for call in unanswered), default=math.inf)
-        self._backlog.put_first(unanswered)
+        self.backlog.put_first(unanswered)
         if self._ended:
             return
-        if self._backlog:
+        if self.backlog:
             _outages.begin(self._server, self.trouble, broken=True, asked_at=asked_at)
         # A call that breaks every connection must not be repeated forever.
         for call in pending:
             call.tries += 1
             call.doubtful = True
-        for call in self._backlog.take_exhausted():
+        for call in self.backlog.take_exhausted():
             call.on_done(call, self.trouble)
-        if self._backlog or self._listens() or self._released:
+        if self.backlog or self._client.listens(self.address) or self._released:
             self.open()
 
     # -------------------------------------------------------------- sentinels
@@ -306,23 +245,16 @@ class Reconnector:
         If no sentinel answers, it isn't trusted either: it may be cut off together with us.
         """
 
-        def ask() -> None:
-            try:
-                primary = ask_sentinels(self._settings.config)
-            except (BackendError, ValueError):
-                primary = None
-            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-                self.loop.call_soon_threadsafe(verified, primary)
-
-        def verified(primary: Address | None) -> None:
-            if primary is not None and primary == connection.address:
+        def verified(primary: Address | BackendError) -> None:
+            if primary == connection.address:
                 connection.trust()
             else:
                 connection.lose(
                     ConnectionResetError("no sentinel names it as the primary any more")
                 )
 
-        start_thread("verify", ask, on_failure=lambda _: self.loop.call_soon(verified, None))
+        config = self._settings.config
+        in_thread(self._endpoint, self.loop, "verify", lambda: ask_sentinels(config), verified)
 
     # --------------------------------------------------------------- replies
 
@@ -333,7 +265,7 @@ class Reconnector:
         if isinstance(reply, ReplyError):
             self._replied_error(call, reply)
         else:
-            if self._endpoint.service is not None and _is_release(call):
+            if self._endpoint.service is not None and call.script is _RELEASE:
                 self._remember_release(call)
             call.on_done(call, reply)
         if self._held_back is None or self.connection is None:
@@ -358,18 +290,18 @@ class Reconnector:
             # This user may still be allowed to load scripts: that was tried before this call.
             call.whole, call.sha_only = False, True
             self._hold_back(call)
-        elif text.startswith(("MOVED", "ASK")) and self._on_moved(
+        elif text.startswith(("MOVED", "ASK")) and self._client.on_moved(
             call, text, self.has_pending(call.slot)
         ):
             pass
         elif demoted or _diagnosis.is_temporary(reply):
             call.tries += 1
-            if self._backlog.is_exhausted(call, more=3):
+            if self.backlog.is_exhausted(call, more=3):
                 call.on_done(call, _diagnosis.refused(self._endpoint, reply))
                 return
             delay = self._settings.pause(call.tries + 1)
             if self._endpoint.cluster and text.startswith(("TRYAGAIN", "CLUSTERDOWN")):
-                self._on_slot_refused(call, delay)  # other slots may be served
+                self._client.hold_back(call, delay)  # other slots may be served
             else:
                 self._pause = max(self._pause, delay)
                 self._hold_back(call)
@@ -412,7 +344,7 @@ class Reconnector:
 
     def close_if_idle(self) -> None:
         """Close the connection if no call is pending; the next call opens another."""
-        busy = self._backlog or self._refused or self._held_back is not None
+        busy = self.backlog or self._refused or self._held_back is not None
         if self._opening or busy or self.connection is None or not self.connection.is_quiet():
             return
         connection, self.connection = self.connection, None
@@ -425,42 +357,18 @@ class Reconnector:
         self._attempt += 1
         self._opening = False
         self._failures = 0
-        handshake_sock = self._handshake_sock
-        if handshake_sock is not None:
-            with contextlib.suppress(OSError):  # closed meanwhile
-                handshake_sock.shutdown(socket.SHUT_RDWR)  # ends its thread
         if self.connection is not None:
             self.connection.lose(ConnectionResetError("closed by us"))
-        for call in self._backlog.take():
+        for call in self.backlog.take():
             call.on_done(call, error)
-
-    def abandon(self, error: BackendError) -> None:
-        """Close, whatever is in flight; all calls fail with ``error``.
-
-        The next call opens another connection.
-        """
-        self.end(error)
-        self._ended = self._opened_before = False
-        self.trouble = None
 
     def close_socket(self) -> None:
         """Close only the socket, from any thread."""
         self._ended = True
-        connection, sock = self.connection, self._handshake_sock
+        connection = self.connection
         if connection is not None:
             connection.close_socket()
-        # It was opened, but the loop was closed before it could take the socket over.
-        if sock is not None:
-            sock.close()
-
-
-def _is_release(call: Call) -> bool:
-    return call.script is not None and call.script.name == "release"
 
 
 def _load(script: Script) -> Call:
-    return Call(None, (), ["SCRIPT", "LOAD", script.source], _ignore)
-
-
-def _ignore(_: Call, reply: Any) -> None:
-    """Ignore a reply that nobody waits for."""
+    return Call(None, (), ["SCRIPT", "LOAD", script.source], lambda *_: None)
