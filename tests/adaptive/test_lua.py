@@ -75,7 +75,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
         if seed % 4 == 3
         else Latency(dice.choice([0.1, 1.0]), dice.choice([5, 50])),
     )
-    value, now = adaptation(options, 0), 0
+    value, now = adaptation(options, 0), 10**9  # no clock is set back to before it began
     arguments: list[object] = [text_of(options)]
     expected, moves, probes = [], 0, 0
     knee, fails = dice.choice([3, 10, 50]), 0.0
@@ -117,7 +117,7 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     assert moves >= 1
     counted_quickly = sum(reply[2] == "1" for reply in replies)
     assert counted_quickly > 1000, "most samples are only counted"
-    assert probes > 50 or isinstance(options.algorithm, Errors)
+    assert probes > 10 or isinstance(options.algorithm, Errors)
 
 
 def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
