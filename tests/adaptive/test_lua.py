@@ -117,7 +117,8 @@ def test_the_script_moves_the_value_as_the_ledger_does(client: redis.Redis, seed
     assert moves >= 1
     counted_quickly = sum(reply[2] == "1" for reply in replies)
     assert counted_quickly > 1000, "most samples are only counted"
-    assert probes > 10 or isinstance(options.algorithm, Errors)
+    if isinstance(options.algorithm, Latency) and options.algorithm.window < 1:
+        assert probes > 50
 
 
 def test_a_record_that_was_damaged_is_begun_anew(client: redis.Redis) -> None:  # noqa: F811
