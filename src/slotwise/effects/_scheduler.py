@@ -11,7 +11,6 @@ as deep as memory allows.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, MutableSequence
 from enum import Enum
 from heapq import heappop, heappush
@@ -22,7 +21,6 @@ from slotwise.effects._custom import NONE, Handler, answer_custom, installed
 from slotwise.effects._effects import (
     AcquireSemaphore,
     Checkpoint,
-    Effect,
     ReleaseSemaphore,
     Spawn,
     use,
@@ -84,8 +82,6 @@ class Scheduler:
         and with ENDED; what it raises stops the run. Without a ``clock`` the
         time is what `advance` makes it.
         """
-        if sys.get_coroutine_origin_tracking_depth():
-            Effect._record_places()
         self.ready = ready
         self.take = take
         self.watch = watch
