@@ -61,55 +61,26 @@ def _holders(
 
 
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
-    """Return cycles in which each task needs the next: one shortest cycle per component."""
-    needs = _without_loose_ends(needs)
+    """Return cycles in which each task needs the next; each task is gone through once."""
     cycles = []
-    in_a_cycle: set[Task[Any]] = set()
+    seen: set[Task[Any]] = set()
     for start in needs:
-        if start in in_a_cycle:
-            continue
-        # Breadth first, so the first path back to the start is a shortest one.
-        came_from: dict[Task[Any], Task[Any]] = {}
-        to_do = [start]
-        for task in to_do:
-            for needed in needs.get(task, ()):
-                if needed not in came_from:
-                    came_from[needed] = task
-                    to_do.append(needed)
-            if start in came_from:
-                break
-        if start not in came_from:
-            continue
-        ring = [start]
-        while (before := came_from[ring[-1]]) is not start:
-            ring.append(before)
-        ring[1:] = reversed(ring[1:])
-        in_a_cycle.update(ring)
-        cycles.append(tuple(ring))
+        path: dict[Task[Any], None] = {}
+        choices = [iter([start])]  # of what each on the path needs
+        while choices:
+            task = next(choices[-1], None)
+            if task is None:
+                choices.pop()
+                if path:
+                    path.popitem()
+            elif task in path:
+                ring = [*path]
+                cycles.append(tuple(ring[ring.index(task) :]))
+            elif task in needs and task not in seen:
+                seen.add(task)
+                path[task] = None
+                choices.append(iter(needs[task]))
     return cycles
-
-
-def _without_loose_ends(
-    needs: dict[Task[Any], list[Task[Any]]],
-) -> dict[Task[Any], list[Task[Any]]]:
-    """Return only the tasks that can be part of a cycle."""
-    needed_by: dict[Task[Any], list[Task[Any]]] = {task: [] for task in needs}
-    for task, others in needs.items():
-        for other in others:
-            if other in needed_by:
-                needed_by[other].append(task)
-    rest = dict(needs)
-    for onward, back in ((needs, needed_by), (needed_by, needs)):
-        missing = {task: sum(other in rest for other in onward[task]) for task in rest}
-        loose = [task for task, count in missing.items() if not count]
-        for task in loose:
-            del rest[task]
-            for other in back[task]:
-                if other in rest:
-                    missing[other] -= 1
-                    if not missing[other]:
-                        loose.append(other)
-    return {task: [other for other in others if other in rest] for task, others in rest.items()}
 
 
 def _needed(what: object, holders: dict[Semaphore, tuple[Task[Any], ...]]) -> list[Task[Any]]:
