@@ -102,35 +102,6 @@ def test_no_descriptors_left_is_a_reason_to_wait_and_no_error(root, old, monkeyp
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (40, 40, {})
 
 
-@pytest.mark.soak
-def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_by(
-    root, old, monkeypatch
-) -> None:
-    path = root
-    for level in range(12):
-        path = path / f"{level}"
-        old(path / "x")
-    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
-    run = Run(plan)
-    run.descriptors.most = 4  # so that parents have to be found again
-    real, climbed = os.open, []
-
-    def under_pressure(path, *args, **more):
-        if path == "..":
-            climbed.append(path)
-            run.descriptors.close_all()  # all that nobody uses at this moment
-        return real(path, *args, **more)
-
-    monkeypatch.setattr(os, "open", under_pressure)
-    try:
-        report = run.run()
-    finally:
-        monkeypatch.undo()
-        plan.close()
-    assert climbed
-    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (12, 12, {})
-
-
 def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeypatch) -> None:
     for number in range(60):
         old(root / f"{number}" / "x")

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from slotwise._cli.output import Fact, have_rich, is_writable, print_facts, width_of
 from slotwise.purge import Plan, PurgeReport, Run
-from slotwise.purge._plan import printable
+from slotwise.purge._report import printable
 
 Show = Callable[[PurgeReport, Run], None]
 

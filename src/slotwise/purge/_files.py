@@ -18,12 +18,11 @@ from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
 from slotwise.purge._ages import FRESH_FOR, Ages, DeletionStatistics, OldFile
-from slotwise.purge._audited import audited
+from slotwise.purge._audit import audited
 from slotwise.purge._dry_run import DryRunCheck
-from slotwise.purge._errors import AuditFailed
 from slotwise.purge._gates import Gates
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._report import AuditFailed
+from slotwise.purge._tree import DirectoryNode, Tally
 
 if TYPE_CHECKING:
     from slotwise._core.results import AcquisitionResult

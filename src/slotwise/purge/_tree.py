@@ -1,7 +1,8 @@
-"""The nodes of the walk: directories, from their discovery until everything below is done."""
+"""The bookkeeping of the walk: directories until everything below is done, and the counts."""
 
 from __future__ import annotations
 
+import os
 import threading
 
 from slotwise.purge._identity import Identity
@@ -64,3 +65,68 @@ class Counts:
             node.pending -= 1
             node.kept = node.kept or kept
             return not node.pending
+
+
+class Tally:
+    """One worker's share of the report's counts."""
+
+    __slots__ = (
+        "bytes_freed",
+        "dirs_deleted",
+        "dirs_scanned",
+        "files_purged",
+        "files_scanned",
+        "files_to_purge",
+        "seconds_per_operation",
+        "special_files",
+        "symlinks",
+    )
+
+    def __init__(self) -> None:
+        self.files_scanned = 0
+        self.files_to_purge = 0
+        self.files_purged = 0
+        self.dirs_scanned = 0
+        self.dirs_deleted = 0
+        self.symlinks = 0
+        self.special_files = 0
+        self.bytes_freed = 0
+        # Seconds per operation in the latest batch or directory, until the supervisor has read it.
+        self.seconds_per_operation: float | None = None
+
+    @property
+    def operations(self) -> int:
+        return self.files_scanned + self.files_purged + 2 * self.dirs_scanned + self.dirs_deleted
+
+    def add(self, other: Tally) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_COUNTS = [name for name in Tally.__slots__ if name != "seconds_per_operation"]
+
+
+_MOST_LINKED = 100_000  # files with several names that are counted at a time: some 20 MB
+
+
+class LinkedFiles:
+    """Tells when all names of a file are removed, or would be in a dry run.
+
+    What a worker has read of a file doesn't tell that: a dry run removes nothing, and others may
+    have removed a name since. Of very many files that also have names elsewhere, not all are kept
+    in mind; those beyond free nothing, unless it was read that the name is the only one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names_left: dict[tuple[int, int], int] = {}
+
+    def is_last_name(self, found: os.stat_result) -> bool:
+        if found.st_nlink == 1 and not self._names_left:
+            return True
+        file = found.st_dev, found.st_ino
+        with self._lock:
+            left = min(self._names_left.pop(file, found.st_nlink), found.st_nlink) - 1
+            if left > 0 and len(self._names_left) < _MOST_LINKED:
+                self._names_left[file] = left
+        return left == 0

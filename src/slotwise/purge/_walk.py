@@ -18,14 +18,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from slotwise.purge._ages import Ages
-from slotwise.purge._containment import Containment
+from slotwise.purge._descriptors import Containment
 from slotwise.purge._directories import Directories
 from slotwise.purge._files import Files
 from slotwise.purge._gates import Gates
 from slotwise.purge._identity import identity_of, same_mount
 from slotwise.purge._plan import OPEN_DIRECTORY
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._tree import DirectoryNode, Tally
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
@@ -195,8 +194,6 @@ class Walker:
             files, directories, left_out = self._select(visit, files, directories)
             kept = kept or left_out
         started, before = time.perf_counter(), tally.operations
-        if directories:
-            directories = self._directories.remove_empty(node, directories)
         if directories:
             visit.todo = run.workers.push(node, directories)
             self._kept_back += len(visit.todo)
