@@ -1,23 +1,19 @@
 """Print errors as one line on stderr, tables for people, JSON for programs.
 
 rich is imported only to draw on a terminal, and only if it is installed. A pipe gets plain
-columns, which are neither wrapped nor cut off. In a terminal that is too narrow for a table,
-long names are shortened; if that is not enough, it gets plain columns too, because an id that was
-cut off can't be copied.
+columns, which are neither wrapped nor cut off, and so does a terminal that is too narrow for a
+table: an id that was cut off can't be copied.
 """
 
 from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
 from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
-
-_GAP = 3  # between two columns of a table, at most
-_SHORTEST = 12  # what is left at least of a shortened cell
 
 _PATIENCE = 1.0  # seconds that an error waits for a reader of stderr
 
@@ -91,44 +87,12 @@ def print_json(data: Any) -> None:
     sys.stdout.flush()
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: Collection[str] = ()
-) -> None:
-    """Print rows under their columns; a title that begins with ``>`` is that of numbers.
-
-    In a terminal too narrow for them, the columns ``shorten`` lose the middle of their longest
-    cells.
-    """
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under their columns; a title that begins with ``>`` is that of numbers."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if shorten and sys.stdout.isatty():
-        at = [index for index, title in enumerate(columns) if title in shorten]
-        cells = _shortened(columns, cells, at)
     if not (sys.stdout.isatty() and have_rich() and _drawn(columns, cells)):
         sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
     sys.stdout.flush()
-
-
-def _shortened(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], at: Sequence[int]
-) -> list[list[str]]:
-    """Return the cells with those of the columns ``at`` as short as the terminal needs."""
-    import shutil  # slow to import
-
-    rows = [[title.removeprefix(RIGHT) for title in columns], *cells]
-    widths = [max(width_of(row[index]) for row in rows) for index in range(len(columns))]
-    room = shutil.get_terminal_size().columns - _GAP * (len(columns) - 1)
-    while at and sum(widths) > room:
-        widest = max(at, key=lambda index: widths[index])
-        if widths[widest] <= _SHORTEST:
-            break  # these columns aren't the reason that it doesn't fit
-        others = sum(widths) - widths[widest]
-        second = max((widths[index] for index in at if index != widest), default=0)
-        # No shorter than the second widest, if that is also shortened: they share what is missing.
-        widths[widest] = max(room - others, min(second, widths[widest] - 1), _SHORTEST)
-    return [
-        [cut_middle(cell, widths[index]) if index in at else cell for index, cell in enumerate(row)]
-        for row in cells
-    ]
 
 
 def have_rich() -> bool:
@@ -217,14 +181,6 @@ def cut(text: str, width: int) -> str:
             break
         kept += char
     return f"{kept}…"
-
-
-def cut_middle(text: str, width: int) -> str:
-    """Like `cut`, but both ends are kept: names often differ only in one of them."""
-    if width_of(text) <= width:
-        return text
-    end = cut(text[::-1], (width - 1) // 2 + 1)[:-1][::-1]
-    return cut(text, width - width_of(end)) + end
 
 
 def _columns(char: str) -> int:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from slotwise._cli.kernel import readable
+from slotwise._cli.signals import readable
 from slotwise._core import events
 from slotwise._core.limit import TRY_LIMIT
 from slotwise._core.results import AcquisitionResult

@@ -13,7 +13,7 @@ import signal
 import time
 
 from slotwise._cli.child import Child
-from slotwise._cli.descendants import IN_VAIN
+from slotwise._cli.guard import IN_VAIN
 from slotwise._cli.output import print_error
 from slotwise._cli.signals import ReceivedSignal, SignalQueue
 from slotwise._cli.slot import Slot

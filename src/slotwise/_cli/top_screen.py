@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotwise._admin.backends import Claimants, Kind, claimants
-from slotwise._admin.sampling import Row
-from slotwise._admin.snapshot import Watcher
+from slotwise._admin.snapshot import Row, Watcher
 from slotwise._admin.text import duration, units
 from slotwise._admin.verbs import Change, Wanted, plan
 from slotwise._cli.output import printable, rich_table

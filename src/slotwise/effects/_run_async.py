@@ -15,7 +15,7 @@ from slotwise.effects._custom import Handler
 from slotwise.effects._deadlock import diagnose
 from slotwise.effects._effects import Effect
 from slotwise.effects._program import Program, as_program
-from slotwise.effects._run_loop import conclude, drive
+from slotwise.effects._run import conclude, drive
 from slotwise.effects._scheduler import Scheduler
 from slotwise.effects._stuck import find_stuck
 from slotwise.effects._tasks import Task

@@ -30,8 +30,7 @@ from slotwise.effects._permits import abandon, put_away
 from slotwise.effects._program import Program, Steps, as_program
 from slotwise.effects._semaphore_effects import AcquireHere
 from slotwise.effects._semaphores import Semaphore, Ticket, give_number
-from slotwise.effects._tasks import Future, Task
-from slotwise.effects._timers import Timers
+from slotwise.effects._tasks import Future, Task, Timers
 from slotwise.effects._tracebacks import innermost, is_handling, is_internal, trim
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from slotwise.effects._effects import Effect
 from slotwise.effects._errors import InvariantViolated, ScheduleMismatch, StepLimitExceeded
 from slotwise.effects._permits import holders_of
 from slotwise.effects._program import Program, as_program
-from slotwise.effects._run_loop import complete, conclude, failure_of
+from slotwise.effects._run import complete, conclude, failure_of
 from slotwise.effects._scheduler import ENDED, Scheduler
 from slotwise.effects._semaphores import Semaphore, queue_of
 from slotwise.effects._tasks import Task
