@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> DeadlockError:
-    """Describe the stuck tasks: all of them, unless some are given."""
+def diagnose(scheduler: Scheduler) -> DeadlockError:
+    """Describe the tasks, all of which are stuck."""
     waiters: dict[Task[Any], object] = {}
-    for task in scheduler.live if stuck is None else stuck:
+    for task in scheduler.live:
         if task._blocker is not None:
             waiters[task] = task._blocker._awaited()
     wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
@@ -32,11 +32,7 @@ def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> 
     needs = {task: _needed(what, holders) for task, what in waiters.items()}
     cycles = tuple(find_cycles(needs))
 
-    lines = [
-        "nothing can ever run again"
-        if stuck is None
-        else f"{len(waiters)} of {len(scheduler.live)} tasks can never run again"
-    ]
+    lines = ["nothing can ever run again"]
     lines += _listed([_describe_waiter(scheduler, *item, holders) for item in waiters.items()])
     lines += _listed([f"  cycle: {_describe_cycle(cycle, waiters)}" for cycle in cycles])
     lines += _listed([f"  left behind by a task that has ended: {leak}" for leak in leaked])
