@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from slotwise.effects._custom import NONE, Handler, answer_custom, installed
 from slotwise.effects._effects import (
     AcquireSemaphore,
-    Checkpoint,
     ReleaseSemaphore,
-    Spawn,
     use,
 )
 from slotwise.effects._errors import ForeignTaskError, TaskCancelledError
@@ -112,7 +110,7 @@ class Scheduler:
 
     def drain(self) -> None:
         """Run tasks until ``take`` has none, the root has ended or the run is stopped."""
-        take, append, watch, live = self.take, self.ready.append, self.watch, self.live
+        take, watch, live = self.take, self.watch, self.live
         next_order = self.next_order
         one = 1  # compared by identity: True is not a count
         builtin, parked = BUILTIN, PARKED
@@ -183,7 +181,7 @@ class Scheduler:
                     ):
                         ledger = semaphore._ledger
                         free = semaphore._node.free
-                        if free and not ledger.line and not ledger.attention:
+                        if free and not ledger.attention:
                             if task._permit is not None:
                                 put_away(task)
                             number = heappop(free)
@@ -200,26 +198,11 @@ class Scheduler:
                         task._permit = None
                         semaphore, number, _, _, _ = permit
                         ledger = semaphore._ledger
-                        if ledger.line or ledger.attention:
+                        if ledger.attention:
                             give_number(semaphore, number)
                         else:
                             heappush(semaphore._node.free, number)
                         value = permit = semaphore = None
-                        continue
-                elif kind is Checkpoint:
-                    effect._used = True
-                    if task._pending is None:
-                        append(task)
-                        break
-                elif kind is Spawn:
-                    effect._used = True
-                    program = effect.program
-                    if type(program) is Program and effect.name is None:
-                        try:
-                            value = self.spawn(program)
-                        except BaseException as raised:
-                            raised.__traceback__ = trim(raised.__traceback__)
-                            error = raised
                         continue
                 elif kind is Program:
                     try:

@@ -31,9 +31,6 @@ QuickPermit = tuple["Semaphore", int, Any, int, int]
 # When, in which order, whom to wake; see `_tasks`.
 Timer = tuple[float, int, "Task[Any]"]
 
-# A place in the queue for one permit: who, where, and whether for a WithPermit.
-QueuePlace = tuple["Task[Any]", Any, int, bool]
-
 
 class Blocker(Protocol):
     """What a task is parked on."""
@@ -130,7 +127,6 @@ class Task(Future[T]):
         "_parked",
         "_pending",
         "_permit",
-        "_place",
         "_stack",
         "_steps",
         "_thrown",
@@ -148,9 +144,8 @@ class Task(Future[T]):
     # cancellation in between can give back what it was woken with.
     _blocker: Blocker | None
     _timer: Timer | None
-    _place: QueuePlace | None  # its place, while it is in a queue
-    # What it holds: the permit it took last, if that was one without a wait or
-    # from the line, and all others by semaphore. `_permits` reads and writes them.
+    # What it holds: the permit it took last, if that was one without a wait, and all others
+    # by semaphore. `_permits` reads and writes them.
     _permit: QuickPermit | None
     _held: dict[Semaphore, list[HeldPermits]] | None
     _cancellation: TaskCancelledError | None  # the last one it was sent
@@ -172,7 +167,7 @@ class Task(Future[T]):
         self._done = self._parked = False
         self._value = self._error = self._traceback = self._observers = None
         self._stack = self._inbox = self._thrown = self._blocker = self._timer = None
-        self._held = self._permit = self._cancellation = self._pending = self._place = None
+        self._held = self._permit = self._cancellation = self._pending = None
         self._retrievals = 0
 
     @property

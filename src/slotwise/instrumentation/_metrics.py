@@ -143,7 +143,7 @@ class Gauges:
 
 
 # Names come and go: at most this many are kept, those used last.
-_MOST_NAMES = 10_000
+_MOST_COUNTED = 10_000
 
 _SHORTEST = 1e-6  # seconds: all that is shorter is counted as that
 _GROWTH = 1.1
@@ -243,7 +243,7 @@ def _count(event: events.Event) -> None:
         counts = _counts.get(key)
         if counts is None:
             counts = _counts[key] = _Counts()
-            if len(_counts) > _MOST_NAMES:
+            if len(_counts) > _MOST_COUNTED:
                 _counts.popitem(last=False)
         else:
             _counts.move_to_end(key)
