@@ -33,7 +33,15 @@ except ImportError as error:
 __all__ = ["instrument", "uninstrument"]
 
 Attributes = Mapping[str, str]
+_Read = Callable[[Gauges], Mapping[Labels, float]]
 _Series = tuple[str, ...]  # name, scope, tier, and the keys that are attributes
+
+
+_RATE_LIMIT = "What comes back of a rate in a second, of each key"
+_RATE_BURST = "The most of a rate that is saved up, of each key"
+_RATE_LEVEL = "What is left of a rate in memory, of the least key"
+_PAUSED = "1 while a pause lasts that this process has made"
+_FROZEN = "1 if this process keeps an adaptive value where it is"
 
 
 def instrument(
@@ -76,43 +84,31 @@ def uninstrument() -> None:
         _current = None
 
 
+def _nth(which: int) -> _Read:
+    return lambda gauges: gauges.held_and_waiting()[which]
+
+
+def _rate(which: int) -> _Read:
+    return lambda gauges: gauges.rates()[which]
+
+
 class _Instruments:
     """The instruments of one provider: made once, since a provider can't remove them."""
 
     def __init__(self, meter: Meter) -> None:
         self.measuring: _Measuring | None = None  # None while nothing is measured
-        meter.create_observable_gauge(
-            "slotwise.limit", [self._observe_values], "{slot}", "How many slots the limit has"
-        )
-        meter.create_observable_up_down_counter(
-            "slotwise.held", [self._observer(0)], "{slot}", "Slots that this process holds"
-        )
-        meter.create_observable_up_down_counter(
-            "slotwise.waiting", [self._observer(1)], "{slot}", "Slots that this process waits for"
-        )
-        for which, (name, what) in enumerate(
-            (
-                ("limit", "What comes back of a rate in a second, of each key"),
-                ("burst", "The most of a rate that is saved up, of each key"),
-                ("level", "What is left of a rate in memory, of the least key"),
-            )
+        gauge, up_down = meter.create_observable_gauge, meter.create_observable_up_down_counter
+        for create, name, unit, what, read in (
+            (gauge, "limit", "{slot}", "How many slots the limit has", Gauges.values),
+            (up_down, "held", "{slot}", "Slots that this process holds", _nth(0)),
+            (up_down, "waiting", "{slot}", "Slots that this process waits for", _nth(1)),
+            (gauge, "rate.limit", "{unit}/s", _RATE_LIMIT, _rate(0)),
+            (gauge, "rate.burst", "{unit}", _RATE_BURST, _rate(1)),
+            (gauge, "rate.level", "{unit}", _RATE_LEVEL, _rate(2)),
+            (gauge, "paused", "1", _PAUSED, Gauges.paused),
+            (gauge, "frozen", "1", _FROZEN, Gauges.frozen),
         ):
-            unit = "{unit}/s" if name == "limit" else "{unit}"
-            meter.create_observable_gauge(
-                f"slotwise.rate.{name}", [self._rate_observer(which)], unit, what
-            )
-        meter.create_observable_gauge(
-            "slotwise.paused",
-            [self._switch_observer(Gauges.paused)],
-            "1",
-            "1 while a pause lasts that this process has made",
-        )
-        meter.create_observable_gauge(
-            "slotwise.frozen",
-            [self._switch_observer(Gauges.frozen)],
-            "1",
-            "1 if this process keeps an adaptive value where it is",
-        )
+            create(f"slotwise.{name}", [self._observer(read)], unit, what)
         bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": BOUNDS}
         self.wait = meter.create_histogram(
             "slotwise.wait.duration", "s", "From the request to the grant", **bounds
@@ -134,30 +130,7 @@ class _Instruments:
             "Grants that have ended, each once",
         )
 
-    def _observe_values(self, _: CallbackOptions) -> Iterable[Observation]:
-        found = {} if self.measuring is None else self.measuring.gauges.values()
-        return [Observation(value, _attributes(labels)) for labels, value in found.items()]
-
-    def _observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            measuring = self.measuring
-            found = ({}, {}) if measuring is None else measuring.gauges.held_and_waiting()
-            return [
-                Observation(count, _attributes(labels)) for labels, count in found[which].items()
-            ]
-
-        return observe
-
-    def _rate_observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            found = {} if self.measuring is None else self.measuring.gauges.rates()[which]
-            return [Observation(value, _attributes(labels)) for labels, value in found.items()]
-
-        return observe
-
-    def _switch_observer(
-        self, read: Callable[[Gauges], Mapping[Labels, int]]
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observer(self, read: _Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             found = {} if self.measuring is None else read(self.measuring.gauges)
             return [Observation(value, _attributes(labels)) for labels, value in found.items()]

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import Limit
-from slotwise.integrations._admission import NO_SLOT, RequestSlot
-from slotwise.integrations._refusal import Refusal, draining
+from slotwise.integrations._admission import NO_SLOT, Refusal, RequestSlot, draining
 
 if TYPE_CHECKING:
     from slotwise.integrations.asgi import LimitMiddleware

@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from slotwise.purge._audit import audited
-from slotwise.purge._dry_run import DryRunCheck
 from slotwise.purge._gates import Gates
+from slotwise.purge._identity import DryRunCheck
 from slotwise.purge._report import AuditFailed
 from slotwise.purge._tree import DirectoryNode, Tally
 
