@@ -182,7 +182,7 @@ def main() -> int:
             },
             base="asyncio",
             ours="slotwise.effects",
-            bar=0.5,
+            bar=1,
         ),
         Race(
             f"{TASKS} tasks x {ACQUISITIONS} holds of {PERMITS} permits, one checkpoint in each"

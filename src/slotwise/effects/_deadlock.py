@@ -47,10 +47,7 @@ def _holders(
     """Return the holders of each semaphore, in one pass over the tasks."""
     found: dict[Semaphore, list[Task[Any]]] = {semaphore: [] for semaphore in wanted}
     for task in scheduler.live:
-        held = dict.fromkeys(task._held or ())
-        if task._permit is not None:
-            held[task._permit[0]] = None
-        for semaphore in held:
+        for semaphore in task._held or ():
             if semaphore in found:
                 found[semaphore].append(task)
     return {semaphore: tuple(tasks) for semaphore, tasks in found.items()}

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableSequence
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heappop
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from slotwise.effects._custom import NONE, Handler, answer_custom, installed
 from slotwise.effects._effects import (
     AcquireSemaphore,
-    ReleaseSemaphore,
     use,
 )
 from slotwise.effects._errors import ForeignTaskError, TaskCancelledError
-from slotwise.effects._permits import abandon, put_away
+from slotwise.effects._permits import abandon, file
 from slotwise.effects._program import Program, Steps, as_program
 from slotwise.effects._semaphore_effects import AcquireHere
-from slotwise.effects._semaphores import Semaphore, Ticket, give_number
+from slotwise.effects._semaphores import Semaphore, Ticket
 from slotwise.effects._tasks import Future, Task, Timers
 from slotwise.effects._tracebacks import innermost, is_handling, is_internal, trim
 
@@ -111,7 +110,6 @@ class Scheduler:
     def drain(self) -> None:
         """Run tasks until ``take`` has none, the root has ended or the run is stopped."""
         take, watch, live = self.take, self.watch, self.live
-        next_order = self.next_order
         one = 1  # compared by identity: True is not a count
         builtin, parked = BUILTIN, PARKED
         while True:
@@ -140,7 +138,7 @@ class Scheduler:
                     if task._stack:
                         steps = task._steps = task._stack.pop()
                         continue
-                    if task._held or task._permit or watch is not None or task is self.root:
+                    if task._held or watch is not None or task is self.root:
                         if self._end_task(task, value, None):
                             return
                         break
@@ -175,35 +173,18 @@ class Scheduler:
                     # free may be taken.
                     if (
                         type(semaphore) is Semaphore
-                        and semaphore._lane is self
+                        and semaphore._scheduler is self
                         and effect.n is one
                         and effect.timeout is None
                     ):
-                        ledger = semaphore._ledger
                         free = semaphore._node.free
-                        if free and not ledger.attention:
-                            if task._permit is not None:
-                                put_away(task)
-                            number = heappop(free)
+                        if free and not semaphore._ledger.attention:
                             where = steps if steps.gi_yieldfrom is None else innermost(steps)
                             at = where.gi_frame.f_lasti
-                            task._permit = (semaphore, number, where, at, next_order())
+                            file(semaphore, task, [heappop(free)], where, at)
                             value = semaphore = None  # so as not to keep it alive
                             continue
                     semaphore = None
-                elif kind is ReleaseSemaphore:
-                    effect._used = True
-                    permit = task._permit
-                    if permit is not None and permit[0] is effect.semaphore and effect.n is one:
-                        task._permit = None
-                        semaphore, number, _, _, _ = permit
-                        ledger = semaphore._ledger
-                        if ledger.attention:
-                            give_number(semaphore, number)
-                        else:
-                            heappush(semaphore._node.free, number)
-                        value = permit = semaphore = None
-                        continue
                 elif kind is Program:
                     try:
                         inner = effect.function(*effect.args, **effect.kwargs)
@@ -238,7 +219,7 @@ class Scheduler:
 
     def _end_task(self, task: Task[Any], value: Any, error: BaseException | None) -> bool:
         """Handle the end of a task; return True to stop here."""
-        if task._held or task._permit is not None:
+        if task._held:
             abandon(self, task)
         del self.live[task]
         task._steps = None

@@ -27,12 +27,10 @@ from slotwise.effects._errors import ForeignSemaphoreError
 from slotwise.effects._permits import (
     HeldPermits,
     count,
-    enough,
     forget,
     hand_on,
     held_by,
     holders_of,
-    holds,
     outstanding_of,
     take_latest,
     take_oldest,
@@ -143,13 +141,13 @@ def try_acquire(scheduler: Scheduler, task: Task[Any], effect: TryAcquire) -> bo
 def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> None:
     semaphore = _ours(scheduler, effect.semaphore)
     n = check_count("n", effect.n)
-    if holds(task, semaphore, n):
+    held = held_by(task, semaphore)
+    if n <= held:
         give(semaphore, take_latest(task, semaphore, n))
         return
-    held = held_by(task, semaphore)
     if semaphore.owned:
-        if not enough(semaphore._left, n - held):
-            left = count(semaphore._left)
+        left = count(semaphore._left)
+        if n > held + left:
             raise RuntimeError(
                 f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
                 f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"

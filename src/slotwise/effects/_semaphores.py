@@ -29,7 +29,6 @@ class Semaphore:
 
     __slots__ = (
         "__weakref__",
-        "_lane",
         "_ledger",
         "_left",
         "_node",
@@ -44,7 +43,6 @@ class Semaphore:
     permits: int
     owned: bool
     _scheduler: Scheduler
-    _lane: Scheduler | None  # the scheduler, while its quick lane is open
     _ledger: PathLedger[Ticket]
     _node: Node  # the only one of the ledger
     _left: Holdings  # permits of tasks that have ended
@@ -55,7 +53,7 @@ class Semaphore:
     #   S2  no permits are recorded in the ledger's holders
     #   S3  whoever has permits here has a reference to the semaphore; the scheduler has
     #       one only while _left is not empty
-    #   S4  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
+    #   S4  if _outstanding is a list, it has all of them, the oldest first
 
     def _recipe(self) -> None:
         """It is private to its run, so a copy is itself."""
@@ -73,7 +71,6 @@ def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -
     semaphore.permits = permits
     semaphore.owned = owned
     semaphore._scheduler = scheduler
-    semaphore._lane = scheduler
     semaphore._ledger = PathLedger([permits])
     semaphore._node = semaphore._ledger.node()
     semaphore._left = OrderedDict()

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One permit: its semaphore, its number, where it was acquired (the generator and the instruction it
-# had reached) and when (a number that counts up). It is the most common record, so it is the
-# cheapest to make.
-QuickPermit = tuple["Semaphore", int, Any, int, int]
 
 # When, in which order, whom to wake; see `_tasks`.
 Timer = tuple[float, int, "Task[Any]"]
@@ -126,7 +122,6 @@ class Task(Future[T]):
         "_name",
         "_parked",
         "_pending",
-        "_permit",
         "_stack",
         "_steps",
         "_thrown",
@@ -144,9 +139,7 @@ class Task(Future[T]):
     # cancellation in between can give back what it was woken with.
     _blocker: Blocker | None
     _timer: Timer | None
-    # What it holds: the permit it took last, if that was one without a wait, and all others
-    # by semaphore. `_permits` reads and writes them.
-    _permit: QuickPermit | None
+    # What it holds, by semaphore; `_permits` reads and writes it.
     _held: dict[Semaphore, list[HeldPermits]] | None
     _cancellation: TaskCancelledError | None  # the last one it was sent
     _pending: TaskCancelledError | None  # one to be seen at the next switch
@@ -167,7 +160,7 @@ class Task(Future[T]):
         self._done = self._parked = False
         self._value = self._error = self._traceback = self._observers = None
         self._stack = self._inbox = self._thrown = self._blocker = self._timer = None
-        self._held = self._permit = self._cancellation = self._pending = None
+        self._held = self._cancellation = self._pending = None
         self._retrievals = 0
 
     @property
