@@ -32,7 +32,7 @@ FRESH = 0.001
 _READINGS = 8
 _STILL_FRESH = 0.1
 _KIND = S_IFMT(0xFFFF)  # the bits of a mode that hold the file type
-# How many files a worker deletes before it lets waiting workers go first.
+# How many ages a worker reads between two looks whether others may help.
 _IN_A_ROW = 16
 
 
@@ -79,11 +79,7 @@ class Files:
         work_gate = run.gates.work
         work_gate.enter()
         try:
-            for count, (name, found, fresh_until) in enumerate(self._old_ones(node, names)):
-                # A directory that was started is finished first. Once all are started they
-                # alternate, to end together: one last directory would leave the other workers idle.
-                if count and not count % _IN_A_ROW and run.workers.all_begun:
-                    work_gate.requeue()
+            for name, found, fresh_until in self._old_ones(node, names):
                 tally.files_to_purge += 1
                 try:
                     gates.delete_in()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -36,52 +35,6 @@ class Gate:
         return self._limit - self._tokens.qsize()
 
 
-class WorkerGate:
-    """A limit on workers that read ages and delete; they enter in order of arrival."""
-
-    # Between any two calls:
-    #   G1  free + those who are inside = limit
-    #   G2  nobody waits while there is room
-
-    def __init__(self, limit: int) -> None:
-        self._lock = threading.Lock()
-        self._free = limit
-        self._waiting: deque[threading.Lock] = deque()
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            called = self._line_up()
-        called.acquire()
-
-    def leave(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._free += 1
-
-    def requeue(self) -> None:
-        """Leave and go to the end of the queue, if anybody waits.
-
-        In one step: whoever enters instead finds this one in the queue, however fast it is.
-        """
-        if self._waiting:  # usually not, and then without the lock
-            with self._lock:
-                called = self._line_up()
-                self._waiting.popleft().release()
-            called.acquire()
-
-    def _line_up(self) -> threading.Lock:
-        """Join the queue; the lock that is returned is released when it is this one's turn."""
-        called = threading.Lock()
-        called.acquire()
-        self._waiting.append(called)
-        return called
-
-
 class SharedGates:
     """The gates that all workers share: for scanning, for deleting, and for doing both.
 
@@ -93,7 +46,7 @@ class SharedGates:
         # Neither of these ever admits more than there are workers.
         self.scan = Gate(min(scanning, workers))
         self.delete = Gate(min(deletion, workers))
-        self.work = WorkerGate(min(scanning, deletion) + deletion)
+        self.work = Gate(min(scanning, deletion) + deletion)
 
     @property
     def in_flight(self) -> int:

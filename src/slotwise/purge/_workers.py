@@ -119,11 +119,6 @@ class Workers:
     # ---------------------------------------------------------- for walkers
 
     @property
-    def all_begun(self) -> bool:
-        """Whether no known directory waits for a worker."""
-        return not self._stack
-
-    @property
     def may_help(self) -> bool:
         """Whether workers should go on reading ages for others."""
         return not self._stack and self.busy <= self._most_helped
