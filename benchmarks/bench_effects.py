@@ -182,7 +182,7 @@ def main() -> int:
             },
             base="asyncio",
             ours="slotwise.effects",
-            bar=1,
+            bar=0.5,
         ),
         Race(
             f"{TASKS} tasks x {ACQUISITIONS} holds of {PERMITS} permits, one checkpoint in each"
@@ -225,7 +225,7 @@ def main() -> int:
                 },
                 base="doeff",
                 ours="slotwise.effects",
-                bar=0.5,
+                bar=1,
             ),
         )
     results = []

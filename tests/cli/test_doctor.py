@@ -151,7 +151,7 @@ def test_a_directory_that_is_fit(shell: Shell):
     assert code == 0
     assert [*found] == [
         *("SLOTWISE_URL", "directory", "locks", "space", "semaphores", "tiers"),
-        *("leftovers", "a slot"),
+        "a slot",
     ]
     assert {check["state"] for check in found.values()} == {"ok"}
     assert [each["name"] for each in shell.json("ls")] == ["api"]  # the doctor leaves nothing
@@ -194,17 +194,6 @@ def test_a_process_that_keeps_a_lock_is_named(shell: Shell):
     assert found["semaphores"]["found"] == told
     assert f"`kill -CONT {pid}`" in found["semaphores"]["remedy"]
     assert state(found, "a slot") == "ok"
-
-
-def test_fifos_of_processes_that_were_killed_are_told_and_harmless(shell: Shell):
-    shell.occupy()
-    waiting = shell.start("run", "api", "--limit", 1, "--", "true")
-    shell.until_waiting(1)
-    waiting.kill()
-    waiting.wait()
-    code, found = examine(shell)
-    assert (code, state(found, "leftovers")) == (0, "ok")
-    assert "ended without clean-up" in found["leftovers"]["found"]
 
 
 def test_memory_needs_nothing(shell: Shell):

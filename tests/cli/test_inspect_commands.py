@@ -140,14 +140,6 @@ def test_a_reader_that_goes_away_is_no_error(shell: Shell):
     assert (ran.stdout, ran.stderr) == ("NAME  VALUE  HELD  WAITING\n", "")
 
 
-def test_on_a_terminal_the_table_is_drawn(shell: Shell):
-    shell.occupy()
-    terminal = shell.terminal("ls")
-    terminal.expect_exact("name")
-    terminal.expect_exact("─")
-    terminal.expect_exact("api")
-
-
 def test_where_a_table_does_not_fit_nothing_is_cut_off(shell: Shell):
     shell.occupy(label="one that says a lot about itself")
     [held] = shell.holders()

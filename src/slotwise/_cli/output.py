@@ -1,8 +1,7 @@
 """Print errors as one line on stderr, tables for people, JSON for programs.
 
-rich is imported only to draw on a terminal, and only if it is installed. A pipe gets plain
-columns, which are neither wrapped nor cut off, and so does a terminal that is too narrow for a
-table: an id that was cut off can't be copied.
+A table is columns of plain text, everywhere the same: neither wrapped nor cut off, because an id
+that was cut off can't be copied.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ def print_json(data: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under their columns; a title that begins with ``>`` is that of numbers."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if not (sys.stdout.isatty() and have_rich() and _drawn(columns, cells)):
-        sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
+    sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
     sys.stdout.flush()
 
 
@@ -116,38 +114,6 @@ def print_facts(title: str, facts: Sequence[Fact], stream: TextIO) -> None:
     lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
     stream.write("".join(f"{line}\n" for line in lines))
     stream.flush()
-
-
-def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-    from rich.console import Console
-
-    console, table = Console(), rich_table(columns, cells)
-    fits = console.measure(table, options=console.options.update(max_width=10_000))
-    if fits.maximum > console.width:
-        return False
-    console.print(table)
-    return True
-
-
-def rich_table(
-    columns: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    styles: Sequence[str] = (),
-    **more: Any,
-) -> Any:
-    """Return a table of rich; ``styles`` are those of the first rows."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, **more)
-    for title in columns:
-        right = title.startswith(RIGHT)
-        table.add_column(title.removeprefix(RIGHT), justify="right" if right else "left")
-    for at, row in enumerate(cells):
-        style = styles[at] if at < len(styles) else None
-        table.add_row(*(Text(cell) for cell in row), style=style)
-    return table
 
 
 def _plain(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
