@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
@@ -101,17 +101,10 @@ def have_rich() -> bool:
     return True
 
 
-class Fact(NamedTuple):
-    """A label and a value."""
-
-    label: str
-    value: str
-
-
-def print_facts(title: str, facts: Sequence[Fact], stream: TextIO) -> None:
+def print_facts(title: str, facts: Sequence[tuple[str, str]], stream: TextIO) -> None:
     """Print a title, and under it a line for each fact."""
-    widest = max(len(fact.label) for fact in facts)
-    lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
+    widest = max(len(label) for label, _ in facts)
+    lines = [title, *(f"  {label:<{widest}}  {printable(value)}" for label, value in facts)]
     stream.write("".join(f"{line}\n" for line in lines))
     stream.flush()
 

@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 from slotwise._cli.flags import Command
 from slotwise._cli.output import (
-    Fact,
     have_rich,
     is_writable,
     print_bug,
@@ -235,13 +234,13 @@ Show = Callable[[PurgeReport, Run], None]
 
 
 def show_plan(plan: Plan, sample: PurgeReport, seconds: float) -> None:
-    facts = [Fact(label, value) for label, value in plan.describe()]
+    facts = plan.describe()
     whole = sample.stopped_by != "sample"
     found = (
         f"{sample.files_to_purge:,} of {sample.files_scanned:,} files"
         f" ({_size(sample.bytes_freed)}), {sample.empty_dirs_deleted:,} directories"
     )
-    facts.append(Fact("would go", found if whole else f"{found}, in the first {seconds:g} s"))
+    facts.append(("would go", found if whole else f"{found}, in the first {seconds:g} s"))
     print_facts("the plan", facts, sys.stderr)
 
 
@@ -324,23 +323,23 @@ def counts(report: PurgeReport, in_flight: int, memory_mb: float, room: int) -> 
 
 def show_summary(report: PurgeReport, plan: Plan) -> None:
     facts = [
-        Fact("root", printable(plan.root)),
-        Fact("files seen", f"{report.files_scanned:,}"),
-        Fact("old files", f"{report.files_to_purge:,}"),
-        Fact("files purged", f"{report.files_purged:,}"),
-        Fact("directories seen", f"{report.dirs_scanned:,}"),
-        Fact("directories removed", f"{report.empty_dirs_deleted:,}"),
-        Fact("symlinks left", f"{report.symlinks_skipped:,}"),
-        Fact("special files left", f"{report.special_files_skipped:,}"),
-        Fact("freed", _size(report.bytes_freed)),
-        Fact("time", f"{report.duration_seconds:,.1f} s"),
-        Fact("files a second", f"{report.files_per_second:,.0f}"),
-        Fact("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
+        ("root", printable(plan.root)),
+        ("files seen", f"{report.files_scanned:,}"),
+        ("old files", f"{report.files_to_purge:,}"),
+        ("files purged", f"{report.files_purged:,}"),
+        ("directories seen", f"{report.dirs_scanned:,}"),
+        ("directories removed", f"{report.empty_dirs_deleted:,}"),
+        ("symlinks left", f"{report.symlinks_skipped:,}"),
+        ("special files left", f"{report.special_files_skipped:,}"),
+        ("freed", _size(report.bytes_freed)),
+        ("time", f"{report.duration_seconds:,.1f} s"),
+        ("files a second", f"{report.files_per_second:,.0f}"),
+        ("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
     ]
     for kind, count in sorted(report.errors.items()):
-        facts.append(Fact(f"error {kind}", f"{count:,}"))
+        facts.append((f"error {kind}", f"{count:,}"))
     if report.stopped_by:
-        facts.append(Fact("stopped by", report.stopped_by))
+        facts.append(("stopped by", report.stopped_by))
     title = "would be purged" if report.dry_run else "purged"
     print_facts(title, facts, sys.stdout)
     if report.error_samples:

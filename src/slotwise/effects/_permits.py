@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from slotwise.effects._tasks import Task
 
 
+@dataclass(slots=True, eq=False)
 class HeldPermits:
     """The unreleased permits of one acquire, and where it was made.
 
@@ -29,28 +31,14 @@ class HeldPermits:
     only when somebody asks for it, which is rare.
     """
 
-    __slots__ = (
-        "charged",
-        "charged_by",
-        "handed_on",
-        "instruction",
-        "numbers",
-        "order",
-        "steps",
-        "task",
-    )
-
-    def __init__(
-        self, task: Task[Any], numbers: list[int], steps: Steps[Any], instruction: int, order: int
-    ) -> None:
-        self.task = task
-        self.numbers = numbers
-        self.steps = steps
-        self.instruction = instruction
-        self.order = order  # the smaller, the older
-        self.handed_on = 0  # how many of them were transferred to other tasks
-        self.charged = 0  # how many of them other tasks have released
-        self.charged_by: Task[Any] | None = None  # the last of those
+    task: Task[Any]
+    numbers: list[int]
+    steps: Steps[Any]
+    instruction: int
+    order: int  # the smaller, the older
+    handed_on: int = 0  # how many of them were transferred to other tasks
+    charged: int = 0  # how many of them other tasks have released
+    charged_by: Task[Any] | None = None  # the last of those
 
 
 # Acquires with permits left, oldest first. Taking the first entry of a plain dict again and again

@@ -336,5 +336,5 @@ class Files:
 
     def _count(self, found: os.stat_result) -> None:
         self._tally.files_purged += 1
-        if self._run.linked_files.is_last_name(found):
+        if found.st_nlink == 1:
             self._tally.bytes_freed += found.st_size

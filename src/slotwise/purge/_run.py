@@ -23,7 +23,7 @@ from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan
 from slotwise.purge._report import Failures, PurgeReport, printable
 from slotwise.purge._scaling import WorkerScaler
-from slotwise.purge._tree import Counts, DirectoryNode, LinkedFiles
+from slotwise.purge._tree import Counts, DirectoryNode
 from slotwise.purge._workers import Workers
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ class Run:
         self.gates = SharedGates(
             options.max_concurrency_scanning, options.max_concurrency_deletion, workers
         )
-        self.linked_files = LinkedFiles()
         self.files = Cap(options.max_files_to_delete)
         self.directories = Cap(options.max_empty_dirs_to_delete)
         per_second = options.max_delete_per_second

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +38,15 @@ _SWAPPED = (errno.ELOOP, errno.ENOTDIR)
 Entry = tuple[DirectoryNode, str, int]  # parent, name, how often it was listed before
 
 
+@dataclass(slots=True)
 class Visit:
     """A directory that is being listed."""
 
-    __slots__ = ("below", "listing", "listings", "node", "todo")
-
-    def __init__(self, node: DirectoryNode, listing: Any, listings: int) -> None:
-        self.node = node
-        self.listing = listing
-        self.listings = listings
-        self.todo: list[str] = []  # directories that the stack had no room for
-        self.below: str | None = None
+    node: DirectoryNode
+    listing: Any
+    listings: int
+    todo: list[str] = field(default_factory=list)  # directories that the stack had no room for
+    below: str | None = None
 
 
 class Walker:
@@ -218,12 +217,6 @@ class Walker:
                 self._run.error("list", visit.node, None, error)
                 failed = True
             more = len(entries) == BATCH and not failed
-            try:
-                files = [each.name for each in entries if each.is_file(follow_symlinks=False)]
-                if len(files) == len(entries):
-                    return files, [], more, failed
-            except OSError:  # handled below
-                pass
             files, directories, kept = self._sort(visit.node, entries)
         finally:
             self._gates.scan_out()
