@@ -58,7 +58,7 @@ class Scheduler:
 
     # Between any two resumptions:
     #   R1  a live task is parked, or in `ready` exactly once
-    #   R2  a parked task has a blocker, which can wake it
+    #   R2  a parked task has a blocker or a timer, which can wake it
 
     parked: Final = PARKED
 
@@ -274,7 +274,8 @@ class Scheduler:
         self.ready.append(task)
         return task
 
-    def park(self, task: Task[Any], blocker: Blocker) -> TaskParked:
+    def park(self, task: Task[Any], blocker: Blocker | None) -> TaskParked:
+        """Let a task wait; without a ``blocker`` it only waits for its timer."""
         task._blocker = blocker
         task._parked = True
         return PARKED

@@ -37,13 +37,6 @@ _Read = Callable[[Gauges], Mapping[Labels, float]]
 _Series = tuple[str, ...]  # name, scope, tier, and the keys that are attributes
 
 
-_RATE_LIMIT = "What comes back of a rate in a second, of each key"
-_RATE_BURST = "The most of a rate that is saved up, of each key"
-_RATE_LEVEL = "What is left of a rate in memory, of the least key"
-_PAUSED = "1 while a pause lasts that this process has made"
-_FROZEN = "1 if this process keeps an adaptive value where it is"
-
-
 def instrument(
     *,
     meter_provider: MeterProvider | None = None,
@@ -84,14 +77,6 @@ def uninstrument() -> None:
         _current = None
 
 
-def _nth(which: int) -> _Read:
-    return lambda gauges: gauges.held_and_waiting()[which]
-
-
-def _rate(which: int) -> _Read:
-    return lambda gauges: gauges.rates()[which]
-
-
 class _Instruments:
     """The instruments of one provider: made once, since a provider can't remove them."""
 
@@ -100,13 +85,55 @@ class _Instruments:
         gauge, up_down = meter.create_observable_gauge, meter.create_observable_up_down_counter
         for create, name, unit, what, read in (
             (gauge, "limit", "{slot}", "How many slots the limit has", Gauges.values),
-            (up_down, "held", "{slot}", "Slots that this process holds", _nth(0)),
-            (up_down, "waiting", "{slot}", "Slots that this process waits for", _nth(1)),
-            (gauge, "rate.limit", "{unit}/s", _RATE_LIMIT, _rate(0)),
-            (gauge, "rate.burst", "{unit}", _RATE_BURST, _rate(1)),
-            (gauge, "rate.level", "{unit}", _RATE_LEVEL, _rate(2)),
-            (gauge, "paused", "1", _PAUSED, Gauges.paused),
-            (gauge, "frozen", "1", _FROZEN, Gauges.frozen),
+            (
+                up_down,
+                "held",
+                "{slot}",
+                "Slots that this process holds",
+                lambda gauges: gauges.held_and_waiting()[0],
+            ),
+            (
+                up_down,
+                "waiting",
+                "{slot}",
+                "Slots that this process waits for",
+                lambda gauges: gauges.held_and_waiting()[1],
+            ),
+            (
+                gauge,
+                "rate.limit",
+                "{unit}/s",
+                "What comes back of a rate in a second, of each key",
+                lambda gauges: gauges.rates()[0],
+            ),
+            (
+                gauge,
+                "rate.burst",
+                "{unit}",
+                "The most of a rate that is saved up, of each key",
+                lambda gauges: gauges.rates()[1],
+            ),
+            (
+                gauge,
+                "rate.level",
+                "{unit}",
+                "What is left of a rate in memory, of the least key",
+                lambda gauges: gauges.rates()[2],
+            ),
+            (
+                gauge,
+                "paused",
+                "1",
+                "1 while a pause lasts that this process has made",
+                Gauges.paused,
+            ),
+            (
+                gauge,
+                "frozen",
+                "1",
+                "1 if this process keeps an adaptive value where it is",
+                Gauges.frozen,
+            ),
         ):
             create(f"slotwise.{name}", [self._observer(read)], unit, what)
         bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": BOUNDS}

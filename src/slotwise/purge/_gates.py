@@ -35,7 +35,7 @@ class Gate:
         return self._limit - self._tokens.qsize()
 
 
-class SharedGates:
+class Gates:
     """The gates that all workers share: for scanning, for deleting, and for doing both.
 
     A file's age is read just before it is deleted. A worker that has read it should not find a
@@ -46,21 +46,13 @@ class SharedGates:
         # Neither of these ever admits more than there are workers.
         self.scan = Gate(min(scanning, workers))
         self.delete = Gate(min(deletion, workers))
+        self.scan_in, self.scan_out = self.scan.enter, self.scan.leave
+        self.delete_in, self.delete_out = self.delete.enter, self.delete.leave
         self.work = Gate(min(scanning, deletion) + deletion)
 
     @property
     def in_flight(self) -> int:
         return self.scan.in_flight + self.delete.in_flight
-
-
-class Gates:
-    """The gates of one worker; each ``…_in`` may wait."""
-
-    __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
-
-    def __init__(self, shared: SharedGates) -> None:
-        self.scan_in, self.scan_out = shared.scan.enter, shared.scan.leave
-        self.delete_in, self.delete_out = shared.delete.enter, shared.delete.leave
 
 
 class Cap:

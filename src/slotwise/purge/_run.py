@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from slotwise._bounded.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._audit import Audit
 from slotwise.purge._descriptors import Descriptors
-from slotwise.purge._gates import Cap, Pace, SharedGates
+from slotwise.purge._gates import Cap, Gates, Pace
 from slotwise.purge._options import PurgeOptions
 from slotwise.purge._plan import Plan
 from slotwise.purge._report import Failures, PurgeReport, printable
@@ -55,7 +55,7 @@ class Run:
         self._stopped_by: str | None = None
         self._progress = progress
         workers, directories = _room(_workers_for(options))
-        self.gates = SharedGates(
+        self.gates = Gates(
             options.max_concurrency_scanning, options.max_concurrency_deletion, workers
         )
         self.files = Cap(options.max_files_to_delete)

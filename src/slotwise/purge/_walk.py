@@ -22,7 +22,6 @@ from slotwise.purge._ages import Ages
 from slotwise.purge._descriptors import Containment
 from slotwise.purge._directories import Directories
 from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates
 from slotwise.purge._identity import identity_of, same_mount
 from slotwise.purge._plan import OPEN_DIRECTORY
 from slotwise.purge._tree import DirectoryNode, Tally
@@ -57,7 +56,7 @@ class Walker:
         self.tally = Tally()
         self._descriptors = run.descriptors
         self._containment = Containment(run.root, run.descriptors)
-        self._gates = Gates(run.gates)
+        self._gates = run.gates
         self._files = Files(run, self.tally, self._gates)
         self._directories = Directories(run, self.tally, self._gates)
         self._one_file_system = run.plan.options.one_file_system
