@@ -193,7 +193,7 @@ def main() -> int:
             },
             base="asyncio",
             ours="slotwise.effects",
-            bar=0.6,
+            bar=2,
         ),
         Race(
             "explore, a schedule of 4 tasks on 2 permits (one run = 1)",
@@ -225,7 +225,7 @@ def main() -> int:
                 },
                 base="doeff",
                 ours="slotwise.effects",
-                bar=0.5,
+                bar=1,
             ),
         )
     results = []

@@ -389,7 +389,7 @@ def main() -> int:
                 lambda root: empty_directories(root, 50_000 // tenth, 9 if tenth == 1 else 6),
                 CASCADE,
                 FIND_DIRECTORIES,
-                {"wall": 1.2},
+                {"wall": 2},
             ),
             Contest(
                 f"{100_000 // tenth:,} files in one directory",

@@ -9,7 +9,7 @@ from tests.cli._shell import Shell
 
 import slotwise
 from slotwise import Adaptive, Errors, Semaphore, Tier, Tiers
-from slotwise._admin.sampling import Sample, Sampler, Subject
+from slotwise._admin.snapshot import Sample, Sampler, Subject
 from slotwise._cli.top_screen import table
 
 RULES = Adaptive(10, 2, 20, algorithm=Errors())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from datetime import datetime
 
 import pytest
@@ -12,8 +11,6 @@ from rich.cells import cell_len
 from tests.cli._shell import Shell, command
 
 from slotwise import ProcessSemaphore, Tier, Tiers, semaphore
-from slotwise._cli import output
-from slotwise._cli.output import cut_middle, print_table, width_of
 from slotwise.processes import _inspect
 
 
@@ -143,14 +140,6 @@ def test_a_reader_that_goes_away_is_no_error(shell: Shell):
     assert (ran.stdout, ran.stderr) == ("NAME  VALUE  HELD  WAITING\n", "")
 
 
-def test_on_a_terminal_the_table_is_drawn(shell: Shell):
-    shell.occupy()
-    terminal = shell.terminal("ls")
-    terminal.expect_exact("name")
-    terminal.expect_exact("─")
-    terminal.expect_exact("api")
-
-
 def test_where_a_table_does_not_fit_nothing_is_cut_off(shell: Shell):
     shell.occupy(label="one that says a lot about itself")
     [held] = shell.holders()
@@ -186,16 +175,6 @@ def test_ls_used_lists_those_that_are_held_or_waited_for(any_shell: Shell):
     assert [each["name"] for each in any_shell.json("ls", "--used")] == ["held"]
 
 
-@pytest.mark.parametrize(
-    ("text", "width", "shown"),
-    [("abcdef", 6, "abcdef"), ("abcdefgh", 6, "abc…gh"), ("abcdefgh", 5, "ab…gh"),
-     ("漢字漢字漢字", 7, "漢字…字"), ("漢字漢字漢字", 12, "漢字漢字漢字")],
-)  # fmt: skip
-def test_both_ends_of_a_shortened_text_are_kept(text: str, width: int, shown: str):
-    assert cut_middle(text, width) == shown
-    assert width_of(shown) <= width
-
-
 # ----------------------------------------------------------------------- explain
 
 
@@ -222,17 +201,3 @@ def test_nothing_found_is_one_line_and_exit_1(shell: Shell) -> None:
     ran = shell.here("explain", "nobody")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert len(ran.stderr.splitlines()) == 1
-
-
-def test_the_longest_cells_are_shortened_first_and_no_more_than_needed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(output, "have_rich", lambda: False)
-    row = ("n" * 40, "k" * 30, "1234")
-    print_table(("name", "key", ">value"), [row, ("short", "a", "1")], shorten=("name", "key"))
-    _, cut, short = capsys.readouterr().out.splitlines()
-    name, key, value = cut.split()
-    assert sorted((len(name), len(key))) == [24, 25]
-    assert (value, short.split()) == ("1234", ["short", "a", "1"])

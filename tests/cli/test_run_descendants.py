@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli._shell import Shell, alive, end, line_of, until
 
-from slotwise._cli import descendants
+from slotwise._cli import guard
 
 NOBODY = 2**22  # the pid of a parent that has ended
 
@@ -169,13 +169,11 @@ def test_a_process_whose_parent_ends_while_signals_are_sent_gets_its_signal(
 ):
     """The parent gets it first; for a moment, the process has neither parent nor adopter."""
     child = subprocess.Popen(["sleep", "1000"])
-    real, answers = descendants._status, [(b"S", NOBODY), (b"Z", 0)]
-    monkeypatch.setattr(descendants, "descendants", lambda _: [child.pid])
-    monkeypatch.setattr(
-        descendants, "_status", lambda pid: answers.pop(0) if answers else real(pid)
-    )
+    real, answers = guard._status, [(b"S", NOBODY), (b"Z", 0)]
+    monkeypatch.setattr(guard, "descendants", lambda _: [child.pid])
+    monkeypatch.setattr(guard, "_status", lambda pid: answers.pop(0) if answers else real(pid))
     try:
-        assert descendants.signal_descendants(os.getpid(), signal.SIGTERM) == (True, set())
+        assert guard.signal_descendants(os.getpid(), signal.SIGTERM) == (True, set())
         assert child.wait(30) == -signal.SIGTERM
     finally:
         child.kill()

@@ -12,8 +12,7 @@ from tests.redis._server import Server
 
 from slotwise import Adaptive, Claimant, Tier, Tiers
 from slotwise._admin.backends import open_backend
-from slotwise._admin.sampling import WINDOW, Row, Sample, Sampler, Subject
-from slotwise._admin.snapshot import Watcher
+from slotwise._admin.snapshot import WINDOW, Row, Sample, Sampler, Subject, Watcher
 from slotwise._cli.top_screen import Screen, table
 from slotwise.processes import ProcessSemaphore
 

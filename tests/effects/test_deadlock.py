@@ -4,20 +4,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import linecache
 
 import pytest
 
 from slotwise.effects import (
     AcquireSemaphore,
-    Await,
     Checkpoint,
     CreatePromise,
     CreateSemaphore,
     DeadlockError,
     Gather,
-    Race,
     ReleaseSemaphore,
     Sleep,
     Spawn,
@@ -237,119 +234,3 @@ def test_a_ring_behind_which_many_wait_is_found_and_a_long_queue_is_no_ring():
     names = [task.name for cycle in caught.value.cycles for task in cycle]
     assert names == ["philosopher-1", "philosopher-2", "philosopher-3"]
     assert len(caught.value.waiters) == 5_004
-
-
-# ------------------------------------- some can never go on, while others still can
-
-
-@do
-def deadlocked(owned):
-    left = yield CreateSemaphore(1, "left", owned=owned)
-    right = yield CreateSemaphore(1, "right", owned=owned)
-    alice = yield Spawn(both(left, right), name="alice")
-    bob = yield Spawn(both(right, left), name="bob")
-    return alice, bob
-
-
-async def ends_in_deadlock(program):
-    """The error of a run that is not allowed to hang."""
-    with pytest.raises(DeadlockError) as caught:
-        await asyncio.wait_for(run_async(program), 30)
-    return caught.value
-
-
-async def test_run_async_names_an_owned_deadlock_though_something_is_awaited():
-    @do
-    def program():
-        yield deadlocked(owned=True)
-        yield Await(asyncio.Event().wait())
-
-    error = await ends_in_deadlock(program())
-    assert "2 of 3 tasks can never run again" in str(error)
-    assert "'alice' waits for semaphore 'right', held by 'bob'" in str(error)
-    assert {task.name for task in error.cycles[0]} == {"alice", "bob"}
-    assert {task.name for task in error.waiters} == {"alice", "bob"}
-
-
-async def test_run_async_names_a_deadlock_that_arises_while_others_are_busy():
-    """There is activity all the time: the look for deadlocks must not wait for silence."""
-    loop = asyncio.get_running_loop()
-
-    async def soon():
-        future = loop.create_future()
-        loop.call_later(0.0005, future.set_result, None)
-        await future
-
-    @do
-    def busy():
-        while True:
-            yield Await(soon())
-
-    @do
-    def program():
-        yield Spawn(busy())
-        yield Await(soon())
-        yield deadlocked(owned=True)
-        yield Await(asyncio.Event().wait())
-
-    await ends_in_deadlock(program())
-
-
-async def test_permits_that_anybody_may_release_are_no_deadlock_while_something_is_awaited():
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.05, event.set)
-
-    @do
-    def program():
-        left = yield CreateSemaphore(1)
-        yield AcquireSemaphore(left)
-        task = yield Spawn(AcquireSemaphore(left))
-        yield deadlocked(owned=False)
-        yield Await(event.wait())
-        yield ReleaseSemaphore(left)
-        yield Wait(task)
-        yield ReleaseSemaphore(left)
-        return "went on"
-
-    assert await asyncio.wait_for(run_async(program()), 30) == "went on"
-
-
-async def test_a_race_or_a_timer_that_will_end_a_deadlock_is_let_be():
-    async def soon():
-        await asyncio.sleep(0.02)
-
-    @do
-    def hug():
-        sem = yield CreateSemaphore(1, owned=True)
-        yield AcquireSemaphore(sem)
-        yield AcquireSemaphore(sem)
-
-    @do
-    def program():
-        yield Race(hug(), Await(soon()))
-        yield Race(Gather(hug(), hug()), Await(soon()))
-        alice, bob = yield deadlocked(owned=True)
-        yield Sleep(0.02)
-        yield alice.cancel()
-        yield Wait(bob)
-        return "went on"
-
-    assert await asyncio.wait_for(run_async(program()), 30) == "went on"
-
-
-async def test_a_holder_that_awaits_keeps_the_queue_behind_it_alive():
-    event = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.05, event.set)
-
-    @do
-    def program():
-        sem = yield CreateSemaphore(2, owned=True)
-        holder = yield Spawn(WithPermit(sem, Await(event.wait())))
-        yield Checkpoint()
-        wide = yield Spawn(WithPermit(sem, Checkpoint(), 2))
-        yield Checkpoint()
-        behind = yield Spawn(WithPermit(sem, Checkpoint()))
-        yield Gather(holder, wide, behind)
-        return "went on"
-
-    assert await asyncio.wait_for(run_async(program()), 30) == "went on"

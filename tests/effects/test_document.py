@@ -209,18 +209,12 @@ def test_a_single_effect_is_a_program():
 
 
 @pytest.mark.parametrize(
-    ("make", "hint"),
-    [
-        (lambda: 5, "effects and programs"),
-        (lambda: Checkpoint, r"call Checkpoint\(...\)"),
-        (lambda: with_mutex, "call it"),
-        (lambda: (x for x in ()), "@do"),
-    ],
+    "make", [lambda: 5, lambda: Checkpoint, lambda: with_mutex, lambda: (x for x in ())]
 )
-def test_yielding_anything_else_is_a_type_error_at_the_yield(make, hint):
+def test_yielding_anything_else_is_a_type_error_at_the_yield(make):
     @do
     def program():
         yield make()
 
-    with pytest.raises(TypeError, match=hint):
+    with pytest.raises(TypeError, match="can yield effects and programs, not"):
         run(program())

@@ -18,7 +18,7 @@ import slotwise
 from slotwise import MemorySemaphore, SlotwiseError, Tier, Tiers
 from slotwise._core import events
 from slotwise.instrumentation import KINDS, Event, add_hook, drop_totals, keep_totals, remove_hook
-from slotwise.instrumentation._totals import Distribution
+from slotwise.instrumentation._metrics import Distribution
 from slotwise.processes import ProcessSemaphore
 from slotwise.redis import RedisConfig, RedisSemaphore
 from slotwise.testing import FakeClock

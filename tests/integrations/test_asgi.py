@@ -408,30 +408,6 @@ async def test_a_client_that_left_before_a_short_response_does_not_stop_it(
     assert committed == [0]
 
 
-async def test_trailers_and_files_end_a_response_too() -> None:
-    limit = MemorySemaphore(1)
-    seen = []
-
-    async def work(scope, receive, send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": []}
-        if scope["path"] == "/trailers":
-            await send(start | {"trailers": True})
-            await send({"type": "http.response.body", "body": b"ok"})
-            seen.append(held(limit))
-            await send({"type": "http.response.trailers", "headers": [], "more_trailers": True})
-            seen.append(held(limit))
-            await send({"type": "http.response.trailers", "headers": []})
-        else:
-            await send(start)
-            await send({"type": "http.response.pathsend", "path": "/file"})
-        seen.append(held(limit))
-
-    client = LeavingClient("never")
-    for path in ("/trailers", "/file"):
-        await LimitMiddleware(work, limit)(HTTP | {"path": path}, client.receive, client.send)
-    assert seen == [1, 1, 0, 0]
-
-
 async def test_several_tasks_of_the_app_may_receive_at_once() -> None:
     limit = MemorySemaphore(1)
     holder = await limit.acquire()

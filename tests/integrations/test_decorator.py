@@ -25,7 +25,7 @@ from slotwise import (
     limited,
 )
 from slotwise.integrations import rq
-from slotwise.integrations._names import NameTemplate
+from slotwise.integrations._source import NameTemplate
 
 
 def held(limit) -> int:

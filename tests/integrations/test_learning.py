@@ -23,7 +23,7 @@ from slotwise import (
     Tier,
     Tiers,
 )
-from slotwise.integrations._learning import read_lesson, read_quota
+from slotwise.integrations._learning import read_retry_after
 from slotwise.integrations.aiohttp import limit_middleware
 from slotwise.integrations.httpx import LimitedTransport
 from slotwise.redis import RedisConfig
@@ -151,7 +151,7 @@ async def test_of_a_path_only_the_host_is_paused(get) -> None:
 
 async def test_an_adaptive_limit_is_told_instead(get) -> None:
     limit = MemorySemaphore(Adaptive(start=20, min=1, max=40, algorithm=Errors()))
-    await get(limit, 429, retry_after="100", ratelimit_policy='"p";q=3;qu="concurrent-requests"')
+    await get(limit, 429, retry_after="100")
     assert paused_for(limit) == 0
     [change] = limit.changes_sync()
     assert (change.old, change.new) == (20, limit.stats_sync().max_slots)
@@ -164,68 +164,17 @@ async def test_an_adaptive_limit_is_told_instead(get) -> None:
     assert limit.stats_sync().max_slots >= 20
 
 
-# ---------------------------------------------------------------------- quotas
-
-
-async def test_a_quota_of_concurrent_requests_lowers_the_value_and_gives_it_back(get) -> None:
-    limit = MemorySemaphore(10)
-    await get(limit, ratelimit_policy='"a";q=600;w=60, "b";q=4;qu="concurrent-requests"')
-    assert limit.stats_sync().max_slots == 4
-    await get(limit)
-    assert limit.stats_sync().max_slots == 4
-    await get(limit, 429, ratelimit_policy='"b";q=7;qu="concurrent-requests"')
-    assert limit.stats_sync().max_slots == 7
-    await get(limit, ratelimit_policy='"b";q=50;qu="concurrent-requests"')
-    assert limit.stats_sync().max_slots == 10  # its own
-
-
-async def test_a_quota_of_a_path_is_that_of_the_host(get) -> None:
-    tiers = Tiers(Tier("host", 5, keyed=True), Tier("all", 9))
-    options = {"key": lambda request: {"host": request.url.host}}
-    await get(tiers, 200, options, ratelimit_policy='"b";q=2;qu="concurrent-requests"')
-    held = [tiers.try_acquire_sync(host=HOST) for _ in range(3)]
-    assert [each is None for each in held] == [False, False, True]
-    assert tiers.try_acquire_sync(4, host="another") is not None
-
-
-@pytest.mark.parametrize(
-    ("text", "quota"),
-    [
-        ("", None),
-        ('"a";q=5;qu="concurrent-requests"', 5),
-        ('"a"; q=5; qu=concurrent-requests;w=3', 5),
-        ('"a";q=5;qu="concurrent-requests" , "b\\"c";q=3;qu="concurrent-requests"', 3),
-        ('"a";q=0;qu="concurrent-requests"', None),
-        ('"a";q=-1;qu="concurrent-requests"', None),
-        ('"a";q="7";qu="concurrent-requests"', None),
-        ('"a";q=7.5;qu="concurrent-requests"', None),
-        ('"a";qu="concurrent-requests"', None),
-        ('"a";q=5;qu="requests"', None),
-        ('"a";q=5;qu="concurrent-requests",', None),
-        ('"a";q=5;qu="concurrent-requests" and more', None),
-        ('"a;q=5;qu="concurrent-requests"', None),
-        ('"a";q=9999999999999999;qu="concurrent-requests"', None),
-        ("10;w=60", None),
-        (";;;===,,,", None),
-        ('"' + "a" * 100_000, None),
-        ('"\xe9";q=5;qu="concurrent-requests"', None),
-    ],
-)
-def test_a_policy_is_read_as_a_structured_field_or_not_at_all(text, quota) -> None:
-    assert read_quota(text) == quota
-
-
 def test_a_date_counts_by_the_clock_of_the_server_that_sent_it() -> None:
     sent = datetime(2020, 1, 1, tzinfo=UTC)
     fields = {
         "retry-after": [format_datetime(sent + timedelta(seconds=7), usegmt=True)],
         "date": [format_datetime(sent, usegmt=True)],
     }
-    assert read_lesson(429, lambda name: fields.get(name, [])).retry_after == 7
+    assert read_retry_after(lambda name: fields.get(name, [])) == 7
     fields["date"] = ["nonsense"]
-    assert read_lesson(429, lambda name: fields.get(name, [])).retry_after is None  # long ago
+    assert read_retry_after(lambda name: fields.get(name, [])) is None  # long ago
     twice = {"retry-after": ["1", "2"]}
-    assert read_lesson(429, lambda name: twice.get(name, [])).retry_after is None
+    assert read_retry_after(lambda name: twice.get(name, [])) is None
 
 
 # -------------------------------------------------------------------- troubles

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from slotwise.purge._gates import WorkerGate
 from slotwise.purge._tree import DirectoryNode
 from slotwise.purge._walk import Walker
-
-
-def queue_of(gate: WorkerGate) -> Sized:
-    """Who waits to enter."""
-    return gate._waiting
 
 
 def before_entering(

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from slotwise._cli.kernel import readable
 from slotwise._cli.main import main as command_line
+from slotwise._cli.purge import bar, counts
 from slotwise._cli.purge_flags import UNNECESSARY, make_parser
-from slotwise._cli.purge_view import bar, counts
+from slotwise._cli.signals import readable
 from slotwise.purge import PurgeOptions, PurgeReport, Run, make_plan, purge
 
 SUMMARY = [

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from slotwise.purge import _dry_run, purge
+from slotwise.purge import _identity, purge
 from slotwise.purge._scaling import WorkerScaler
 
 NOBODY = 65534
@@ -85,7 +85,7 @@ def test_a_dry_run_keeps_to_the_limit_of_operations_in_flight(root, old, monkeyp
 
     for name in ("stat", "access", "scandir"):
         monkeypatch.setattr(os, name, counted(getattr(os, name)))
-    monkeypatch.setattr(_dry_run, "is_frozen", counted(_dry_run.is_frozen))
+    monkeypatch.setattr(_identity, "is_frozen", counted(_identity.is_frozen))
     monkeypatch.setattr(WorkerScaler, "look", lambda *_, **__: 20)
     report = purge(root, dry_run=True, remove_empty_dirs=True, max_concurrency_scanning=3)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise._cli.kernel import readable
+from slotwise._cli.signals import readable
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import socket
-import stat
 import time
 from pathlib import Path
 
@@ -190,35 +189,6 @@ def test_only_the_last_link_frees_bytes(root, outside, old) -> None:
     os.link(root / "double", outside / "second")
     report = purge(root)
     assert (report.files_purged, report.bytes_freed) == (2, 100)
-
-
-def test_a_dry_run_counts_the_bytes_of_a_file_whose_names_would_all_go(root, outside, old) -> None:
-    old(root / "double", size=1000)
-    (root / "below").mkdir()
-    os.link(root / "double", root / "below" / "second")
-    old(root / "elsewhere", size=100)
-    os.link(root / "elsewhere", outside / "second")
-    report = purge(root, dry_run=True)
-    assert (report.files_purged, report.bytes_freed) == (3, 1000)
-
-
-def test_the_last_name_frees_the_bytes_though_all_were_read_before_any_was_removed(
-    root, outside, old, monkeypatch
-) -> None:
-    """As idle workers do, which read ahead."""
-    old(root / "double", size=1000)
-    os.link(root / "double", root / "second")
-    old(root / "elsewhere", size=100)
-    os.link(root / "elsewhere", outside / "third")
-    read, first = os.stat, {}
-
-    def read_before(*args, **more):
-        found = read(*args, **more)
-        return first.setdefault(found.st_ino, found) if stat.S_ISREG(found.st_mode) else found
-
-    monkeypatch.setattr(os, "stat", read_before)
-    report = purge(root, audit=str(outside / "audit"))
-    assert (report.files_purged, report.bytes_freed) == (3, 1000)
 
 
 def test_names_with_newlines_and_bytes_that_are_no_utf8(root, outside) -> None:

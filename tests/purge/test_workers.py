@@ -10,7 +10,6 @@ import threading
 import time
 
 import pytest
-from tests.purge._inside import queue_of
 
 from slotwise.purge import (
     PurgeOptions,
@@ -20,7 +19,6 @@ from slotwise.purge import (
     make_plan,
     purge,
 )
-from slotwise.purge._gates import WorkerGate
 from slotwise.purge._scaling import WorkerScaler
 
 
@@ -102,35 +100,6 @@ def test_no_descriptors_left_is_a_reason_to_wait_and_no_error(root, old, monkeyp
     assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (40, 40, {})
 
 
-@pytest.mark.soak
-def test_a_descriptor_that_another_worker_closes_is_not_what_a_parent_is_found_by(
-    root, old, monkeypatch
-) -> None:
-    path = root
-    for level in range(12):
-        path = path / f"{level}"
-        old(path / "x")
-    plan = make_plan(root, PurgeOptions(remove_empty_dirs=True))
-    run = Run(plan)
-    run.descriptors.most = 4  # so that parents have to be found again
-    real, climbed = os.open, []
-
-    def under_pressure(path, *args, **more):
-        if path == "..":
-            climbed.append(path)
-            run.descriptors.close_all()  # all that nobody uses at this moment
-        return real(path, *args, **more)
-
-    monkeypatch.setattr(os, "open", under_pressure)
-    try:
-        report = run.run()
-    finally:
-        monkeypatch.undo()
-        plan.close()
-    assert climbed
-    assert (report.files_purged, report.empty_dirs_deleted, report.errors) == (12, 12, {})
-
-
 def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeypatch) -> None:
     for number in range(60):
         old(root / f"{number}" / "x")
@@ -152,7 +121,7 @@ def test_what_the_stack_had_no_room_for_is_shared_once_it_has(root, old, monkeyp
     def unlinking(name, **more):
         deadline = time.monotonic() + 30
         if threading.current_thread() in lister:  # until the others have nothing left to do
-            while not (run.workers.all_begun and run.workers.busy == 1):
+            while not (run.workers.may_help and run.workers.busy == 1):
                 assert time.monotonic() < deadline
                 time.sleep(0.0001)
         unlinked.append(threading.current_thread())
@@ -196,60 +165,3 @@ except KeyboardInterrupt:
 """
     ran = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
     assert ran.returncode == 7
-
-
-# ------------------------------------------------------------------------- gates
-
-
-def wait_until(reached) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.0001)
-
-
-def test_a_worker_that_requeues_goes_behind_the_waiting_ones() -> None:
-    gate, order = WorkerGate(1), []
-    gate.requeue()  # nobody waits, so nothing happens
-    gate.enter()
-
-    def other() -> None:
-        gate.enter()
-        order.append("other")
-        gate.leave()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    wait_until(lambda: len(queue_of(gate)))
-    gate.requeue()
-    order.append("first")
-    gate.requeue()
-    order.append("first again")
-    gate.leave()
-    thread.join(30)
-    assert order == ["other", "first", "first again"]
-
-
-def test_never_more_than_the_limit_and_none_is_forgotten() -> None:
-    gate, limit = WorkerGate(3), 3
-    inside: list[int] = []
-    seen: list[int] = []
-
-    def worker(number: int) -> None:
-        for _ in range(200):
-            gate.enter()
-            inside.append(number)
-            seen.append(len(inside))
-            inside.remove(number)
-            gate.requeue()
-            gate.leave()
-
-    workers = [threading.Thread(target=worker, args=(number,)) for number in range(12)]
-    for each in workers:
-        each.start()
-    for each in workers:
-        each.join(60)
-    assert len(seen) == 12 * 200
-    assert max(seen) <= limit
-    for _ in range(limit):
-        gate.enter()  # there is room again for so many

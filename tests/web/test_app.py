@@ -14,7 +14,7 @@ from tests.web._asgi import Answer, ask
 
 from slotwise import Adaptive, Rate, Tier, Tiers, semaphore
 from slotwise._admin.backends import open_backend
-from slotwise._admin.sampling import Subject
+from slotwise._admin.snapshot import Subject
 from slotwise.processes import ProcessSemaphore
 from slotwise.web import app
 from slotwise.web._app import App, page

@@ -13,11 +13,9 @@ from contextlib import suppress
 
 from slotwise._cli import slot_flags
 from slotwise._cli.flags import URL, Command, Flag, whole_number
-from slotwise._cli.kernel import readable
 from slotwise._cli.output import print_error, print_line
-from slotwise._cli.signals import NOT_ENDING, SignalQueue
-from slotwise._cli.slot import Slot, TimeLeft
-from slotwise._cli.slot_flags import OWN_FAILURE
+from slotwise._cli.signals import NOT_ENDING, SignalQueue, readable
+from slotwise._cli.slot_flags import OWN_FAILURE, Slot, TimeLeft
 from slotwise.errors import SlotwiseError
 
 _POLL = 0.5  # seconds between two checks of a process whose end the system does not report

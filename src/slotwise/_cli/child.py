@@ -20,8 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from slotwise._cli import kernel
-from slotwise._cli.signals import in_foreground
+from slotwise._cli.signals import call_c, in_foreground
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit codes of shells
 
@@ -198,7 +197,7 @@ def _become(
     command: Sequence[str], mask: set[int], parent: int, environment_fd: int, error_fd: int
 ) -> NoReturn:
     if sys.platform == "linux":
-        kernel.call("prctl", _SET_DEATH_SIGNAL, signal.SIGKILL)
+        call_c("prctl", _SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel was told to kill us then
         os._exit(1)
     with os.fdopen(environment_fd, "rb") as pipe:

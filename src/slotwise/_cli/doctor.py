@@ -12,14 +12,12 @@ from itertools import chain
 from slotwise import _urls
 from slotwise._admin.text import count
 from slotwise._cli.flags import JSON, URL, Command, Flag
-from slotwise._cli.output import have_rich, print_json, printable
+from slotwise._cli.output import print_json, printable
 from slotwise._core.redaction import redact
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
-
-_MARKS = {OK: ("✔", "green"), WARNING: ("!", "yellow"), FAILED: ("✘", "red")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +72,8 @@ def _checks(where: str, load_scripts: bool) -> Iterable[Check]:
 
 def _print(check: Check) -> None:
     """Print it at once: the next check may take a while."""
-    mark, colour = _MARKS[check.state]
-    line = f"{check.check:<12}  {printable(check.found)}"
-    remedy = f"{'':<16}{printable(check.remedy)}" if check.remedy else ""
-    if sys.stdout.isatty() and have_rich():
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console()
-        console.print(Text.assemble((f"{mark} ", f"bold {colour}"), line), soft_wrap=True)
-        if remedy:
-            console.print(Text(remedy, style=colour), soft_wrap=True)
-    else:
-        sys.stdout.write(f"{check.state:<8}  {line}\n" + (f"{remedy}\n" if remedy else ""))
+    remedy = f"{'':<24}{printable(check.remedy)}\n" if check.remedy else ""
+    sys.stdout.write(f"{check.state:<8}  {check.check:<12}  {printable(check.found)}\n{remedy}")
     sys.stdout.flush()
 
 

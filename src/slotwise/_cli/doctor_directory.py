@@ -25,7 +25,7 @@ from slotwise._cli.doctor import (
 from slotwise.errors import SlotwiseError, UnknownSemaphore
 from slotwise.processes import ProcessSemaphore
 from slotwise.processes._directory import OpenDirectory
-from slotwise.processes._filenames import FIFOS, SUFFIX, filename_of, locate
+from slotwise.processes._filenames import SUFFIX, filename_of, locate
 from slotwise.processes._inspect import stuck_locks, survey_tiers
 from slotwise.processes._messages import NO_SPACE_REMEDY, os_error, stuck_error
 
@@ -72,7 +72,6 @@ def _examine(directory: OpenDirectory) -> Iterator[Check]:
     yield from _semaphores(directory)
     found, errors = survey_tiers(None, directory.path)  # ends the holds of dead processes, too
     yield from readable("tiers", len(found), errors, colon=True)
-    yield _leftovers(directory)
     name = f"slotwise-doctor-{secrets.token_hex(8)}"
     try:
         yield a_slot(ProcessSemaphore(name=name, value=1, directory=directory.path))
@@ -148,20 +147,3 @@ def _semaphores(directory: OpenDirectory) -> Iterator[Check]:
         words = f"files of unknown semaphores: {first_few(strange)}"
         errors.append(SlotwiseError(f"{words}: delete them from {directory.path} if unused"))
     yield from readable("semaphores", len(names), errors, colon=True)
-
-
-def _leftovers(directory: OpenDirectory) -> Check:
-    fifos = [entry.name for entry in directory.entries(FIFOS)]
-    dead = [fifo for fifo in fifos if not _is_read(directory, f"{FIFOS}/{fifo}")]
-    if dead:
-        found = f"{len(dead)} fifos of processes that ended without clean-up: {first_few(dead)}"
-        return Check("leftovers", OK, f"{found}; the next process that waits removes them")
-    return Check("leftovers", OK, "none")
-
-
-def _is_read(directory: OpenDirectory, fifo: str) -> bool:
-    try:
-        os.close(directory.open(fifo, os.O_WRONLY))
-    except OSError as error:
-        return error.errno != errno.ENXIO
-    return True

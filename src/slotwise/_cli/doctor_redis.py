@@ -89,7 +89,7 @@ def _examine_one(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
     yield _round_trip(handshake)
     yield _clock(handshake)
     yield _scripts(handshake, config)
-    yield from _leftovers(handshake, config)
+    yield _leftovers(handshake, config)
 
 
 def _info(handshake: Handshake) -> dict[str, str]:
@@ -166,11 +166,12 @@ def _round_trip(handshake: Handshake) -> Check:
 
 def _clock(handshake: Handshake) -> Check:
     before = time.time()
-    there = _time(handshake)
+    reply = handshake.ask("TIME")
     after = time.time()
-    if there is None:
+    if not isinstance(reply, list):
         remedy = "allow this user +time, or remove rename-command TIME from its configuration"
         return Check("clock", FAILED, "the server's time can't be read", remedy)
+    there = int(reply[0]) + int(reply[1]) / 1e6
     apart = there - (before + after) / 2
     unsure = (after - before) / 2
     ahead = "ahead of" if apart > 0 else "behind"
@@ -179,12 +180,6 @@ def _clock(handshake: Handshake) -> Check:
         found += "; limits hold, as only the server's counts, but the ages shown are wrong"
         return Check("clock", WARNING, found, "synchronize both machines by NTP")
     return Check("clock", OK, found)
-
-
-def _time(handshake: Handshake) -> float | None:
-    """Return what the server's clock shows, if it says so."""
-    reply = handshake.ask("TIME")
-    return int(reply[0]) + int(reply[1]) / 1e6 if isinstance(reply, list) else None
 
 
 def _load_scripts(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
@@ -237,9 +232,7 @@ def _scripts(handshake: Handshake, config: RedisConfig) -> Check:
     look, words = load("inspect"), (b"", b"", keys.notification, b"path", b"0:")
     reply = handshake.ask("EVALSHA", look.sha, len(keys.all), *keys.all, *words)
     if isinstance(reply, list) or str(reply).startswith("MOVED"):  # another node of a cluster
-        loaded = (
-            f"all {len(scripts)} are loaded, and run" if isinstance(known, list) else "they run"
-        )
+        loaded = "they are loaded, and run" if isinstance(known, list) else "they run"
         return Check("scripts", OK, loaded)
     if str(reply).startswith("NOSCRIPT"):
         found = "the server doesn't have them, and this user may not load them"
@@ -259,34 +252,19 @@ def _missing_commands(handshake: Handshake) -> list[str]:
     return [name for name, facts in zip(called, known, strict=True) if not facts]
 
 
-def _leftovers(handshake: Handshake, config: RedisConfig) -> Iterator[Check]:
-    now = _time(handshake)
-    if now is None:  # as `_clock` has said
-        return
+def _leftovers(handshake: Handshake, config: RedisConfig) -> Check:
     keys = _keys(handshake, config.namespace)
     if keys is None:
-        yield _forbidden("leftovers", "scan", "scan")
-        return
-    eternal, silent = [], 0
-    for key in keys:
-        if handshake.ask("PTTL", key) == -1:
-            eternal.append(handshake.quoted(key.decode(errors="replace")))
-        if b":semaphore_main:" in key or b":tiers_holders:" in key:
-            dead = handshake.ask("ZCOUNT", key, "-inf", f"({now:.0f}")
-            silent += dead if isinstance(dead, int) else 0
-    looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
+        return _forbidden("leftovers", "scan", "scan")
+    eternal = [key for key in keys if handshake.ask("PTTL", key) == -1]
     if eternal:
-        yield Check(
-            *("leftovers", FAILED, f"{len(eternal)} keys never expire: {first_few(eternal)}"),
+        named = [handshake.quoted(key.decode(errors="replace")) for key in eternal]
+        return Check(
+            *("leftovers", FAILED, f"{len(eternal)} keys never expire: {first_few(named)}"),
             "slotwise leaves no such keys: delete them once their names are not in use",
         )
-    if silent:
-        yield Check(
-            *("leftovers", WARNING, f"{silent} slots are held by clients that died"),
-            "none needed: the next client that uses the same names frees them",
-        )
-    if not (eternal or silent):
-        yield Check("leftovers", OK, f"none: all of {looked} expire, no holder is dead")
+    looked = f"{len(keys)}{' and more' if len(keys) >= _MOST_KEYS else ''} keys"
+    return Check("leftovers", OK, f"none: all of {looked} expire")
 
 
 def _keys(handshake: Handshake, namespace: str) -> list[bytes] | None:

@@ -21,8 +21,8 @@ from slotwise._admin.hosts import REFUSED, is_ours, own_hosts
 from slotwise._admin.snapshot import SharedSnapshot, Survey, survey
 from slotwise._admin.tier_view import TierView
 from slotwise._cli.flags import HOST, URL, Command, port_flag
-from slotwise._cli.handling import handling
 from slotwise._cli.output import print_error
+from slotwise._cli.signals import handling
 from slotwise.errors import SlotwiseError
 
 _FAMILIES = {

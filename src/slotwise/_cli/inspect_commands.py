@@ -101,7 +101,6 @@ def _print_list(
     print_table(
         [titles[at] for at in shown],
         [[row[at] for at in shown] for row in rows],
-        shorten=("name", "tier", "key", "closed"),
     )
 
 
@@ -206,7 +205,7 @@ def _show_tiers(found: FoundTiers, given: argparse.Namespace) -> int:
     has_rates = any(tier.total.rate is not None for tier in view.tiers)
     titles = ("tier", "key", *_COUNTS, *_RATES)
     at_most = len(titles) if has_rates else len(titles) - len(_RATES)
-    print_table(titles[:at_most], [row[:at_most] for row in rows], shorten=("tier", "key"))
+    print_table(titles[:at_most], [row[:at_most] for row in rows])
     if holders or waiters:
         sys.stdout.write("\n")
     _print_claimants(holders, waiters, tiers=True)

@@ -1,23 +1,18 @@
 """Print errors as one line on stderr, tables for people, JSON for programs.
 
-rich is imported only to draw on a terminal, and only if it is installed. A pipe gets plain
-columns, which are neither wrapped nor cut off. In a terminal that is too narrow for a table,
-long names are shortened; if that is not enough, it gets plain columns too, because an id that was
-cut off can't be copied.
+A table is columns of plain text, everywhere the same: neither wrapped nor cut off, because an id
+that was cut off can't be copied.
 """
 
 from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Sequence
+from typing import Any, TextIO
 
 from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
-
-_GAP = 3  # between two columns of a table, at most
-_SHORTEST = 12  # what is left at least of a shortened cell
 
 _PATIENCE = 1.0  # seconds that an error waits for a reader of stderr
 
@@ -91,44 +86,11 @@ def print_json(data: Any) -> None:
     sys.stdout.flush()
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], shorten: Collection[str] = ()
-) -> None:
-    """Print rows under their columns; a title that begins with ``>`` is that of numbers.
-
-    In a terminal too narrow for them, the columns ``shorten`` lose the middle of their longest
-    cells.
-    """
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under their columns; a title that begins with ``>`` is that of numbers."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if shorten and sys.stdout.isatty():
-        at = [index for index, title in enumerate(columns) if title in shorten]
-        cells = _shortened(columns, cells, at)
-    if not (sys.stdout.isatty() and have_rich() and _drawn(columns, cells)):
-        sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
+    sys.stdout.write("".join(f"{line}\n" for line in _plain(columns, cells)))
     sys.stdout.flush()
-
-
-def _shortened(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], at: Sequence[int]
-) -> list[list[str]]:
-    """Return the cells with those of the columns ``at`` as short as the terminal needs."""
-    import shutil  # slow to import
-
-    rows = [[title.removeprefix(RIGHT) for title in columns], *cells]
-    widths = [max(width_of(row[index]) for row in rows) for index in range(len(columns))]
-    room = shutil.get_terminal_size().columns - _GAP * (len(columns) - 1)
-    while at and sum(widths) > room:
-        widest = max(at, key=lambda index: widths[index])
-        if widths[widest] <= _SHORTEST:
-            break  # these columns aren't the reason that it doesn't fit
-        others = sum(widths) - widths[widest]
-        second = max((widths[index] for index in at if index != widest), default=0)
-        # No shorter than the second widest, if that is also shortened: they share what is missing.
-        widths[widest] = max(room - others, min(second, widths[widest] - 1), _SHORTEST)
-    return [
-        [cut_middle(cell, widths[index]) if index in at else cell for index, cell in enumerate(row)]
-        for row in cells
-    ]
 
 
 def have_rich() -> bool:
@@ -139,51 +101,12 @@ def have_rich() -> bool:
     return True
 
 
-class Fact(NamedTuple):
-    """A label and a value."""
-
-    label: str
-    value: str
-
-
-def print_facts(title: str, facts: Sequence[Fact], stream: TextIO) -> None:
+def print_facts(title: str, facts: Sequence[tuple[str, str]], stream: TextIO) -> None:
     """Print a title, and under it a line for each fact."""
-    widest = max(len(fact.label) for fact in facts)
-    lines = [title, *(f"  {f.label:<{widest}}  {printable(f.value)}" for f in facts)]
+    widest = max(len(label) for label, _ in facts)
+    lines = [title, *(f"  {label:<{widest}}  {printable(value)}" for label, value in facts)]
     stream.write("".join(f"{line}\n" for line in lines))
     stream.flush()
-
-
-def _drawn(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-    from rich.console import Console
-
-    console, table = Console(), rich_table(columns, cells)
-    fits = console.measure(table, options=console.options.update(max_width=10_000))
-    if fits.maximum > console.width:
-        return False
-    console.print(table)
-    return True
-
-
-def rich_table(
-    columns: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    styles: Sequence[str] = (),
-    **more: Any,
-) -> Any:
-    """Return a table of rich; ``styles`` are those of the first rows."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, **more)
-    for title in columns:
-        right = title.startswith(RIGHT)
-        table.add_column(title.removeprefix(RIGHT), justify="right" if right else "left")
-    for at, row in enumerate(cells):
-        style = styles[at] if at < len(styles) else None
-        table.add_row(*(Text(cell) for cell in row), style=style)
-    return table
 
 
 def _plain(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
@@ -217,14 +140,6 @@ def cut(text: str, width: int) -> str:
             break
         kept += char
     return f"{kept}…"
-
-
-def cut_middle(text: str, width: int) -> str:
-    """Like `cut`, but both ends are kept: names often differ only in one of them."""
-    if width_of(text) <= width:
-        return text
-    end = cut(text[::-1], (width - 1) // 2 + 1)[:-1][::-1]
-    return cut(text, width - width_of(end)) + end
 
 
 def _columns(char: str) -> int:

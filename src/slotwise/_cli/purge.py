@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import logging
 import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 from slotwise._cli.flags import Command
-from slotwise._cli.handling import handling
-from slotwise._cli.output import is_writable, print_bug, print_error, printable
+from slotwise._cli.output import (
+    have_rich,
+    is_writable,
+    print_bug,
+    print_error,
+    print_facts,
+    width_of,
+)
 from slotwise._cli.purge_flags import UNNECESSARY, destination_of, make_parser
-from slotwise._cli.purge_view import ProgressLines, bar, show_plan, show_summary, write_event
+from slotwise._cli.signals import handling
 from slotwise._core.redaction import redact
 from slotwise.errors import SlotwiseError
 from slotwise.purge import Plan, PurgeOptions, PurgeReport, Run, make_plan
-from slotwise.purge._report import SIGNALS
+from slotwise.purge._report import SIGNALS, printable
 
 _SAMPLE_SECONDS = 1.0
 _NOT_DONE = 2
@@ -221,3 +228,131 @@ def _raise_descriptor_limit() -> None:
 
 
 COMMANDS = (Command("purge", purge, kind=lambda *_: make_parser()),)
+
+
+Show = Callable[[PurgeReport, Run], None]
+
+
+def show_plan(plan: Plan, sample: PurgeReport, seconds: float) -> None:
+    facts = plan.describe()
+    whole = sample.stopped_by != "sample"
+    found = (
+        f"{sample.files_to_purge:,} of {sample.files_scanned:,} files"
+        f" ({_size(sample.bytes_freed)}), {sample.empty_dirs_deleted:,} directories"
+    )
+    facts.append(("would go", found if whole else f"{found}, in the first {seconds:g} s"))
+    print_facts("the plan", facts, sys.stderr)
+
+
+def write_event(stream: TextIO, event: str, fields: dict[str, Any]) -> None:
+    """Write one line of JSON."""
+    stream.write(json.dumps({"event": event, **fields}) + "\n")
+    stream.flush()
+
+
+class ProgressLines:
+    """Writes a line of JSON every ``interval`` seconds, where there is no terminal; 0 is never.
+
+    It never waits for a reader: a line that can't be written now is left out.
+    """
+
+    def __init__(self, interval: float, stream: TextIO) -> None:
+        self._interval = interval
+        self._stream = stream
+        self._shown = time.monotonic()
+
+    def show(self, report: PurgeReport, run: Run) -> None:
+        now = time.monotonic()
+        if not self._interval or now - self._shown < self._interval or run.is_over:
+            return
+        self._shown = now
+        fields = report.as_dict()
+        del fields["error_samples"], fields["stopped_by"]
+        fields.update(time=time.time(), in_flight=run.in_flight, memory_mb=run.memory_mb)
+        with suppress(OSError, ValueError):
+            if is_writable(self._stream):
+                write_event(self._stream, "progress", fields)
+
+
+@contextmanager
+def bar(*, dry_run: bool) -> Iterator[Show]:
+    """Show the counts on stderr while it runs, which is a terminal; without rich, nothing."""
+    if not have_rich():
+        yield lambda _report, _run: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    title = "would purge" if dry_run else "purging"
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn(title),
+        TextColumn("{task.fields[counts]}", markup=False),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None, counts="")
+
+        def show(report: PurgeReport, run: Run) -> None:
+            room = console.width - len(title) - _BESIDE_COUNTS
+            progress.update(task, counts=counts(report, run.in_flight, run.memory_mb, room))
+
+        yield show
+
+
+_BESIDE_COUNTS = 13  # the spinner, the elapsed time of up to 9 columns, and the gaps between them
+
+
+def counts(report: PurgeReport, in_flight: int, memory_mb: float, room: int) -> str:
+    """Return as many of the counts as fit into ``room`` columns, the important ones first."""
+    words = [
+        f"{report.files_purged:,} files",
+        *([f"{report.failures:,} errors"] if report.failures else []),
+        f"{in_flight:,} in flight",
+        f"{report.files_per_second:,.0f}/s",
+        f"{report.files_scanned:,} seen",
+        f"{report.empty_dirs_deleted:,} dirs",
+        _size(report.bytes_freed),
+        f"{memory_mb:,.0f} MB",
+    ]
+    while len(words) > 1 and width_of(" · ".join(words)) > room:
+        words.pop()
+    return " · ".join(words)
+
+
+def show_summary(report: PurgeReport, plan: Plan) -> None:
+    facts = [
+        ("root", printable(plan.root)),
+        ("files seen", f"{report.files_scanned:,}"),
+        ("old files", f"{report.files_to_purge:,}"),
+        ("files purged", f"{report.files_purged:,}"),
+        ("directories seen", f"{report.dirs_scanned:,}"),
+        ("directories removed", f"{report.empty_dirs_deleted:,}"),
+        ("symlinks left", f"{report.symlinks_skipped:,}"),
+        ("special files left", f"{report.special_files_skipped:,}"),
+        ("freed", _size(report.bytes_freed)),
+        ("time", f"{report.duration_seconds:,.1f} s"),
+        ("files a second", f"{report.files_per_second:,.0f}"),
+        ("peak memory", f"{report.peak_memory_mb:,.0f} MB"),
+    ]
+    for kind, count in sorted(report.errors.items()):
+        facts.append((f"error {kind}", f"{count:,}"))
+    if report.stopped_by:
+        facts.append(("stopped by", report.stopped_by))
+    title = "would be purged" if report.dry_run else "purged"
+    print_facts(title, facts, sys.stdout)
+    if report.error_samples:
+        sys.stdout.write("the first errors:\n")
+        for sample in report.error_samples:
+            path = printable(sample["path"])
+            sys.stdout.write(f"  {sample['op']} {path}: {printable(sample['error'])}\n")
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return ""

@@ -16,11 +16,9 @@ from slotwise import _urls
 from slotwise._cli import slot_flags
 from slotwise._cli.child import CannotStart, Child
 from slotwise._cli.flags import URL, Command, Flag, Parser, seconds
-from slotwise._cli.kernel import readable
 from slotwise._cli.output import print_error
-from slotwise._cli.signals import NOT_ENDING, SignalQueue
-from slotwise._cli.slot import Slot, TimeLeft
-from slotwise._cli.slot_flags import OWN_FAILURE
+from slotwise._cli.signals import NOT_ENDING, SignalQueue, readable
+from slotwise._cli.slot_flags import OWN_FAILURE, Slot, TimeLeft
 from slotwise._cli.supervise import Supervisor
 from slotwise._core.results import AcquisitionResult
 from slotwise.errors import SlotwiseError

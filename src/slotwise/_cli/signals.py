@@ -4,19 +4,21 @@ Ctrl-C in a terminal sends a signal to every process of the foreground job, ``ki
 process. Only the kernel's record of the sender tells the two apart, and Python's handlers don't
 get it. On Linux a signalfd has it; elsewhere we have to guess.
 
-What a signal means is decided in `run` and `supervise`.
+What a signal means is decided in `run` and `supervise`. The C functions for it, and waits for any
+descriptor, are here too.
 """
 
 from __future__ import annotations
 
 import _thread
+import ctypes
 import os
+import select
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterable
-
-from slotwise._cli import kernel
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL
 _INFO = struct.Struct("=IiiI")  # the start of a signalfd_siginfo: number, errno, code, sender
@@ -169,7 +171,35 @@ def signalfd(numbers: Iterable[int]) -> int:
         words[(number - 1) // bits] |= 1 << ((number - 1) % bits)
     chosen = struct.pack(f"{len(words)}L", *words)
     # The two flags of signalfd are those of open(2).
-    descriptor = kernel.call("signalfd", -1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = call_c("signalfd", -1, chosen, os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
         raise OSError("signals can't be received: are too many files open?")
     return descriptor
+
+
+@contextmanager
+def handling(handle: Callable[[int], object], *numbers: int) -> Iterator[None]:
+    """Call ``handle`` at these signals, instead of what they do otherwise."""
+    before = {each: signal.signal(each, lambda number, _: handle(number)) for each in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def call_c(name: str, *args: int | bytes) -> int:
+    """Call a function of the C library that returns an int, such as prctl."""
+    result: int = ctypes.CDLL(None)[name](*args)
+    return result
+
+
+def readable(*descriptors: int, timeout: float | None = None) -> set[int]:
+    """Return those that can be read, once there are some or ``timeout`` seconds are over.
+
+    ``select.select`` refuses numbers from 1,024 on, which a process with many connections has.
+    """
+    poller = select.poll()
+    for each in descriptors:
+        poller.register(each, select.POLLIN)
+    return {fd for fd, _ in poller.poll(None if timeout is None else timeout * 1000)}

@@ -13,10 +13,10 @@ import signal
 import time
 
 from slotwise._cli.child import Child
-from slotwise._cli.descendants import IN_VAIN
+from slotwise._cli.guard import IN_VAIN
 from slotwise._cli.output import print_error
 from slotwise._cli.signals import ReceivedSignal, SignalQueue
-from slotwise._cli.slot import Slot
+from slotwise._cli.slot_flags import Slot
 from slotwise._core.messages import KICKED, ttl_ended
 
 ENDED_BY_US = 124

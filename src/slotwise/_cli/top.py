@@ -16,11 +16,10 @@ from dataclasses import asdict
 from typing import Any
 
 from slotwise._admin.backends import open_backend
-from slotwise._admin.sampling import Row
-from slotwise._admin.snapshot import Watcher
+from slotwise._admin.snapshot import Row, Watcher
 from slotwise._cli.flags import JSON, URL, Command, Flag, interval
-from slotwise._cli.handling import handling
 from slotwise._cli.output import have_rich, print_error, print_json, print_table
+from slotwise._cli.signals import handling
 from slotwise._cli.top_screen import Screen, columns, keys_in, table
 
 _DETAILS = """\

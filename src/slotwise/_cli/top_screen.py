@@ -12,11 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotwise._admin.backends import Claimants, Kind, claimants
-from slotwise._admin.sampling import Row
-from slotwise._admin.snapshot import Watcher
+from slotwise._admin.snapshot import Row, Watcher
 from slotwise._admin.text import duration, units
 from slotwise._admin.verbs import Change, Wanted, plan
-from slotwise._cli.output import printable, rich_table
+from slotwise._cli.output import RIGHT, printable
 from slotwise._core.adaptive import Change as Move
 from slotwise._core.found_tiers import FoundTiers
 from slotwise._core.semaphore import Semaphore
@@ -294,7 +293,28 @@ def _window(
         styles[chosen] = f"{styles[chosen]} reverse".strip()
     shown = [[printable(cell) for cell in line] for line in lines[first : first + room]]
     more = f" · {len(lines) - room} more" if len(lines) > room else ""
-    return rich_table(titles, shown, styles[first : first + room], expand=True), more
+    return _rich_table(titles, shown, styles[first : first + room], expand=True), more
+
+
+def _rich_table(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    styles: Sequence[str] = (),
+    **more: Any,
+) -> Any:
+    """Return a table of rich; ``styles`` are those of the first rows."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, **more)
+    for title in columns:
+        right = title.startswith(RIGHT)
+        table.add_column(title.removeprefix(RIGHT), justify="right" if right else "left")
+    for at, row in enumerate(cells):
+        style = styles[at] if at < len(styles) else None
+        table.add_row(*(Text(cell) for cell in row), style=style)
+    return table
 
 
 def _kind(row: Row) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from slotwise._core.redaction import redacted_repr
 from slotwise.effects._effects import Await, Effect, use
@@ -41,7 +41,10 @@ def answer_custom(
 ) -> object:
     """Answer an effect with the handler for its class, or for the nearest base class."""
     if not isinstance(effect, Effect):
-        _refuse(effect)
+        raise TypeError(
+            f"a program can yield effects and programs, not {redacted_repr(effect)}; call what"
+            " makes one, decorate a generator function with @do, and Await(...) what is awaitable"
+        )
     use(effect)
     for kind in type(effect).__mro__:
         if kind in scheduler.custom:
@@ -57,19 +60,3 @@ def answer_custom(
     if isinstance(answer, Program | Effect):
         return scheduler.enter(task, scheduler.program_of(task, answer, "a handler").start())
     return answer
-
-
-def _refuse(yielded: object) -> NoReturn:
-    """Raise a TypeError that guesses what was meant."""
-    hint = ""
-    if isinstance(yielded, Task):
-        hint = "; Wait(task) waits for it"
-    elif isinstance(yielded, type) and issubclass(yielded, Effect):
-        hint = f"; call {yielded.__name__}(...) to make one"
-    elif getattr(yielded, "_makes_programs", False):
-        hint = "; call it to make a program"
-    elif hasattr(yielded, "gi_frame"):
-        hint = "; decorate its function with @do"
-    elif hasattr(yielded, "__await__"):
-        hint = "; Await(...) waits for awaitables"
-    raise TypeError(f"a program can yield effects and programs, not {redacted_repr(yielded)}{hint}")

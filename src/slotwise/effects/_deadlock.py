@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> DeadlockError:
-    """Describe the stuck tasks: all of them, unless some are given."""
+def diagnose(scheduler: Scheduler) -> DeadlockError:
+    """Describe the tasks, all of which are stuck."""
     waiters: dict[Task[Any], object] = {}
-    for task in scheduler.live if stuck is None else stuck:
+    for task in scheduler.live:
         if task._blocker is not None:
             waiters[task] = task._blocker._awaited()
     wanted = dict.fromkeys(w for w in waiters.values() if isinstance(w, Semaphore))
@@ -32,11 +32,7 @@ def diagnose(scheduler: Scheduler, stuck: Iterable[Task[Any]] | None = None) -> 
     needs = {task: _needed(what, holders) for task, what in waiters.items()}
     cycles = tuple(find_cycles(needs))
 
-    lines = [
-        "nothing can ever run again"
-        if stuck is None
-        else f"{len(waiters)} of {len(scheduler.live)} tasks can never run again"
-    ]
+    lines = ["nothing can ever run again"]
     lines += _listed([_describe_waiter(scheduler, *item, holders) for item in waiters.items()])
     lines += _listed([f"  cycle: {_describe_cycle(cycle, waiters)}" for cycle in cycles])
     lines += _listed([f"  left behind by a task that has ended: {leak}" for leak in leaked])
@@ -51,65 +47,33 @@ def _holders(
     """Return the holders of each semaphore, in one pass over the tasks."""
     found: dict[Semaphore, list[Task[Any]]] = {semaphore: [] for semaphore in wanted}
     for task in scheduler.live:
-        held = dict.fromkeys(task._held or ())
-        if task._permit is not None:
-            held[task._permit[0]] = None
-        for semaphore in held:
+        for semaphore in task._held or ():
             if semaphore in found:
                 found[semaphore].append(task)
     return {semaphore: tuple(tasks) for semaphore, tasks in found.items()}
 
 
 def find_cycles(needs: dict[Task[Any], list[Task[Any]]]) -> list[tuple[Task[Any], ...]]:
-    """Return cycles in which each task needs the next: one shortest cycle per component."""
-    needs = _without_loose_ends(needs)
+    """Return cycles in which each task needs the next; each task is gone through once."""
     cycles = []
-    in_a_cycle: set[Task[Any]] = set()
+    seen: set[Task[Any]] = set()
     for start in needs:
-        if start in in_a_cycle:
-            continue
-        # Breadth first, so the first path back to the start is a shortest one.
-        came_from: dict[Task[Any], Task[Any]] = {}
-        to_do = [start]
-        for task in to_do:
-            for needed in needs.get(task, ()):
-                if needed not in came_from:
-                    came_from[needed] = task
-                    to_do.append(needed)
-            if start in came_from:
-                break
-        if start not in came_from:
-            continue
-        ring = [start]
-        while (before := came_from[ring[-1]]) is not start:
-            ring.append(before)
-        ring[1:] = reversed(ring[1:])
-        in_a_cycle.update(ring)
-        cycles.append(tuple(ring))
+        path: dict[Task[Any], None] = {}
+        choices = [iter([start])]  # of what each on the path needs
+        while choices:
+            task = next(choices[-1], None)
+            if task is None:
+                choices.pop()
+                if path:
+                    path.popitem()
+            elif task in path:
+                ring = [*path]
+                cycles.append(tuple(ring[ring.index(task) :]))
+            elif task in needs and task not in seen:
+                seen.add(task)
+                path[task] = None
+                choices.append(iter(needs[task]))
     return cycles
-
-
-def _without_loose_ends(
-    needs: dict[Task[Any], list[Task[Any]]],
-) -> dict[Task[Any], list[Task[Any]]]:
-    """Return only the tasks that can be part of a cycle."""
-    needed_by: dict[Task[Any], list[Task[Any]]] = {task: [] for task in needs}
-    for task, others in needs.items():
-        for other in others:
-            if other in needed_by:
-                needed_by[other].append(task)
-    rest = dict(needs)
-    for onward, back in ((needs, needed_by), (needed_by, needs)):
-        missing = {task: sum(other in rest for other in onward[task]) for task in rest}
-        loose = [task for task, count in missing.items() if not count]
-        for task in loose:
-            del rest[task]
-            for other in back[task]:
-                if other in rest:
-                    missing[other] -= 1
-                    if not missing[other]:
-                        loose.append(other)
-    return {task: [other for other in others if other in rest] for task, others in rest.items()}
 
 
 def _needed(what: object, holders: dict[Semaphore, tuple[Task[Any], ...]]) -> list[Task[Any]]:

@@ -6,11 +6,13 @@ and checked where the effect is yielded, so that a program can catch the error.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from slotwise.effects._unused import SourceLine, calling_line, warn_unused
+from slotwise.effects._tracebacks import is_internal
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Program
@@ -27,25 +29,20 @@ class Effect(Generic[T]):
     without being yielded causes a RuntimeWarning: most likely a ``yield`` is missing.
     """
 
-    __slots__ = ("_made_at", "_used")
+    __slots__ = ("_used",)
 
     _used: bool  # set once it was yielded, or is part of one that will be
-    _made_at: SourceLine  # set only after `_record_places`
 
     def __del__(self) -> None:
-        try:
-            self._used  # noqa: B018
-        except AttributeError:
-            pass
-        else:
+        if hasattr(self, "_used") or sys.is_finalizing():
             return
         _use_what_is_inside(self)  # one warning is enough
-        warn_unused(self)
-
-    @staticmethod
-    def _record_places() -> None:
-        """From now on, record where effects are made, for the warning."""
-        Effect.__new__ = _new_with_place  # type: ignore[method-assign,assignment]
+        frame = sys._getframe()
+        while is_internal(frame.f_code) and frame.f_back is not None:
+            frame = frame.f_back
+        message = f"{self!r} was made and never yielded, so it did nothing"
+        place = frame.f_code.co_filename, frame.f_lineno
+        warnings.warn_explicit(message, RuntimeWarning, *place, source=self)
 
     @property
     def _kind(self) -> str:
@@ -53,9 +50,16 @@ class Effect(Generic[T]):
         return type(self).__name__
 
     def __repr__(self) -> str:
-        shown = [_short(value) for value in _values_of(self)]
-        while shown and shown[-1] == "None":  # what was most likely left out
-            shown.pop()
+        """Show the arguments as they are given, without those that were left out."""
+        fields = getattr(self, "__dataclass_fields__", {})
+        shown: list[str] = []
+        some_left_out = False
+        for name, value in _values_of(self).items():
+            known = fields.get(name)
+            if known is not None and (not known.repr or value == known.default):
+                some_left_out = True
+            else:
+                shown.append(f"{name}={_short(value)}" if some_left_out else _short(value))
         return f"{self._kind}({', '.join(shown)})"
 
 
@@ -65,17 +69,8 @@ def use(given: object) -> None:
         _mark(given, True)
 
 
-# Not as attributes: an effect may be a frozen dataclass.
+# Not as an attribute: an effect may be a frozen dataclass.
 _mark = Effect.__dict__["_used"].__set__
-_set_place = Effect.__dict__["_made_at"].__set__
-
-
-def _new_with_place(kind: type[Effect[Any]], *_args: object, **_options: object) -> Effect[Any]:
-    made = object.__new__(kind)
-    place = calling_line()
-    if place is not None:
-        _set_place(made, place)
-    return made
 
 
 def _use_what_is_inside(effect: Effect[Any]) -> None:
@@ -83,15 +78,15 @@ def _use_what_is_inside(effect: Effect[Any]) -> None:
     for one in to_do:
         if isinstance(one, Effect) and not hasattr(one, "_used"):
             use(one)
-            to_do += _values_of(one)
+            to_do += _values_of(one).values()
         elif isinstance(one, tuple):
             to_do += one
 
 
-def _values_of(effect: Effect[Any]) -> list[object]:
+def _values_of(effect: Effect[Any]) -> dict[str, object]:
     names = [name for kind in reversed(type(effect).__mro__) for name in _slots_of(kind)]
     names += getattr(effect, "__dict__", ())
-    return [getattr(effect, name, None) for name in names]
+    return {name: getattr(effect, name, None) for name in names}
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
@@ -105,14 +100,14 @@ def _short(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(_short(item) for item in value)
     name = getattr(value, "name", None)
-    if isinstance(name, str) and not isinstance(value, Effect):
-        return name
-    return repr(value)
+    is_recipe = isinstance(value, Effect) or hasattr(value, "start")  # which a program has
+    return name if isinstance(name, str) and not is_recipe else repr(value)
 
 
 # ------------------------------------------------------------------ semaphores
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CreateSemaphore(Effect["Semaphore"]):
     """Create a semaphore with ``permits`` permits, all free.
 
@@ -123,17 +118,12 @@ class CreateSemaphore(Effect["Semaphore"]):
             as one is outstanding: tasks can signal each other that way.
     """
 
-    __slots__ = ("name", "owned", "permits")
-
-    def __init__(self, permits: int, name: str | None = None, owned: bool = False) -> None:
-        self.permits = permits
-        self.name = name
-        self.owned = owned
-
-    def __repr__(self) -> str:
-        return f"CreateSemaphore({self.permits})"
+    permits: int
+    name: str | None = field(default=None, repr=False)
+    owned: bool = field(default=False, repr=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AcquireSemaphore(Effect[None]):
     """Take ``n`` permits, waiting in order of arrival.
 
@@ -142,32 +132,20 @@ class AcquireSemaphore(Effect[None]):
         ValueError: ``n`` is below 1, or more than the semaphore has.
     """
 
-    __slots__ = ("n", "semaphore", "timeout")
-
-    def __init__(self, semaphore: Semaphore, n: int = 1, timeout: float | None = None) -> None:
-        self.semaphore = semaphore
-        self.n = n
-        self.timeout = timeout
-
-    def __repr__(self) -> str:
-        more = "" if self.n == 1 else f", {self.n}"
-        more += "" if self.timeout is None else f", timeout={self.timeout!r}"
-        return f"{self._kind}({_short(self.semaphore)}{more})"
+    semaphore: Semaphore
+    n: int = 1
+    timeout: float | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TryAcquire(Effect[bool]):
     """Take ``n`` permits if that passes no waiter; otherwise take none and answer False."""
 
-    __slots__ = ("n", "semaphore")
-
-    def __init__(self, semaphore: Semaphore, n: int = 1) -> None:
-        self.semaphore = semaphore
-        self.n = n
-
-    def __repr__(self) -> str:
-        return _permit_repr(self, self.semaphore, self.n)
+    semaphore: Semaphore
+    n: int = 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReleaseSemaphore(Effect[None]):
     """Release ``n`` permits; the first waiters get them at once.
 
@@ -179,30 +157,20 @@ class ReleaseSemaphore(Effect[None]):
             task holds fewer; nothing is changed.
     """
 
-    __slots__ = ("n", "semaphore")
-
-    def __init__(self, semaphore: Semaphore, n: int = 1) -> None:
-        self.semaphore = semaphore
-        self.n = n
-
-    def __repr__(self) -> str:
-        return _permit_repr(self, self.semaphore, self.n)
+    semaphore: Semaphore
+    n: int = 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TransferPermit(Effect[None]):
     """Transfer ``n`` of the task's permits to another task."""
 
-    __slots__ = ("n", "semaphore", "task")
-
-    def __init__(self, semaphore: Semaphore, task: Task[Any], n: int = 1) -> None:
-        self.semaphore = semaphore
-        self.task = task
-        self.n = n
-
-    def __repr__(self) -> str:
-        return f"TransferPermit({_short(self.semaphore)}, {_short(self.task)}, {self.n})"
+    semaphore: Semaphore
+    task: Task[Any]
+    n: int = 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WithPermit(Effect[T]):
     """Run a program while holding ``n`` permits, and answer its value.
 
@@ -210,24 +178,16 @@ class WithPermit(Effect[T]):
     taken but their release is not yet guaranteed.
     """
 
-    __slots__ = ("n", "program", "semaphore")
-
-    def __init__(self, semaphore: Semaphore, program: Program[T] | Effect[T], n: int = 1) -> None:
-        self.semaphore = semaphore
-        self.program = program
-        self.n = n
-
-    def __repr__(self) -> str:
-        return _permit_repr(self, self.semaphore, self.n)
+    semaphore: Semaphore
+    program: Program[T] | Effect[T] = field(repr=False)
+    n: int = 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SemaphoreInfo(Effect["SemaphoreState"]):
     """Answer the state of a semaphore, as a `SemaphoreState`."""
 
-    __slots__ = ("semaphore",)
-
-    def __init__(self, semaphore: Semaphore) -> None:
-        self.semaphore = semaphore
+    semaphore: Semaphore
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,34 +204,22 @@ class SemaphoreState:
     holders: tuple[Task[Any], ...]
 
 
-def _permit_repr(effect: Effect[Any], semaphore: object, n: object) -> str:
-    more = "" if n == 1 else f", {n}"
-    return f"{effect._kind}({_short(semaphore)}{more})"
-
-
 # ----------------------------------------------------------------------- tasks
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Spawn(Effect["Task[T]"]):
     """Start a program as a task of its own; answers its `Task`, without switching to it."""
 
-    __slots__ = ("name", "program")
-
-    def __init__(self, program: Program[T] | Effect[T], name: str | None = None) -> None:
-        self.program = program
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"Spawn({self.program!r})"
+    program: Program[T] | Effect[T]
+    name: str | None = field(default=None, repr=False)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Wait(Effect[T]):
     """Wait for a task or promise, and answer its value; its error is raised."""
 
-    __slots__ = ("target",)
-
-    def __init__(self, target: Task[T] | Promise[T]) -> None:
-        self.target = target
+    target: Task[T] | Promise[T]
 
 
 class Gather(Effect[list[T]]):
@@ -299,25 +247,21 @@ class Race(Effect[T]):
         self.targets = targets
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Cancel(Effect[None]):
     """Ask a task to stop, without waiting: it sees `TaskCancelledError` at its ``yield``."""
 
-    __slots__ = ("task",)
-
-    def __init__(self, task: Task[Any]) -> None:
-        self.task = task
+    task: Task[Any]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Try(Effect["Outcome[T]"]):
     """Run a program and answer its `Outcome`, so that its error can be inspected.
 
     A cancellation of the task itself is not an outcome: it propagates.
     """
 
-    __slots__ = ("program",)
-
-    def __init__(self, program: Program[T] | Effect[T]) -> None:
-        self.program = program
+    program: Program[T] | Effect[T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,13 +285,11 @@ class Checkpoint(Effect[None]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sleep(Effect[None]):
     """Wait for ``seconds``: of virtual time, except under `run_async`."""
 
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    seconds: float
 
 
 class Now(Effect[float]):
@@ -356,39 +298,31 @@ class Now(Effect[float]):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Await(Effect[T]):
     """Await something, and answer its result; under `run_async` only."""
 
-    __slots__ = ("awaitable",)
-
-    def __init__(self, awaitable: Awaitable[T]) -> None:
-        self.awaitable = awaitable
+    awaitable: Awaitable[T]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CreatePromise(Effect["Promise[T]"]):
     """Create a promise: a value that one task provides later and others wait for."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str | None = None) -> None:
-        self.name = name
+    name: str | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CompletePromise(Effect[None]):
     """Give a promise its value."""
 
-    __slots__ = ("promise", "value")
-
-    def __init__(self, promise: Promise[Any], value: object = None) -> None:
-        self.promise = promise
-        self.value = value
+    promise: Promise[Any]
+    value: object = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FailPromise(Effect[None]):
     """Give a promise an error instead of a value."""
 
-    __slots__ = ("error", "promise")
-
-    def __init__(self, promise: Promise[Any], error: BaseException) -> None:
-        self.promise = promise
-        self.error = error
+    promise: Promise[Any]
+    error: BaseException

@@ -16,7 +16,7 @@ from slotwise._core.redaction import redacted_repr
 from slotwise.effects._custom import Handler
 from slotwise.effects._errors import ScheduleMismatch
 from slotwise.effects._program import as_program
-from slotwise.effects._reports import WarningReport, collect, issue
+from slotwise.effects._run import WarningReport, collect, issue
 from slotwise.effects._schedules import (
     MAX_TURNS,
     Failure,

@@ -32,21 +32,6 @@ from slotwise.effects._semaphores import Semaphore
 from slotwise.effects._tasks import Task
 
 
-class Sleeping:
-    """What sleeping tasks are parked on; one object for all of them."""
-
-    __slots__ = ()
-
-    def _withdraw(self, _task: Task[Any]) -> None:
-        pass
-
-    def _awaited(self) -> object:
-        return self
-
-
-SLEEPING = Sleeping()
-
-
 def spawn(scheduler: Scheduler, task: Task[Any], effect: Spawn[Any]) -> Task[Any]:
     name = effect.name
     if name is not None:
@@ -76,7 +61,7 @@ def sleep(scheduler: Scheduler, task: Task[Any], effect: Sleep) -> TaskParked:
         scheduler.ready.append(task)
         return PARKED
     scheduler.timers.set(task, scheduler.now() + seconds)
-    return scheduler.park(task, SLEEPING)
+    return scheduler.park(task, None)
 
 
 def now(scheduler: Scheduler, _task: Task[Any], _effect: Now) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from slotwise.effects._tasks import Task
 
 
+@dataclass(slots=True, eq=False)
 class HeldPermits:
     """The unreleased permits of one acquire, and where it was made.
 
@@ -29,28 +31,14 @@ class HeldPermits:
     only when somebody asks for it, which is rare.
     """
 
-    __slots__ = (
-        "charged",
-        "charged_by",
-        "handed_on",
-        "instruction",
-        "numbers",
-        "order",
-        "steps",
-        "task",
-    )
-
-    def __init__(
-        self, task: Task[Any], numbers: list[int], steps: Steps[Any], instruction: int, order: int
-    ) -> None:
-        self.task = task
-        self.numbers = numbers
-        self.steps = steps
-        self.instruction = instruction
-        self.order = order  # the smaller, the older
-        self.handed_on = 0  # how many of them were transferred to other tasks
-        self.charged = 0  # how many of them other tasks have released
-        self.charged_by: Task[Any] | None = None  # the last of those
+    task: Task[Any]
+    numbers: list[int]
+    steps: Steps[Any]
+    instruction: int
+    order: int  # the smaller, the older
+    handed_on: int = 0  # how many of them were transferred to other tasks
+    charged: int = 0  # how many of them other tasks have released
+    charged_by: Task[Any] | None = None  # the last of those
 
 
 # Acquires with permits left, oldest first. Taking the first entry of a plain dict again and again
@@ -84,8 +72,6 @@ def file(
 
 def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[HeldPermits]:
     """Return the task's own list of its acquires of a semaphore, oldest first."""
-    if task._permit is not None:
-        put_away(task)
     if task._held is None:
         task._held = {}
     holdings = task._held.get(semaphore)
@@ -94,67 +80,25 @@ def holdings_of(task: Task[Any], semaphore: Semaphore) -> list[HeldPermits]:
     return holdings
 
 
-def put_away(task: Task[Any]) -> None:
-    """Move the permit that a task took last to the others, to make room for the next."""
-    assert task._permit is not None
-    semaphore, number, steps, instruction, order = task._permit
-    task._permit = None
-    if task._held is None:
-        task._held = {}
-    holding = HeldPermits(task, [number], steps, instruction, order)
-    task._held.setdefault(semaphore, []).append(holding)
-
-
 def held_by(task: Task[Any], semaphore: Semaphore) -> int:
     """Return how many permits of a semaphore a task holds."""
-    held = task._held
-    filed = count(held[semaphore]) if held and semaphore in held else 0
-    last = task._permit
-    return filed + (last is not None and last[0] is semaphore)
-
-
-def holds(task: Task[Any], semaphore: Semaphore, n: int) -> bool:
-    """Whether a task holds ``n`` permits, without counting all of them."""
-    last = task._permit
-    if last is not None and last[0] is semaphore:
-        n -= 1
-    if n > 0 and task._held and semaphore in task._held:
-        for holding in reversed(task._held[semaphore]):
-            n -= len(holding.numbers)
-            if n <= 0:
-                break
-    return n <= 0
+    return count((task._held or {}).get(semaphore, ()))
 
 
 def count(holdings: Iterable[HeldPermits]) -> int:
     return sum(len(holding.numbers) for holding in holdings)
 
 
-def enough(holdings: Iterable[HeldPermits], n: int) -> bool:
-    """Whether there are ``n`` permits, without counting them all."""
-    for holding in holdings:
-        if n <= 0:
-            break
-        n -= len(holding.numbers)
-    return n <= 0
-
-
 def outstanding_of(semaphore: Semaphore) -> Holdings:
     """Return all acquires with unreleased permits, oldest first.
 
     Only a task that releases what others acquired needs to know which is the oldest. So the list is
-    made when that first happens, and kept up to date from then on, which closes the scheduler's
-    quick lane for this semaphore.
+    made when that first happens, and kept up to date from then on.
     """
     if semaphore._outstanding is None:
-        semaphore._lane = None
         found = list(semaphore._left)
         for task in semaphore._scheduler.live:
-            permit = task._permit
-            if permit is not None and permit[0] is semaphore:
-                put_away(task)
-            if task._held:
-                found += task._held.get(semaphore, ())
+            found += (task._held or {}).get(semaphore, ())
         found.sort(key=lambda holding: holding.order)
         semaphore._outstanding = OrderedDict.fromkeys(found)
     return semaphore._outstanding
@@ -246,8 +190,6 @@ def hand_on(semaphore: Semaphore, releaser: Task[Any], receiver: Task[Any], n: i
 
 def abandon(scheduler: Scheduler, task: Task[Any]) -> None:
     """After a task has ended: let any task release what it still holds."""
-    if task._permit is not None:
-        put_away(task)
     for semaphore, holdings in (task._held or {}).items():
         semaphore._left.update(OrderedDict.fromkeys(holdings))
         scheduler.left_behind[semaphore] = None

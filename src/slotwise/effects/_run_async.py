@@ -12,18 +12,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 from slotwise.effects._custom import Handler
-from slotwise.effects._deadlock import diagnose
 from slotwise.effects._effects import Effect
 from slotwise.effects._program import Program, as_program
-from slotwise.effects._run_loop import conclude, drive
+from slotwise.effects._run import conclude, drive
 from slotwise.effects._scheduler import Scheduler
-from slotwise.effects._stuck import find_stuck
 from slotwise.effects._tasks import Task
 
 T = TypeVar("T")
-
-# A search for deadlocks visits all tasks; searching may take this share of the time.
-_SHARE_OF_LOOKING = 0.01
 
 
 async def run_async(
@@ -36,9 +31,7 @@ async def run_async(
     ``finally`` blocks have ended.
 
     Raises:
-        DeadlockError: nothing could ever run again; or some tasks can't, because they
-            wait for each other or for permits of ``owned`` semaphores that they hold,
-            while all others wait for awaitables.
+        DeadlockError: nothing could ever run again.
     """
     root = as_program(program, "run_async")
     ready: deque[Task[Any]] = deque()
@@ -46,8 +39,6 @@ async def run_async(
     scheduler = Scheduler(ready, bridge.take, handlers, clock=bridge.loop.time)
     bridge.attach(scheduler)
     for _ in drive(scheduler, root):
-        if bridge.finds_deadlock():
-            continue
         try:
             await bridge.pause()
         except asyncio.CancelledError as cancelled:
@@ -67,8 +58,6 @@ class Bridge:
         self.ready = ready
         self.turns = 1  # one for the root
         self.alarm: asyncio.Future[None] | None = None
-        self.looked = False  # whether a deadlock was looked for since a task last ran
-        self.next_look = 0.0
 
     def attach(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -79,28 +68,7 @@ class Bridge:
         if not self.turns:
             raise IndexError
         self.turns -= 1
-        self.looked = False
         return self.ready.popleft()
-
-    def finds_deadlock(self) -> bool:
-        """Stop the run if some of its tasks are stuck while the others await something.
-
-        Nothing is reported while a timer is set: as under `run`, it may be there to end the wait.
-        """
-        scheduler = self.scheduler
-        if self.ready or self.looked or scheduler.stopping():
-            return False
-        if scheduler.timers.earliest() is not None:
-            return False
-        now = self.loop.time()
-        if now < self.next_look:
-            return False
-        stuck = find_stuck(scheduler)
-        self.looked = True
-        self.next_look = now + (self.loop.time() - now) / _SHARE_OF_LOOKING
-        if stuck:
-            scheduler.abort = diagnose(scheduler, stuck)
-        return bool(stuck)
 
     async def pause(self) -> None:
         """Let the event loop run until a task is ready or a timer is due."""
@@ -111,8 +79,6 @@ class Bridge:
         self.alarm = self.loop.create_future()
         try:
             when = self.scheduler.timers.earliest()
-            if when is None and not self.looked:
-                when = self.next_look
             if when is not None:
                 timer = self.loop.call_at(when, self.end_pause)
             await self.alarm

@@ -11,29 +11,23 @@ as deep as memory allows.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, MutableSequence
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heappop
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from slotwise.effects._custom import NONE, Handler, answer_custom, installed
 from slotwise.effects._effects import (
     AcquireSemaphore,
-    Checkpoint,
-    Effect,
-    ReleaseSemaphore,
-    Spawn,
     use,
 )
 from slotwise.effects._errors import ForeignTaskError, TaskCancelledError
-from slotwise.effects._permits import abandon, put_away
+from slotwise.effects._permits import abandon, file
 from slotwise.effects._program import Program, Steps, as_program
 from slotwise.effects._semaphore_effects import AcquireHere
-from slotwise.effects._semaphores import Semaphore, Ticket, give_number
-from slotwise.effects._tasks import Future, Task
-from slotwise.effects._timers import Timers
+from slotwise.effects._semaphores import Semaphore, Ticket
+from slotwise.effects._tasks import Future, Task, Timers
 from slotwise.effects._tracebacks import innermost, is_handling, is_internal, trim
 
 if TYPE_CHECKING:
@@ -64,7 +58,7 @@ class Scheduler:
 
     # Between any two resumptions:
     #   R1  a live task is parked, or in `ready` exactly once
-    #   R2  a parked task has a blocker, which can wake it
+    #   R2  a parked task has a blocker or a timer, which can wake it
 
     parked: Final = PARKED
 
@@ -84,8 +78,6 @@ class Scheduler:
         and with ENDED; what it raises stops the run. Without a ``clock`` the
         time is what `advance` makes it.
         """
-        if sys.get_coroutine_origin_tracking_depth():
-            Effect._record_places()
         self.ready = ready
         self.take = take
         self.watch = watch
@@ -117,8 +109,7 @@ class Scheduler:
 
     def drain(self) -> None:
         """Run tasks until ``take`` has none, the root has ended or the run is stopped."""
-        take, append, watch, live = self.take, self.ready.append, self.watch, self.live
-        next_order = self.next_order
+        take, watch, live = self.take, self.watch, self.live
         one = 1  # compared by identity: True is not a count
         builtin, parked = BUILTIN, PARKED
         while True:
@@ -147,7 +138,7 @@ class Scheduler:
                     if task._stack:
                         steps = task._steps = task._stack.pop()
                         continue
-                    if task._held or task._permit or watch is not None or task is self.root:
+                    if task._held or watch is not None or task is self.root:
                         if self._end_task(task, value, None):
                             return
                         break
@@ -182,50 +173,18 @@ class Scheduler:
                     # free may be taken.
                     if (
                         type(semaphore) is Semaphore
-                        and semaphore._lane is self
+                        and semaphore._scheduler is self
                         and effect.n is one
                         and effect.timeout is None
                     ):
-                        ledger = semaphore._ledger
                         free = semaphore._node.free
-                        if free and not ledger.line and not ledger.attention:
-                            if task._permit is not None:
-                                put_away(task)
-                            number = heappop(free)
+                        if free and not semaphore._ledger.attention:
                             where = steps if steps.gi_yieldfrom is None else innermost(steps)
                             at = where.gi_frame.f_lasti
-                            task._permit = (semaphore, number, where, at, next_order())
+                            file(semaphore, task, [heappop(free)], where, at)
                             value = semaphore = None  # so as not to keep it alive
                             continue
                     semaphore = None
-                elif kind is ReleaseSemaphore:
-                    effect._used = True
-                    permit = task._permit
-                    if permit is not None and permit[0] is effect.semaphore and effect.n is one:
-                        task._permit = None
-                        semaphore, number, _, _, _ = permit
-                        ledger = semaphore._ledger
-                        if ledger.line or ledger.attention:
-                            give_number(semaphore, number)
-                        else:
-                            heappush(semaphore._node.free, number)
-                        value = permit = semaphore = None
-                        continue
-                elif kind is Checkpoint:
-                    effect._used = True
-                    if task._pending is None:
-                        append(task)
-                        break
-                elif kind is Spawn:
-                    effect._used = True
-                    program = effect.program
-                    if type(program) is Program and effect.name is None:
-                        try:
-                            value = self.spawn(program)
-                        except BaseException as raised:
-                            raised.__traceback__ = trim(raised.__traceback__)
-                            error = raised
-                        continue
                 elif kind is Program:
                     try:
                         inner = effect.function(*effect.args, **effect.kwargs)
@@ -260,7 +219,7 @@ class Scheduler:
 
     def _end_task(self, task: Task[Any], value: Any, error: BaseException | None) -> bool:
         """Handle the end of a task; return True to stop here."""
-        if task._held or task._permit is not None:
+        if task._held:
             abandon(self, task)
         del self.live[task]
         task._steps = None
@@ -315,7 +274,8 @@ class Scheduler:
         self.ready.append(task)
         return task
 
-    def park(self, task: Task[Any], blocker: Blocker) -> TaskParked:
+    def park(self, task: Task[Any], blocker: Blocker | None) -> TaskParked:
+        """Let a task wait; without a ``blocker`` it only waits for its timer."""
         task._blocker = blocker
         task._parked = True
         return PARKED

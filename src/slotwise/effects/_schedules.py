@@ -14,7 +14,7 @@ from slotwise.effects._effects import Effect
 from slotwise.effects._errors import InvariantViolated, ScheduleMismatch, StepLimitExceeded
 from slotwise.effects._permits import holders_of
 from slotwise.effects._program import Program, as_program
-from slotwise.effects._run_loop import complete, conclude, failure_of
+from slotwise.effects._run import complete, conclude, failure_of
 from slotwise.effects._scheduler import ENDED, Scheduler
 from slotwise.effects._semaphores import Semaphore, queue_of
 from slotwise.effects._tasks import Task
@@ -213,7 +213,7 @@ class ScheduleRun:
             raise
         if holds is False:
             name = getattr(self.invariant, "__name__", "invariant")
-            did = "ended" if effect is ENDED else f"reached {_clip(effect)}"
+            did = "ended" if effect is ENDED else f"reached {_clip(repr(effect))}"
             raise InvariantViolated(f"{name}() is False after {task.name!r} {did}")
 
 
@@ -276,17 +276,13 @@ def describe(make_program: MakeProgram[Any], schedule: Schedule, error: BaseExce
 
 def _text(task: Task[Any], effect: object) -> str:
     if effect is not ENDED:
-        return _clip(effect)
+        return _clip(repr(effect))
     if task._error is None:
         return "ends"
-    return _clip_text(f"ends with {type(task._error).__name__}: {task._error}")
+    return _clip(f"ends with {type(task._error).__name__}: {task._error}")
 
 
-def _clip(effect: object) -> str:
-    return _clip_text(repr(effect))
-
-
-def _clip_text(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= _WIDEST_EFFECT else f"{text[: _WIDEST_EFFECT - 3]}..."
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.arguments import check_count, check_flag, check_name, check_seconds
@@ -28,13 +27,10 @@ from slotwise.effects._errors import ForeignSemaphoreError
 from slotwise.effects._permits import (
     HeldPermits,
     count,
-    enough,
-    file,
     forget,
     hand_on,
     held_by,
     holders_of,
-    holds,
     outstanding_of,
     take_latest,
     take_oldest,
@@ -45,11 +41,9 @@ from slotwise.effects._semaphores import (
     give,
     make_semaphore,
     queue_of,
-    stand_in_line,
     timeout_error,
 )
 from slotwise.effects._tasks import Task
-from slotwise.effects._tracebacks import innermost
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Steps
@@ -107,34 +101,17 @@ def create(scheduler: Scheduler, _task: Task[Any], effect: CreateSemaphore) -> S
 def acquire(
     scheduler: Scheduler, task: Task[Any], effect: AcquireSemaphore
 ) -> HeldPermits | TaskParked | None:
-    # Every wait passes through here, so calls are avoided.
-    semaphore = effect.semaphore
-    if type(semaphore) is not Semaphore or semaphore._scheduler is not scheduler:
-        _ours(scheduler, semaphore)
+    semaphore = _ours(scheduler, effect.semaphore)
     n, timeout = effect.n, effect.timeout
-    if type(effect) is AcquireHere:
-        bracket = effect.bracket
-        steps, instruction = effect.site
+    if isinstance(effect, AcquireHere):
+        site, bracket = effect.site, effect.bracket
     else:
-        bracket = False
-        if task._stack:
-            steps, instruction = scheduler.site_of(task)
-        else:
-            steps = innermost(task._steps)
-            instruction = steps.gi_frame.f_lasti
-    ledger = semaphore._ledger
-    if n == 1 and type(n) is int and timeout is None and not ledger.attention:
-        if semaphore._node.free and not ledger.line:
-            holding = file(semaphore, task, [heappop(semaphore._node.free)], steps, instruction)
-            return holding if bracket else None
-        if task._pending is None and stand_in_line(semaphore, task, steps, instruction, bracket):
-            task._blocker = semaphore
-            task._parked = True
-            return scheduler.parked
+        site, bracket = scheduler.site_of(task), False
     n = _count(semaphore, n)
     timeout = check_seconds("timeout", timeout, zero=True, most=math.inf)
-    ticket = Ticket(task, semaphore, n, steps, instruction)
+    ticket = Ticket(task, semaphore, n, *site)
     ticket.bracket = bracket
+    ledger = semaphore._ledger
     if timeout == 0 or task._pending is not None:
         if ledger.try_request(ticket, SEMAPHORE_PATH, scheduler.now()):
             return ticket.file()
@@ -164,13 +141,13 @@ def try_acquire(scheduler: Scheduler, task: Task[Any], effect: TryAcquire) -> bo
 def release(scheduler: Scheduler, task: Task[Any], effect: ReleaseSemaphore) -> None:
     semaphore = _ours(scheduler, effect.semaphore)
     n = check_count("n", effect.n)
-    if holds(task, semaphore, n):
+    held = held_by(task, semaphore)
+    if n <= held:
         give(semaphore, take_latest(task, semaphore, n))
         return
-    held = held_by(task, semaphore)
     if semaphore.owned:
-        if not enough(semaphore._left, n - held):
-            left = count(semaphore._left)
+        left = count(semaphore._left)
+        if n > held + left:
             raise RuntimeError(
                 f"{_permits(n)} of {semaphore.name!r} released by {task.name!r}, which holds"
                 f" {held or 'none'}{f' ({left} left by ended tasks)' if left else ''}"

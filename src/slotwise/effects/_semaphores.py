@@ -1,8 +1,7 @@
 """The semaphores of a run: the handle that programs have, and the queue behind it.
 
-The ledger that all drivers share decides who gets a permit. Waiters for one permit without a
-timeout are in its line, all others in its queue of claims. `_permits` records who was granted which
-permit; what programs may ask for is in `_semaphore_effects`.
+The ledger that all drivers share decides who gets a permit. `_permits` records who was granted
+which permit; what programs may ask for is in `_semaphore_effects`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,13 @@ from slotwise._core.copying import same_when_copied
 from slotwise._core.messages import others_waiting
 from slotwise._ledger.path_nodes import BasePathClaim, Node
 from slotwise._ledger.paths import PathLedger
-from slotwise.effects._permits import HeldPermits, Holdings, file, put_away, take_unseen
+from slotwise.effects._permits import HeldPermits, Holdings, file, take_unseen
 from slotwise.effects._tasks import Task
 from slotwise.errors import AcquireTimeout
 
 if TYPE_CHECKING:
     from slotwise.effects._program import Steps
     from slotwise.effects._scheduler import Scheduler
-    from slotwise.effects._tasks import QueuePlace
-
-# Tickets of cancelled waiters are skipped; this many are not worth a clean-up.
-_FEW_LEFT = 64
 
 
 @same_when_copied
@@ -34,12 +29,10 @@ class Semaphore:
 
     __slots__ = (
         "__weakref__",
-        "_lane",
         "_ledger",
         "_left",
         "_node",
         "_outstanding",
-        "_places_left",
         "_scheduler",
         "name",
         "owned",
@@ -50,20 +43,17 @@ class Semaphore:
     permits: int
     owned: bool
     _scheduler: Scheduler
-    _lane: Scheduler | None  # the scheduler, while its quick lane is open
     _ledger: PathLedger[Ticket]
     _node: Node  # the only one of the ledger
     _left: Holdings  # permits of tasks that have ended
     _outstanding: Holdings | None  # all of them; see outstanding_of
-    _places_left: int  # how many waiters have left the line
 
     # Between any two effects:
     #   S1  the numbers that are not free are those of the tasks and of _left
     #   S2  no permits are recorded in the ledger's holders
-    #   S3  while the line has any place, left ones included, no number is free
-    #   S4  whoever has permits here has a reference to the semaphore; the scheduler has
+    #   S3  whoever has permits here has a reference to the semaphore; the scheduler has
     #       one only while _left is not empty
-    #   S5  if _outstanding is a list, it has all of them, the oldest first, and _lane is None
+    #   S4  if _outstanding is a list, it has all of them, the oldest first
 
     def _recipe(self) -> None:
         """It is private to its run, so a copy is itself."""
@@ -74,25 +64,6 @@ class Semaphore:
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r} permits={self.permits}>"
 
-    # As the Blocker of a task in the line:
-
-    def _withdraw(self, task: Task[Any]) -> None:
-        if task._place is None:
-            # Granted but never seen: it goes to the next waiter.
-            give(self, take_unseen(task, self, 1))
-            return
-        task._place = None
-        self._places_left += 1
-        line = self._ledger.line
-        if self._places_left > _FEW_LEFT + len(line) // 2:
-            taken = [place for place in line if place[0]._place is place]
-            line.clear()
-            line.extend(taken)
-            self._places_left = 0
-
-    def _awaited(self) -> object:
-        return self
-
 
 def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -> Semaphore:
     semaphore = object.__new__(Semaphore)
@@ -100,17 +71,15 @@ def make_semaphore(scheduler: Scheduler, permits: int, name: str, owned: bool) -
     semaphore.permits = permits
     semaphore.owned = owned
     semaphore._scheduler = scheduler
-    semaphore._lane = scheduler
     semaphore._ledger = PathLedger([permits])
     semaphore._node = semaphore._ledger.node()
     semaphore._left = OrderedDict()
     semaphore._outstanding = None
-    semaphore._places_left = 0
     return semaphore
 
 
 class Ticket(BasePathClaim):
-    """A claim of several permits, or of one with a deadline."""
+    """A claim of permits by a task that may have to wait."""
 
     __slots__ = (
         *("_slot_number", "bracket", "granted", "group", "instruction", "key", "needs", "nodes"),
@@ -172,25 +141,6 @@ class Ticket(BasePathClaim):
 # -------------------------------------------------------------- queueing, giving
 
 
-def stand_in_line(
-    semaphore: Semaphore, task: Task[Any], steps: Steps[Any], instruction: int, bracket: bool
-) -> bool:
-    """Queue for one permit in the ledger's quick lane; False if the lane is closed now."""
-    ledger = semaphore._ledger
-    line = ledger.line
-    if ledger.attention:
-        return False
-    if not line:
-        node = semaphore._node
-        if node.free or node.circulating < node.value:
-            return False
-        ledger.open_line()
-        line = ledger.line
-    task._place = place = (task, steps, instruction, bracket)
-    line.append(place)
-    return True
-
-
 def give(semaphore: Semaphore, numbers: list[int]) -> None:
     """Release permits and wake the waiters that get them."""
     for number in numbers:
@@ -199,64 +149,25 @@ def give(semaphore: Semaphore, numbers: list[int]) -> None:
 
 def give_number(semaphore: Semaphore, number: int) -> None:
     ledger = semaphore._ledger
-    if not ledger.attention:
-        # The quick lane, continued: straight to the first in the line.
-        line = ledger.line
-        while line:
-            place: QueuePlace = line.popleft()
-            if place[0]._place is place:
-                _call(semaphore, place, number)
-                return
-            semaphore._places_left -= 1
+    if ledger.attention:
+        _deliver(semaphore, ledger.give_number(number, semaphore._scheduler.now()))
+    else:
         heappush(semaphore._node.free, number)
-        return
-    _deliver(semaphore, ledger.give_number(number, semaphore._scheduler.now()))
 
 
-def _call(semaphore: Semaphore, place: QueuePlace, number: int) -> None:
-    """Hand a permit to a waiting task."""
-    task, steps, instruction, bracket = place
-    task._place = None
-    if not bracket and semaphore._lane is not None:
-        if task._permit is not None:
-            put_away(task)
-        scheduler = semaphore._scheduler
-        task._permit = (semaphore, number, steps, instruction, scheduler.next_order())
-        task._parked = False
-        scheduler.ready.append(task)
-        return
-    holding = file(semaphore, task, [number], steps, instruction)
-    semaphore._scheduler.wake(task, holding if bracket else None)
-
-
-def _deliver(semaphore: Semaphore, granted: list[Any]) -> None:
+def _deliver(semaphore: Semaphore, granted: list[Ticket]) -> None:
     """Wake the waiters that were granted permits."""
-    ledger = semaphore._ledger
-    while granted:
-        passed_over: list[Any] = []
-        for claim in granted:
-            if type(claim) is Ticket:
-                semaphore._scheduler.wake(claim.task, claim.file())
-                continue
-            place: QueuePlace = claim.key
-            if place[0]._place is place:
-                _call(semaphore, place, claim._slot_number)
-            else:
-                semaphore._places_left -= 1
-                passed_over += ledger.give_number(claim._slot_number, semaphore._scheduler.now())
-        granted = passed_over
+    for ticket in granted:
+        semaphore._scheduler.wake(ticket.task, ticket.file())
 
 
 def queue_of(semaphore: Semaphore) -> tuple[Task[Any], ...]:
     """Return the waiters, in order."""
-    ledger = semaphore._ledger
-    in_line = [place[0] for place in ledger.line if place[0]._place is place]
-    return (*in_line, *(ticket.task for ticket in ledger.waiting.values()))
+    return tuple(ticket.task for ticket in semaphore._ledger.waiting.values())
 
 
 def timeout_error(semaphore: Semaphore, waited: float) -> AcquireTimeout:
-    ledger = semaphore._ledger
-    others = len(ledger.line) - semaphore._places_left + len(ledger.waiting)
+    others = len(semaphore._ledger.waiting)
     return AcquireTimeout(
         f"no permit of {semaphore.name!r} within {waited:g} s: {semaphore._node.in_use} of"
         f" {semaphore.permits} held, {others_waiting(others)}"

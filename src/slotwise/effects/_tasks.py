@@ -1,12 +1,13 @@
 """Tasks and promises: what can be waited for.
 
-These are the handles that programs hold, and the bookkeeping of one task. The scheduler decides
-when they run, wait and end.
+These are the handles that programs hold, the bookkeeping of one task, and the timers of all. The
+scheduler decides when they run, wait and end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -19,18 +20,12 @@ if TYPE_CHECKING:
     from slotwise.effects._scheduler import Scheduler
     from slotwise.effects._semaphores import Semaphore
 
+
 T = TypeVar("T")
 
-# One permit: its semaphore, its number, where it was acquired (the generator and the instruction it
-# had reached) and when (a number that counts up). It is the most common record, so it is the
-# cheapest to make.
-QuickPermit = tuple["Semaphore", int, Any, int, int]
 
-# When, in which order, whom to wake; see `_timers`.
+# When, in which order, whom to wake; see `_tasks`.
 Timer = tuple[float, int, "Task[Any]"]
-
-# A place in the queue for one permit: who, where, and whether for a WithPermit.
-QueuePlace = tuple["Task[Any]", Any, int, bool]
 
 
 class Blocker(Protocol):
@@ -127,8 +122,6 @@ class Task(Future[T]):
         "_name",
         "_parked",
         "_pending",
-        "_permit",
-        "_place",
         "_stack",
         "_steps",
         "_thrown",
@@ -146,10 +139,7 @@ class Task(Future[T]):
     # cancellation in between can give back what it was woken with.
     _blocker: Blocker | None
     _timer: Timer | None
-    _place: QueuePlace | None  # its place, while it is in a queue
-    # What it holds: the permit it took last, if that was one without a wait or
-    # from the line, and all others by semaphore. `_permits` reads and writes them.
-    _permit: QuickPermit | None
+    # What it holds, by semaphore; `_permits` reads and writes it.
     _held: dict[Semaphore, list[HeldPermits]] | None
     _cancellation: TaskCancelledError | None  # the last one it was sent
     _pending: TaskCancelledError | None  # one to be seen at the next switch
@@ -170,7 +160,7 @@ class Task(Future[T]):
         self._done = self._parked = False
         self._value = self._error = self._traceback = self._observers = None
         self._stack = self._inbox = self._thrown = self._blocker = self._timer = None
-        self._held = self._permit = self._cancellation = self._pending = self._place = None
+        self._held = self._cancellation = self._pending = None
         self._retrievals = 0
 
     @property
@@ -215,3 +205,52 @@ class Task(Future[T]):
             else "ready"
         )
         return f"<Task {self.name!r} {state}>"
+
+
+# Fewer cancelled timers than this are not worth a clean-up.
+_FEW = 64
+
+
+class Timers:
+    """The timers of all tasks of a run, earliest first."""
+
+    __slots__ = ("_count", "_dead", "_heap")
+
+    # Between any two calls:
+    #   T1  a task's _timer is in the heap; an entry that is no task's _timer is dead
+    #   T2  _dead entries of the heap are dead
+
+    def __init__(self) -> None:
+        self._heap: list[Timer] = []
+        self._count = 0  # breaks ties: first come, first served
+        self._dead = 0
+
+    def set(self, task: Task[Any], when: float) -> None:
+        self._count += 1
+        task._timer = timer = (when, self._count, task)
+        heappush(self._heap, timer)
+
+    def drop(self, task: Task[Any]) -> None:
+        task._timer = None
+        self._dead += 1
+        if self._dead > _FEW + len(self._heap) // 2:
+            self._heap = [timer for timer in self._heap if timer[2]._timer is timer]
+            heapify(self._heap)
+            self._dead = 0
+
+    def earliest(self) -> float | None:
+        """Return when the next timer is due; None if there is none."""
+        heap = self._heap
+        while heap and heap[0][2]._timer is not heap[0]:
+            heappop(heap)
+            self._dead -= 1
+        return heap[0][0] if heap else None
+
+    def pop_due(self, now: float) -> Task[Any] | None:
+        """Remove and return the task whose due timer is the earliest."""
+        when = self.earliest()
+        if when is None or when > now:
+            return None
+        task = heappop(self._heap)[2]
+        task._timer = None
+        return task

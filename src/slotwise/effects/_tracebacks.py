@@ -50,37 +50,16 @@ def is_handling(task: Task[Any], error: BaseException) -> bool:
     """
     for steps in [task._steps, *(task._stack or ())]:
         while isinstance(steps, GeneratorType):
-            if _refers(gc.get_referents(steps), error) > _refers(_variables(steps), error):
+            if any(_comes_from(held, error) for held in gc.get_referents(steps)):
                 return True
             steps = steps.gi_yieldfrom
     return False
 
 
-def _variables(steps: GeneratorType[Any, Any, Any]) -> list[object]:
-    """Return what a generator's variables refer to: keeping an exception is not handling it."""
-    frame = steps.gi_frame
-    if frame is None:
-        return []
-    code = frame.f_code
-    in_cells = {*code.co_cellvars, *code.co_freevars}  # which it doesn't refer to itself
-    return [value for name, value in frame.f_locals.items() if name not in in_cells]
-
-
-def _refers(objects: list[Any], error: BaseException) -> int:
-    """Count those that are the exception, or one that was raised while it was handled."""
-    return sum(
-        isinstance(held, BaseException) and any(e is error for e in _chain(held))
-        for held in objects
-    )
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception, its causes and contexts, and theirs."""
-    found: dict[int, BaseException] = {}
-    to_do: list[BaseException | None] = [error]
-    while to_do:
-        one = to_do.pop()
-        if one is not None and id(one) not in found:
-            found[id(one)] = one
-            to_do += [one.__context__, one.__cause__]
-    return list(found.values())
+def _comes_from(held: object, error: BaseException) -> bool:
+    """Whether this is the exception, or one that was raised while it was handled."""
+    while isinstance(held, BaseException):
+        if held is error:
+            return True
+        held = held.__context__
+    return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 from slotwise._core.event import Event
 from slotwise._core.events import KINDS, Hook, add_hook, load_hooks, remove_hook
 from slotwise._core.stats import Totals
-from slotwise.instrumentation._totals import drop_totals, keep_totals
+from slotwise.instrumentation._metrics import drop_totals, keep_totals
 
 __all__ = [
     "KINDS",

@@ -33,6 +33,7 @@ except ImportError as error:
 __all__ = ["instrument", "uninstrument"]
 
 Attributes = Mapping[str, str]
+_Read = Callable[[Gauges], Mapping[Labels, float]]
 _Series = tuple[str, ...]  # name, scope, tier, and the keys that are attributes
 
 
@@ -81,38 +82,60 @@ class _Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self.measuring: _Measuring | None = None  # None while nothing is measured
-        meter.create_observable_gauge(
-            "slotwise.limit", [self._observe_values], "{slot}", "How many slots the limit has"
-        )
-        meter.create_observable_up_down_counter(
-            "slotwise.held", [self._observer(0)], "{slot}", "Slots that this process holds"
-        )
-        meter.create_observable_up_down_counter(
-            "slotwise.waiting", [self._observer(1)], "{slot}", "Slots that this process waits for"
-        )
-        for which, (name, what) in enumerate(
+        gauge, up_down = meter.create_observable_gauge, meter.create_observable_up_down_counter
+        for create, name, unit, what, read in (
+            (gauge, "limit", "{slot}", "How many slots the limit has", Gauges.values),
             (
-                ("limit", "What comes back of a rate in a second, of each key"),
-                ("burst", "The most of a rate that is saved up, of each key"),
-                ("level", "What is left of a rate in memory, of the least key"),
-            )
+                up_down,
+                "held",
+                "{slot}",
+                "Slots that this process holds",
+                lambda gauges: gauges.held_and_waiting()[0],
+            ),
+            (
+                up_down,
+                "waiting",
+                "{slot}",
+                "Slots that this process waits for",
+                lambda gauges: gauges.held_and_waiting()[1],
+            ),
+            (
+                gauge,
+                "rate.limit",
+                "{unit}/s",
+                "What comes back of a rate in a second, of each key",
+                lambda gauges: gauges.rates()[0],
+            ),
+            (
+                gauge,
+                "rate.burst",
+                "{unit}",
+                "The most of a rate that is saved up, of each key",
+                lambda gauges: gauges.rates()[1],
+            ),
+            (
+                gauge,
+                "rate.level",
+                "{unit}",
+                "What is left of a rate in memory, of the least key",
+                lambda gauges: gauges.rates()[2],
+            ),
+            (
+                gauge,
+                "paused",
+                "1",
+                "1 while a pause lasts that this process has made",
+                Gauges.paused,
+            ),
+            (
+                gauge,
+                "frozen",
+                "1",
+                "1 if this process keeps an adaptive value where it is",
+                Gauges.frozen,
+            ),
         ):
-            unit = "{unit}/s" if name == "limit" else "{unit}"
-            meter.create_observable_gauge(
-                f"slotwise.rate.{name}", [self._rate_observer(which)], unit, what
-            )
-        meter.create_observable_gauge(
-            "slotwise.paused",
-            [self._switch_observer(Gauges.paused)],
-            "1",
-            "1 while a pause lasts that this process has made",
-        )
-        meter.create_observable_gauge(
-            "slotwise.frozen",
-            [self._switch_observer(Gauges.frozen)],
-            "1",
-            "1 if this process keeps an adaptive value where it is",
-        )
+            create(f"slotwise.{name}", [self._observer(read)], unit, what)
         bounds: dict[str, Any] = {"explicit_bucket_boundaries_advisory": BOUNDS}
         self.wait = meter.create_histogram(
             "slotwise.wait.duration", "s", "From the request to the grant", **bounds
@@ -134,30 +157,7 @@ class _Instruments:
             "Grants that have ended, each once",
         )
 
-    def _observe_values(self, _: CallbackOptions) -> Iterable[Observation]:
-        found = {} if self.measuring is None else self.measuring.gauges.values()
-        return [Observation(value, _attributes(labels)) for labels, value in found.items()]
-
-    def _observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            measuring = self.measuring
-            found = ({}, {}) if measuring is None else measuring.gauges.held_and_waiting()
-            return [
-                Observation(count, _attributes(labels)) for labels, count in found[which].items()
-            ]
-
-        return observe
-
-    def _rate_observer(self, which: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            found = {} if self.measuring is None else self.measuring.gauges.rates()[which]
-            return [Observation(value, _attributes(labels)) for labels, value in found.items()]
-
-        return observe
-
-    def _switch_observer(
-        self, read: Callable[[Gauges], Mapping[Labels, int]]
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observer(self, read: _Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             found = {} if self.measuring is None else read(self.measuring.gauges)
             return [Observation(value, _attributes(labels)) for labels, value in found.items()]

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slotwise._core.limit import Limit
-from slotwise.integrations._admission import NO_SLOT, RequestSlot
-from slotwise.integrations._refusal import Refusal, draining
+from slotwise.integrations._admission import NO_SLOT, Refusal, RequestSlot, draining
 
 if TYPE_CHECKING:
     from slotwise.integrations.asgi import LimitMiddleware
@@ -54,7 +53,6 @@ class Exchange:
         self._send = send
         self._may_leave = True  # the client, and then the task is interrupted
         self._slot = RequestSlot()
-        self._trailers = False
         # Its interruption, which ends what the task is doing and not the task.
         self._task = task
         self._cancelling = task.cancelling()
@@ -180,12 +178,11 @@ class Exchange:
         kind = message["type"]
         if kind == "http.response.start":
             self._may_leave = True
-            self._trailers = message.get("trailers", False)
             # Not now: most apps send their whole body next, and need no watch. A client that left
             # before that must not keep them from finishing.
             loop = asyncio.get_running_loop()
             self._watch = loop.call_later(_SHORT_RESPONSE, self._begin_to_watch)
-        elif self._is_last(message):
+        elif kind == "http.response.body" and not message.get("more_body"):
             # The app has done its work: whether the client stays for the last chunk, or is still
             # there during what comes after it, makes no difference.
             self._stop_watching()
@@ -195,15 +192,6 @@ class Exchange:
             await self._complete()
             return
         await self._send(message)
-
-    def _is_last(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message ends the response."""
-        kind = message["type"]
-        if kind in ("http.response.body", "http.response.zerocopysend"):
-            return not message.get("more_body") and not self._trailers
-        if kind == "http.response.trailers":
-            return not message.get("more_trailers")
-        return bool(kind == "http.response.pathsend") and not self._trailers
 
     async def _complete(self) -> None:
         """Release the slot: whatever the app does from now on, it needs none."""

@@ -25,8 +25,7 @@ from slotwise._core.priorities import check_priority
 from slotwise._core.redaction import kind_of
 from slotwise._urls import parsed, semaphore
 from slotwise.integrations._holding import Holding, OnFull, check_on_full, check_replaceable
-from slotwise.integrations._names import NameTemplate
-from slotwise.integrations._source import check_found
+from slotwise.integrations._source import NameTemplate, check_found
 from slotwise.tiers import Tiers
 
 if TYPE_CHECKING:

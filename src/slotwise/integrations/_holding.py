@@ -1,6 +1,6 @@
 """Holding: slots of a limit for one piece of work, or what happens if it is full.
 
-Every adapter holds its slots through this. `_source` and `_names` decide which limit that is.
+Every adapter holds its slots through this. `_source` and `_source` decide which limit that is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LimitMiddleware: a limit in front of any ASGI app, for requests and WebSockets.
 
-What happens to a request is in `_asgi_exchange`; what a refusal says is in `_refusal`.
+What happens to a request is in `_asgi_exchange`; what a refusal says is in `_admission`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Any
 
-from slotwise.integrations._admission import Admission, RequestSlot
+from slotwise.integrations._admission import Admission, Refusal, RequestSlot
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._refusal import Refusal
 from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("django"):

@@ -4,9 +4,8 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-from slotwise.integrations._admission import Admission
+from slotwise.integrations._admission import Admission, Refusal
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._refusal import Refusal
 from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("fastapi"):

@@ -7,9 +7,8 @@ from functools import partial, wraps
 from typing import Any
 from weakref import WeakSet
 
-from slotwise.integrations._admission import Admission, RequestSlot
+from slotwise.integrations._admission import Admission, Refusal, RequestSlot
 from slotwise.integrations._extras import needs_extra
-from slotwise.integrations._refusal import Refusal
 from slotwise.integrations._source import KeyFunction, LimitArgument
 
 with needs_extra("flask"):

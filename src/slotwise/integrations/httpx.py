@@ -41,9 +41,7 @@ class LimitedTransport:
         cost: how many slots a request takes, or a function of the request that returns it; for
             Tiers, that may return a dict of rates to their costs.
         learn: slow down when the server says so. A 429 or 503 with ``Retry-After`` pauses the
-            limit, for all who share it; a ``RateLimit-Policy`` of concurrent requests lowers
-            its value, and later raises it again, at most to what it was made with. An adaptive
-            limit is told ``dropped()`` instead.
+            limit, for all who share it. An adaptive limit is told ``dropped()`` instead.
         max_pause: the longest pause that a server may ask for, in seconds.
     """
 

@@ -7,8 +7,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from slotwise.integrations._admission import EXEMPT, Admission, RequestSlot, exempt_paths
-from slotwise.integrations._refusal import Refusal
+from slotwise.integrations._admission import EXEMPT, Admission, Refusal, RequestSlot, exempt_paths
 from slotwise.integrations._source import KeyFunction, LimitArgument
 
 __all__ = ["LimitMiddleware"]

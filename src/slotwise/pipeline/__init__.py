@@ -4,11 +4,17 @@ Memory is bounded by the limit and never by the amount of work.
 """
 
 from slotwise._bounded.memory_guard import MemoryGuard
-from slotwise.pipeline._bounded import BoundedMap, bounded_map, run_bounded
+from slotwise.pipeline._bounded import (
+    BoundedMap,
+    BoundedMapSync,
+    bounded_map,
+    bounded_map_sync,
+    run_bounded,
+    run_bounded_sync,
+)
 from slotwise.pipeline._progress import progress_bar
 from slotwise.pipeline._report import MemoryLimitExceeded, Report
 from slotwise.pipeline._settings import MapSettings
-from slotwise.pipeline._sync import BoundedMapSync, bounded_map_sync, run_bounded_sync
 
 __all__ = [
     "BoundedMap",

@@ -38,17 +38,3 @@ def in_context(
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
-
-
-_UNSET = object()
-
-
-def is_same(one: Context, other: Context) -> bool:
-    """Return whether two contexts have the very same values.
-
-    Contexts compare equal when their values do, but an item may have set an equal value that is
-    another object, and comparing would run ``__eq__`` of our users' classes.
-    """
-    return len(one) == len(other) and all(
-        other.get(variable, _UNSET) is value for variable, value in one.items()
-    )

@@ -24,8 +24,7 @@ from slotwise._bounded.memory_guard import Pressure
 from slotwise._core.redaction import redacted_repr
 from slotwise._core.semaphore import Semaphore
 from slotwise.errors import SlotwiseError
-from slotwise.pipeline._assignments import WorkerAssignments
-from slotwise.pipeline._lookahead import Lookahead
+from slotwise.pipeline._lookahead import Lookahead, WorkerAssignments
 from slotwise.pipeline._report import FAILURES_KEPT, MemoryLimitExceeded, Report, not_an_end
 from slotwise.pipeline._results import Results, WorkItem
 from slotwise.pipeline._settings import Settings

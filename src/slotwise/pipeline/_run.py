@@ -1,6 +1,6 @@
 """Run: what the consumers of a run have in common: its report, and how it ended, told once.
 
-How they wait for results is in `_bounded` and `_sync`.
+How they wait for results is in `_bounded` and `_bounded`.
 """
 
 from __future__ import annotations

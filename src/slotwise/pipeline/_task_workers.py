@@ -14,7 +14,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from slotwise.pipeline._context import in_context, is_same
+from slotwise.pipeline._context import in_context
 from slotwise.pipeline._flow import Flow
 from slotwise.pipeline._workers import NOT_YET, Release, Source, Workers
 
@@ -154,10 +154,8 @@ class TaskWorkers(Workers):
     def _call(self, item: Any) -> Awaitable[Any]:
         if self._unbegun:
             self._unbegun.discard(self._me())
-        # A worker starts in a copy of the caller's context, which is used for every item until one
-        # of them changes it. Most often both are empty, and quick to compare.
-        context = copy_context()
-        if (context or self._context) and not is_same(context, self._context):
+        # Each item has a copy of the caller's context; most often both contexts are empty.
+        if copy_context() or self._context:
             return in_context(self._context.copy(), self._fn, item)
         return self._fn(item)  # type: ignore[no-any-return]
 

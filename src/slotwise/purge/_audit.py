@@ -16,10 +16,17 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slotwise.purge._errors import AuditAbandoned, AuditFailed, AuditRefused
+from slotwise.purge._report import AuditAbandoned, AuditFailed, AuditRefused, kind_of
+
+if TYPE_CHECKING:
+    from slotwise.purge._run import Run
+    from slotwise.purge._tree import DirectoryNode
+
 
 log = logging.getLogger("slotwise.purge")
 
@@ -169,3 +176,33 @@ def _open(path: str) -> int:
         os.close(opened)
         raise AuditRefused(f"the audit file {path} is a terminal, which keeps nothing")
     return opened
+
+
+@contextmanager
+def audited(run: Run, op: str, node: DirectoryNode, name: str, size: int) -> Iterator[None]:
+    """Audit the removal of ``name`` from ``node``, which is the block.
+
+    Raises:
+        AuditFailed: it could not be written. The run is stopped, and the block is not run.
+    """
+    audit = run.audit
+    if audit is None:
+        yield
+        return
+    path = run.full_path(node, name)
+    try:
+        audit.before(op, path, size)
+    except AuditAbandoned:  # the run is stopping, for a reason of its own
+        raise
+    except AuditFailed as error:
+        run.error("audit", node, name, error)
+        run.stop("audit")
+        raise
+    try:
+        yield
+    except OSError as error:
+        try:
+            audit.failed(op, path, size, kind_of(error))
+        except AuditFailed:
+            run.stop("audit")
+        raise

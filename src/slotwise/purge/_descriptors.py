@@ -2,8 +2,7 @@
 
 A node's descriptor is what its children are opened and removed through. When there
 are too many, the least recently used one that nobody works with is closed; it is
-found again through a child's ``..`` or from an open ancestor downwards, and has to
-be the same directory, by device and inode.
+found again from an open ancestor downwards, and has to be the same directory, by device and inode.
 """
 
 from __future__ import annotations
@@ -42,39 +41,32 @@ class Descriptors:
             closing = self._too_many()
         _close(closing)
 
-    def pin(self, node: DirectoryNode, child: DirectoryNode | None = None) -> int:
+    def pin(self, node: DirectoryNode) -> int:
         """Return the node's descriptor, which stays open until `unpin`.
 
         Raises:
             OSError: it was closed and can't be found again where it was.
         """
-        if self._pin_open(node):
-            return node.fd
-        fd: int = self.attempt(self._find_again, node, child)
-        with self._lock:
-            closing = []
-            if node.fd == CLOSED:
-                node.fd = fd
-                self.open += 1
-                closing = self._too_many()
-            else:  # another thread was faster
-                closing = [fd]
-                if not node.pins:
-                    del self._unused[node]
-            node.pins += 1
-            fd = node.fd
+        closing: list[int] = []
+        fd = CLOSED
+        while True:
+            with self._lock:
+                if node.fd == CLOSED and fd != CLOSED:
+                    node.fd = fd
+                    self.open += 1
+                    node.pins += 1
+                    closing = self._too_many()
+                    break
+                if node.fd != CLOSED:
+                    if not node.pins:
+                        del self._unused[node]
+                    node.pins += 1
+                    if fd != CLOSED:  # another thread was faster
+                        closing = [fd]
+                    break
+            fd = self.attempt(self._find_again, node)
         _close(closing)
-        return fd
-
-    def _pin_open(self, node: DirectoryNode) -> bool:
-        """Pin the node if its descriptor is open."""
-        with self._lock:
-            if node.fd == CLOSED:
-                return False
-            if not node.pins:
-                del self._unused[node]
-            node.pins += 1
-            return True
+        return node.fd
 
     def unpin(self, node: DirectoryNode) -> None:
         with self._lock:
@@ -141,19 +133,7 @@ class Descriptors:
 
     # ------------------------------------------------------------ found again
 
-    def _find_again(self, node: DirectoryNode, child: DirectoryNode | None) -> int:
-        if child is not None and self._pin_open(child):
-            try:
-                # O_NOFOLLOW says nothing about "..", which is never a symlink.
-                fd = os.open("..", OPEN_DIRECTORY, dir_fd=child.fd)
-            finally:
-                self.unpin(child)
-            if identity_of(fd) == node.identity:
-                return fd
-            os.close(fd)
-        return self._from_above(node)
-
-    def _from_above(self, node: DirectoryNode) -> int:
+    def _find_again(self, node: DirectoryNode) -> int:
         chain = [node]
         while True:
             ancestor = chain[-1].parent
@@ -178,3 +158,51 @@ class Descriptors:
 def _close(descriptors: list[int]) -> None:
     for fd in descriptors:
         os.close(fd)
+
+
+# If the root is renamed between the two questions, both are repeated, up to this many times.
+_TRIES = 3
+# This many "../" still fit into a path.
+_STEPS = 1000
+_OPEN_ABOVE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Containment:
+    """The root, wherever it has been moved to."""
+
+    def __init__(self, root: DirectoryNode, descriptors: Descriptors) -> None:
+        self._root = root
+        self._descriptors = descriptors
+        self._root_link = f"/proc/self/fd/{root.fd}"
+
+    def contains(self, node: DirectoryNode) -> bool:
+        """Whether ``node``, which is open, lies below the root."""
+        for _ in range(_TRIES):
+            try:
+                root = os.readlink(self._root_link)  # noqa: PTH115
+                path = os.readlink(f"/proc/self/fd/{node.fd}")  # noqa: PTH115
+            except OSError as error:
+                # Too deep for a path, or no /proc: climb instead.
+                if error.errno in (errno.ENAMETOOLONG, errno.ENOENT):
+                    return self._is_above(node)
+                return False
+            if path.startswith(root if root == "/" else root + "/"):
+                return True
+        return False
+
+    def _is_above(self, node: DirectoryNode) -> bool:
+        """Climb from ``node`` by its depth, and return whether that is the root."""
+        fd, left = node.fd, node.depth
+        try:
+            while left:
+                steps = min(left, _STEPS)
+                above = self._descriptors.attempt(os.open, "../" * steps, _OPEN_ABOVE, dir_fd=fd)
+                if fd != node.fd:
+                    os.close(fd)
+                fd, left = above, left - steps
+            return identity_of(fd) == self._root.identity
+        except OSError:
+            return False
+        finally:
+            if fd != node.fd:
+                os.close(fd)

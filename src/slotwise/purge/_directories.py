@@ -10,12 +10,11 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from slotwise.purge._audited import audited
-from slotwise.purge._dry_run import DryRunCheck
-from slotwise.purge._errors import AuditFailed
+from slotwise.purge._audit import audited
 from slotwise.purge._gates import Gates
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._identity import DryRunCheck
+from slotwise.purge._report import AuditFailed
+from slotwise.purge._tree import DirectoryNode, Tally
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 # is listed again this often before it counts as in use.
 _LISTINGS = 3
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
-# Stop trying siblings once this many more of them were not empty than were.
-_MOST_FAILURES_AHEAD = 8
 
 
 class Directories:
@@ -39,10 +36,6 @@ class Directories:
         self._remove = options.remove_empty_dirs
         self._min_depth = options.min_depth
         self._dry_run = options.dry_run
-        self._plain = run.plain
-        # A mount point can't be removed. Where only device numbers tell file systems apart, they
-        # are checked first: an empty subvolume has its own number, and could be removed.
-        self._tells_mounts = not options.one_file_system or run.root.identity.mount is not None
 
     def finished(self, node: DirectoryNode, *, kept: bool, listings: int = 0) -> None:
         """Note that the listing of ``node``, or a directory in it, is finished."""
@@ -54,56 +47,6 @@ class Directories:
             if at.parent is not None:
                 run.descriptors.close(at)
             at = at.parent
-
-    def remove_empty(self, node: DirectoryNode, names: list[str]) -> list[str]:
-        """Remove the empty ones of the directories in ``node``; return the others.
-
-        For a worker that is alone: a successful removal takes one or two operations instead of the
-        dozen that a look inside takes, and a failed one does no harm.
-        """
-        run = self._run
-        if not (self._remove and self._plain and self._tells_mounts) or (
-            node.depth + 1 < self._min_depth
-        ):
-            return names
-        gates, access, rmdir, fd = self._gates, os.access, os.rmdir, node.fd
-        # An unreadable one is an error, as in a dry run and with several workers, though the kernel
-        # would remove it. Root can read everything.
-        all_readable = os.geteuid() == 0
-        others: list[str] = []
-        gone = 0
-        try:
-            for tried, name in enumerate(names):
-                if (
-                    len(others) > gone + _MOST_FAILURES_AHEAD
-                    or run.stopping
-                    or not run.one_is_enough  # it is slow here: the others help
-                    or not run.directories.reserve()
-                ):
-                    return others + names[tried:]
-                done = False
-                gates.delete_in()
-                try:
-                    if all_readable or access(
-                        name, os.R_OK, dir_fd=fd, effective_ids=True, follow_symlinks=False
-                    ):
-                        rmdir(name, dir_fd=fd)
-                        done = True
-                    else:
-                        others.append(name)
-                except OSError:  # most likely in use: the visit will tell
-                    others.append(name)
-                finally:
-                    gates.delete_out()
-                    run.directories.finish(done=done)
-                if done:
-                    gone += 1
-                    self._tally.dirs_scanned += 1
-                    self._tally.dirs_deleted += 1
-        finally:
-            if gone:
-                run.look_at_caps()
-        return others
 
     def _is_gone(self, node: DirectoryNode, listings: int) -> bool:
         """Remove a finished directory if it is empty now; return whether it is gone."""
@@ -139,7 +82,7 @@ class Directories:
         return done
 
     def _check_rmdir(self, node: DirectoryNode, parent: DirectoryNode) -> bool:
-        fd = self._run.descriptors.pin(parent, node)
+        fd = self._run.descriptors.pin(parent)
         try:
             self._gates.scan_in()
             try:
@@ -163,7 +106,7 @@ class Directories:
         try:
             if run.stopping:
                 return False
-            fd = run.descriptors.pin(parent, node)
+            fd = run.descriptors.pin(parent)
             try:
                 self._gates.delete_in()
                 try:

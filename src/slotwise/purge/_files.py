@@ -18,12 +18,11 @@ from stat import S_IFMT, S_IFREG
 from typing import TYPE_CHECKING
 
 from slotwise.purge._ages import FRESH_FOR, Ages, DeletionStatistics, OldFile
-from slotwise.purge._audited import audited
-from slotwise.purge._dry_run import DryRunCheck
-from slotwise.purge._errors import AuditFailed
+from slotwise.purge._audit import audited
 from slotwise.purge._gates import Gates
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._identity import DryRunCheck
+from slotwise.purge._report import AuditFailed
+from slotwise.purge._tree import DirectoryNode, Tally
 
 if TYPE_CHECKING:
     from slotwise._core.results import AcquisitionResult
@@ -33,7 +32,7 @@ FRESH = 0.001
 _READINGS = 8
 _STILL_FRESH = 0.1
 _KIND = S_IFMT(0xFFFF)  # the bits of a mode that hold the file type
-# How many files a worker deletes before it lets waiting workers go first.
+# How many ages a worker reads between two looks whether others may help.
 _IN_A_ROW = 16
 
 
@@ -80,11 +79,7 @@ class Files:
         work_gate = run.gates.work
         work_gate.enter()
         try:
-            for count, (name, found, fresh_until) in enumerate(self._old_ones(node, names)):
-                # A directory that was started is finished first. Once all are started they
-                # alternate, to end together: one last directory would leave the other workers idle.
-                if count and not count % _IN_A_ROW and run.workers.all_begun:
-                    work_gate.requeue()
+            for name, found, fresh_until in self._old_ones(node, names):
                 tally.files_to_purge += 1
                 try:
                     gates.delete_in()
@@ -341,5 +336,5 @@ class Files:
 
     def _count(self, found: os.stat_result) -> None:
         self._tally.files_purged += 1
-        if self._run.linked_files.is_last_name(found):
+        if found.st_nlink == 1:
             self._tally.bytes_freed += found.st_size

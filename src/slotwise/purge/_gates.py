@@ -1,4 +1,4 @@
-"""Gates: the limits on operations in flight.
+"""Gates and caps: the limits on operations in flight, in total and per second.
 
 This doesn't use slotwise's own semaphores, for two measured reasons (`make bench ARGS=purge`).
 Entering and leaving through a queue in C costs a twentieth of what a `MemorySemaphore` costs, and
@@ -11,7 +11,7 @@ limit that several machines share is one of ours, in `_shared_limit`.
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -35,53 +35,7 @@ class Gate:
         return self._limit - self._tokens.qsize()
 
 
-class WorkerGate:
-    """A limit on workers that read ages and delete; they enter in order of arrival."""
-
-    # Between any two calls:
-    #   G1  free + those who are inside = limit
-    #   G2  nobody waits while there is room
-
-    def __init__(self, limit: int) -> None:
-        self._lock = threading.Lock()
-        self._free = limit
-        self._waiting: deque[threading.Lock] = deque()
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            called = self._line_up()
-        called.acquire()
-
-    def leave(self) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._free += 1
-
-    def requeue(self) -> None:
-        """Leave and go to the end of the queue, if anybody waits.
-
-        In one step: whoever enters instead finds this one in the queue, however fast it is.
-        """
-        if self._waiting:  # usually not, and then without the lock
-            with self._lock:
-                called = self._line_up()
-                self._waiting.popleft().release()
-            called.acquire()
-
-    def _line_up(self) -> threading.Lock:
-        """Join the queue; the lock that is returned is released when it is this one's turn."""
-        called = threading.Lock()
-        called.acquire()
-        self._waiting.append(called)
-        return called
-
-
-class SharedGates:
+class Gates:
     """The gates that all workers share: for scanning, for deleting, and for doing both.
 
     A file's age is read just before it is deleted. A worker that has read it should not find a
@@ -92,18 +46,76 @@ class SharedGates:
         # Neither of these ever admits more than there are workers.
         self.scan = Gate(min(scanning, workers))
         self.delete = Gate(min(deletion, workers))
-        self.work = WorkerGate(min(scanning, deletion) + deletion)
+        self.scan_in, self.scan_out = self.scan.enter, self.scan.leave
+        self.delete_in, self.delete_out = self.delete.enter, self.delete.leave
+        self.work = Gate(min(scanning, deletion) + deletion)
 
     @property
     def in_flight(self) -> int:
         return self.scan.in_flight + self.delete.in_flight
 
 
-class Gates:
-    """The gates of one worker; each ``…_in`` may wait."""
+class Cap:
+    """The most deletions in total; 0 means unlimited.
 
-    __slots__ = ("delete_in", "delete_out", "scan_in", "scan_out")
+    A worker that asks while the last deletions are under way waits to see whether they succeed, so
+    that the cap is reached exactly.
+    """
 
-    def __init__(self, shared: SharedGates) -> None:
-        self.scan_in, self.scan_out = shared.scan.enter, shared.scan.leave
-        self.delete_in, self.delete_out = shared.delete.enter, shared.delete.leave
+    # Between any two calls:
+    #   C1  confirmed + under_way <= most, if there is a cap
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.confirmed = 0
+        self._under_way = 0
+        self._changed = threading.Condition()
+
+    @property
+    def reached(self) -> bool:
+        return bool(self.most) and self.confirmed >= self.most
+
+    def reserve(self) -> bool:
+        """Reserve one deletion, to be ended with `finish`; return False if the cap is reached."""
+        if not self.most:
+            return True
+        with self._changed:
+            while self.confirmed + self._under_way >= self.most:
+                if self.confirmed >= self.most:
+                    return False
+                self._changed.wait()
+            self._under_way += 1
+            return True
+
+    def finish(self, *, done: bool) -> None:
+        """End a reserved deletion, which counts only if it is done."""
+        if not self.most:
+            return
+        with self._changed:
+            self._under_way -= 1
+            self.confirmed += done
+            self._changed.notify_all()
+
+
+class Pace:
+    """The most deletions per second, evenly spaced."""
+
+    def __init__(self, per_second: float) -> None:
+        self._interval = 1 / per_second
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._stopped = threading.Event()
+
+    def wait(self) -> bool:
+        """Wait until the next deletion is due, unless stopped; return whether that took time."""
+        with self._lock:
+            now = time.monotonic()
+            due = max(now, self._next)
+            self._next = due + self._interval
+        if due <= now:
+            return False
+        self._stopped.wait(due - now)
+        return True
+
+    def stop(self) -> None:
+        self._stopped.set()

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise.purge._audit import descriptor_of
-from slotwise.purge._errors import AuditRefused, RootRefused
 from slotwise.purge._globs import Globs
 from slotwise.purge._identity import Identity, identity_of
 from slotwise.purge._options import AGES, PurgeOptions
+from slotwise.purge._report import AuditRefused, RootRefused, printable
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NS_PER_DAY = 86_400 * 1_000_000_000
@@ -165,9 +165,3 @@ def _refuse_audit_below(audit: str, root: os.stat_result) -> None:
                 )
         except OSError as error:
             raise AuditRefused(f"the audit file's directory: {error}") from error
-
-
-def printable(text: str) -> str:
-    """Return a path that can be shown: escape what is not UTF-8 or would move the cursor."""
-    shown = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

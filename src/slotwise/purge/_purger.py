@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from slotwise.purge._options import PurgeFlags, PurgeOptions
 from slotwise.purge._plan import make_plan
 from slotwise.purge._report import PurgeReport
 from slotwise.purge._run import Run
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class AsyncEFSPurger:
@@ -44,21 +47,10 @@ class AsyncEFSPurger:
         """
         import asyncio  # already loaded if this is called; `slotwise purge` starts without it
 
-        loop = asyncio.get_running_loop()
         plan = make_plan(self.root, self.options)
         try:
             run = Run(plan, self._on_progress)
-            ended: asyncio.Future[PurgeReport] = loop.create_future()
-
-            def work() -> None:
-                try:
-                    report = run.run()
-                except BaseException as error:
-                    loop.call_soon_threadsafe(ended.set_exception, error)
-                else:
-                    loop.call_soon_threadsafe(ended.set_result, report)
-
-            threading.Thread(target=work, name="slotwise-purge-watch", daemon=True).start()
+            ended = asyncio.wrap_future(_started(run))
             try:
                 return await asyncio.shield(ended)
             except asyncio.CancelledError as cancellation:
@@ -87,47 +79,41 @@ def purge(
 
     After Ctrl-C nothing more is started; it is raised when operations in flight have ended.
     """
-    from concurrent.futures import Future, wait  # slow, and `slotwise purge` needs neither
+    from concurrent.futures import wait  # slow, and `slotwise purge` doesn't need it
 
     plan = make_plan(root, PurgeOptions(**flags))
-    ended: Future[PurgeReport] = Future()
-    try:
-        run = Run(plan, on_progress)
-    except BaseException:
-        plan.close()
-        raise
-
-    def work() -> None:
-        if not ended.set_running_or_notify_cancel():
-            return
-        try:
-            try:
-                report = run.run()
-            finally:
-                plan.close()
-        except BaseException as error:
-            ended.set_exception(error)
-        else:
-            ended.set_result(report)
-
-    # In a thread of its own: an exception that a signal raises anywhere in the watch could
-    # leave workers behind, and they must never outlive the root's descriptor.
     interruption: BaseException | None = None
     try:
-        threading.Thread(target=work, name="slotwise-purge-watch", daemon=True).start()
-    except BaseException as error:
-        if ended.cancel():  # it has not started, and never will
-            plan.close()
-            raise
-        interruption = error
-        run.stop("cancelled")
-    while True:
-        try:
-            wait([ended])
-            break
-        except BaseException as error:
-            interruption = interruption or error
-            run.stop("cancelled")
+        run = Run(plan, on_progress)
+        ended = _started(run)
+        while not ended.done():
+            try:
+                wait([ended])
+            except BaseException as error:
+                interruption = interruption or error
+                run.stop("cancelled")
+    finally:
+        plan.close()
     if interruption is not None:
         raise interruption
     return ended.result()
+
+
+def _started(run: Run) -> Future[PurgeReport]:
+    """Start a run in a thread of its own.
+
+    An exception that a signal raises anywhere in the watch could leave workers behind, and they
+    must never outlive the root's descriptor.
+    """
+    from concurrent.futures import Future
+
+    ended: Future[PurgeReport] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(run.run())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=work, name="slotwise-purge-watch", daemon=True).start()
+    return ended

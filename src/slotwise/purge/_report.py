@@ -1,9 +1,15 @@
-"""PurgeReport: the counts of a purge, and its exit code."""
+"""What a purge reports: its counts and exit code, its errors, and why it didn't start."""
 
 from __future__ import annotations
 
+import errno
+import logging
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from slotwise.errors import SlotwiseError
 
 SAMPLES_KEPT = 20
 
@@ -50,3 +56,58 @@ class PurgeReport:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class RootRefused(SlotwiseError, ValueError):
+    """The path must not be purged: a symlink, not a directory, or too dangerous."""
+
+
+class AuditRefused(SlotwiseError, ValueError):
+    """The audit file can't be used: it lies below the root, or can't be opened."""
+
+
+class AuditFailed(SlotwiseError, OSError):
+    """A line could not be written to the audit file, so the deletion was not done."""
+
+
+class AuditAbandoned(AuditFailed):
+    """The run was stopped while it waited for a pipe that nobody reads; nothing was deleted."""
+
+
+log = logging.getLogger("slotwise.purge")
+
+
+def kind_of(error: OSError) -> str:
+    """Return the symbol of an error, such as ``EACCES``."""
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+class Failures:
+    """The errors of one run; safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._samples: list[dict[str, str]] = []
+
+    def add(self, op: str, path: Callable[[], str], error: OSError) -> None:
+        """Count an error; ``path`` is called only if it becomes a sample."""
+        kind = kind_of(error)
+        words = error.strerror or str(error)
+        with self._lock:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            if len(self._samples) >= SAMPLES_KEPT:
+                return
+            where = path()
+            self._samples.append({"op": op, "path": where, "error": words, "kind": kind})
+        log.warning("%s %s: %s", op, printable(where), words)
+
+    def read(self) -> tuple[dict[str, int], list[dict[str, str]]]:
+        with self._lock:
+            return dict(self._counts), list(self._samples)
+
+
+def printable(text: str) -> str:
+    """Return a path that can be shown: escape what is not UTF-8 or would move the cursor."""
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

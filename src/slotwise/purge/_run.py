@@ -17,15 +17,11 @@ from typing import TYPE_CHECKING
 
 from slotwise._bounded.memory_guard import MB, MemoryGuard, Pressure
 from slotwise.purge._audit import Audit
-from slotwise.purge._caps import Cap, Pace
 from slotwise.purge._descriptors import Descriptors
-from slotwise.purge._failures import Failures
-from slotwise.purge._gates import SharedGates
-from slotwise.purge._linked_files import LinkedFiles
+from slotwise.purge._gates import Cap, Gates, Pace
 from slotwise.purge._options import PurgeOptions
-from slotwise.purge._plan import Plan, printable
-from slotwise.purge._processor import ProcessorQueue
-from slotwise.purge._report import PurgeReport
+from slotwise.purge._plan import Plan
+from slotwise.purge._report import Failures, PurgeReport, printable
 from slotwise.purge._scaling import WorkerScaler
 from slotwise.purge._tree import Counts, DirectoryNode
 from slotwise.purge._workers import Workers
@@ -59,10 +55,9 @@ class Run:
         self._stopped_by: str | None = None
         self._progress = progress
         workers, directories = _room(_workers_for(options))
-        self.gates = SharedGates(
+        self.gates = Gates(
             options.max_concurrency_scanning, options.max_concurrency_deletion, workers
         )
-        self.linked_files = LinkedFiles()
         self.files = Cap(options.max_files_to_delete)
         self.directories = Cap(options.max_empty_dirs_to_delete)
         per_second = options.max_delete_per_second
@@ -76,7 +71,6 @@ class Run:
         self.counts = Counts()
         self.workers = Workers(self, workers)
         self._scaler = WorkerScaler(workers)
-        self._processor = ProcessorQueue()
         self._failures = Failures()
         self._guard = MemoryGuard(options.memory_limit_mb or math.inf)
         self._started = time.monotonic()
@@ -166,7 +160,6 @@ class Run:
                 workers.busy,
                 workers.latencies(),
                 cpu=cpu_now - cpu,
-                queued=self._processor.look(workers.only_thread(), now - looked),
             )
             workers.wanted = 1 if short else wanted
             calm_checks = calm_checks + 1 if wanted == 1 else 0

@@ -4,9 +4,8 @@ On a fast local disk, a second thread only competes for the interpreter; on a fi
 system with milliseconds per operation, throughput grows with the number of threads that
 wait. Measurements decide, several times within 100 ms.
 
-Other programs that keep the machine busy make a fast disk look slow. So what a worker
-waited for the processor doesn't count, and several workers time single operations: most
-of them are as fast as the disk, even when many are in each other's way.
+Other programs that keep the machine busy make a fast disk look slow. So several workers time single
+operations: most of them are as fast as the disk, even when many are in each other's way.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class WorkerScaler:
         self._operations = 0
         self._seconds = 0.0
         self._cpu = 0.0
-        self._queued = 0.0
         self._before_halving = 0
         self._samples_before_retry = 0
 
@@ -55,7 +53,6 @@ class WorkerScaler:
         latencies: Sequence[float],
         *,
         cpu: float = 0.0,
-        queued: float = 0.0,
     ) -> int:
         """Take a sample and return the number of workers wanted.
 
@@ -65,11 +62,9 @@ class WorkerScaler:
             busy: how many workers are working.
             latencies: seconds per operation, one of each worker since the last sample.
             cpu: seconds of processor time that the process used since the last sample.
-            queued: seconds that a worker that is alone waited for a processor meanwhile.
         """
         self._seconds += seconds
         self._cpu += cpu
-        self._queued += queued
         self._samples_before_retry = max(0, self._samples_before_retry - 1)
         done = operations - self._operations
         if latencies and sorted(latencies)[len(latencies) // 2] < FAST:  # the median
@@ -80,19 +75,18 @@ class WorkerScaler:
         elif done < _EVIDENCE and self._seconds < _SILENCE:
             return self.wanted
         elif not done:
-            if self._seconds - self._queued > _SILENCE / 2:
-                self.wanted = min(self.most, max(self.wanted, _A_FEW))
+            self.wanted = min(self.most, max(self.wanted, _A_FEW))
         elif (
             self.wanted > 1 and not self._samples_before_retry and self._cpu > BUSY * self._seconds
         ):
             self._before_halving = self.wanted
             self.wanted = max(1, self.wanted // 2)
         # How long the current workers waited for each operation.
-        elif (max(busy, 1) * self._seconds - self._queued) / done > SLOW:
+        elif max(busy, 1) * self._seconds / done > SLOW:
             self._fast_samples = 0
             self._grow()
         self._operations = operations
-        self._seconds = self._cpu = self._queued = 0.0
+        self._seconds = self._cpu = 0.0
         return self.wanted
 
     def _grow(self) -> None:

@@ -14,18 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from slotwise.purge._ages import Ages
-from slotwise.purge._containment import Containment
+from slotwise.purge._descriptors import Containment
 from slotwise.purge._directories import Directories
 from slotwise.purge._files import Files
-from slotwise.purge._gates import Gates
 from slotwise.purge._identity import identity_of, same_mount
 from slotwise.purge._plan import OPEN_DIRECTORY
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._tree import DirectoryNode, Tally
 
 if TYPE_CHECKING:
     from slotwise.purge._run import Run
@@ -38,17 +37,15 @@ _SWAPPED = (errno.ELOOP, errno.ENOTDIR)
 Entry = tuple[DirectoryNode, str, int]  # parent, name, how often it was listed before
 
 
+@dataclass(slots=True)
 class Visit:
     """A directory that is being listed."""
 
-    __slots__ = ("below", "listing", "listings", "node", "todo")
-
-    def __init__(self, node: DirectoryNode, listing: Any, listings: int) -> None:
-        self.node = node
-        self.listing = listing
-        self.listings = listings
-        self.todo: list[str] = []  # directories that the stack had no room for
-        self.below: str | None = None
+    node: DirectoryNode
+    listing: Any
+    listings: int
+    todo: list[str] = field(default_factory=list)  # directories that the stack had no room for
+    below: str | None = None
 
 
 class Walker:
@@ -59,7 +56,7 @@ class Walker:
         self.tally = Tally()
         self._descriptors = run.descriptors
         self._containment = Containment(run.root, run.descriptors)
-        self._gates = Gates(run.gates)
+        self._gates = run.gates
         self._files = Files(run, self.tally, self._gates)
         self._directories = Directories(run, self.tally, self._gates)
         self._one_file_system = run.plan.options.one_file_system
@@ -196,8 +193,6 @@ class Walker:
             kept = kept or left_out
         started, before = time.perf_counter(), tally.operations
         if directories:
-            directories = self._directories.remove_empty(node, directories)
-        if directories:
             visit.todo = run.workers.push(node, directories)
             self._kept_back += len(visit.todo)
         if files and self._files.purge(node, files):
@@ -221,12 +216,6 @@ class Walker:
                 self._run.error("list", visit.node, None, error)
                 failed = True
             more = len(entries) == BATCH and not failed
-            try:
-                files = [each.name for each in entries if each.is_file(follow_symlinks=False)]
-                if len(files) == len(entries):
-                    return files, [], more, failed
-            except OSError:  # handled below
-                pass
             files, directories, kept = self._sort(visit.node, entries)
         finally:
             self._gates.scan_out()

@@ -13,8 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from slotwise.purge._ages import Ages
-from slotwise.purge._tally import Tally
-from slotwise.purge._tree import DirectoryNode
+from slotwise.purge._tree import DirectoryNode, Tally
 from slotwise.purge._walk import Entry, Walker
 
 if TYPE_CHECKING:
@@ -111,12 +110,6 @@ class Workers:
                 tally.seconds_per_operation = None
         return found
 
-    def only_thread(self) -> int:
-        """Return the kernel's number of the only worker's thread; 0 if there is not one worker."""
-        with self._lock:
-            tallies = list(self._tallies)
-        return tallies[0].thread_id if len(tallies) == 1 else 0
-
     def wait_until_gone(self) -> None:
         with self._lock:
             self._wake(self._idle)
@@ -124,11 +117,6 @@ class Workers:
                 self._gone.wait()
 
     # ---------------------------------------------------------- for walkers
-
-    @property
-    def all_begun(self) -> bool:
-        """Whether no known directory waits for a worker."""
-        return not self._stack
 
     @property
     def may_help(self) -> bool:
@@ -250,7 +238,6 @@ class Workers:
 
     def _worker(self) -> None:
         walker = Walker(self._run)
-        walker.tally.thread_id = threading.get_native_id()
         with self._lock:
             self._tallies.add(walker.tally)
         try:

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
-from slotwise._admin.sampling import Subject
+from slotwise._admin.snapshot import Subject
 from slotwise.errors import SlotwiseError
 from slotwise.integrations import _sigterm
 from slotwise.web import _steering

@@ -6,8 +6,7 @@ import asyncio
 from functools import cached_property
 
 from slotwise._admin.backends import Backend, open_backend
-from slotwise._admin.sampling import Subject
-from slotwise._admin.snapshot import SharedSnapshot
+from slotwise._admin.snapshot import SharedSnapshot, Subject
 from slotwise._core import fork
 from slotwise.web._page_view import PageSnapshot, PageWatcher
 

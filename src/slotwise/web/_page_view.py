@@ -15,8 +15,7 @@ from itertools import islice
 from typing import Any
 
 from slotwise._admin.backends import Backend, Claimants, Kind, claimants
-from slotwise._admin.sampling import WINDOW, Row, Subject
-from slotwise._admin.snapshot import MOST, Survey, Watcher, claimant_as_dict
+from slotwise._admin.snapshot import MOST, WINDOW, Row, Subject, Survey, Watcher, claimant_as_dict
 from slotwise._admin.tier_view import TiersView, shortages, through, view
 from slotwise._core.explain import oldest, path_of
 from slotwise._core.found_tiers import FoundTiers
