@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,7 @@ class Echoes(threading.Thread):
         self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
+        self._clients: list[tuple[socket.socket, threading.Thread]] = []
 
     def run(self) -> None:
         while True:
@@ -331,7 +333,9 @@ class Echoes(threading.Thread):
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+            serving = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            self._clients.append((client, serving))
+            serving.start()
 
     def _serve(self, client: socket.socket) -> None:
         heard = b""
@@ -351,6 +355,10 @@ class Echoes(threading.Thread):
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.join(10)
+        for client, serving in self._clients:  # one that is being greeted may take its time
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            serving.join(10)
 
 
 def words_of(heard: bytes) -> bytes:

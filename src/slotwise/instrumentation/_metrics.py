@@ -190,7 +190,7 @@ class _Counts:
         self.wait = Distribution()
         self.hold = Distribution()
 
-    def add(self, event: events.Event) -> None:
+    def add(self, event: Event) -> None:
         if event.kind == "acquired":
             self.granted += 1
             self.wait.add(event.waited or 0.0)
@@ -235,7 +235,7 @@ def drop_totals() -> None:
         _counts.clear()
 
 
-def _count(event: events.Event) -> None:
+def _count(event: Event) -> None:
     if event.name is None or event.kind in ("requested", "resized", "adapted"):
         return
     key = event.scope, event.name
