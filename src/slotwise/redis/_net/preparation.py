@@ -154,15 +154,18 @@ def _open_sentinel(config: RedisConfig, *, listen: bool) -> tuple[Handshake, Add
     questions = [["SUBSCRIBE", SWITCH_MASTER]] * listen + [primary_command(endpoint)]
     last: Exception | None = None
     for address in endpoint.addresses:
+        primary = handshake = None
         try:
             handshake = greet(config, address, questions, is_sentinel=True)
             replies = [handshake.reply() for _ in questions]
+            last = next((reply for reply in replies if isinstance(reply, hiredis.ReplyError)), None)
+            primary = None if last else parse_primary(replies[-1])
         except (OSError, hiredis.ReplyError) as error:  # includes BackendError
             last = error
-            continue
-        last = next((reply for reply in replies if isinstance(reply, hiredis.ReplyError)), None)
-        primary = None if last else parse_primary(replies[-1])
-        if primary is not None:
+        finally:
+            if handshake is not None and primary is None:
+                handshake.sock.close()
+        if handshake is not None and primary is not None:
             return handshake, primary
     raise _diagnosis.Unreachable(
         f"{endpoint} is known to no sentinel that answers; check their addresses and its name"
