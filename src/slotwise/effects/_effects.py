@@ -97,8 +97,9 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 def _short(value: object) -> str:
     """Show handles by their name, everything else by its repr."""
-    if isinstance(value, tuple):
-        return ", ".join(_short(item) for item in value)
+    if isinstance(value, tuple):  # of programs, the names will do
+        named = [item.name if hasattr(item, "start") else _short(item) for item in value]
+        return ", ".join(named)
     name = getattr(value, "name", None)
     is_recipe = isinstance(value, Effect) or hasattr(value, "start")  # which a program has
     return name if isinstance(name, str) and not is_recipe else repr(value)
