@@ -32,6 +32,7 @@ async def main():
 """
 
 
+@pytest.mark.soak  # blockbuster patches builtins, and has once taken the interpreter with it
 @pytest.mark.parametrize("program", [IN_MEMORY, ON_A_SERVER], ids=["memory", "redis"])
 def test_the_first_acquisition_does_not_block_the_event_loop(
     program: str, request: pytest.FixtureRequest
