@@ -153,6 +153,8 @@ def test_replace_ends_everything_of_the_oldest_run_before_it_starts(most_shells:
     assert end(waiting)[:2] == (0, "in line\n")
 
 
+# It stops a process at any moment, perhaps while that has the file's lock: then nobody can look.
+@pytest.mark.soak
 def test_a_kick_frees_the_slot_after_the_grace_even_if_nobody_releases_it(any_shell: Shell):
     run = any_shell.hold("api", "--grace", "100ms")
     run.send_signal(signal.SIGSTOP)
